@@ -21,7 +21,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, TypeVar
+from typing import TYPE_CHECKING, Final, NamedTuple, TypeVar
 
 from dios import limits
 from dios.client.locate import accepted_users
@@ -45,6 +45,8 @@ _DELETING_THREADS: Final = 32
 _RECOVERING: Final = b"recovering "
 """The beginning of a line about the progress of a start; the objects that are done, and all, follow."""
 
+_PID_FILE_BYTES: Final = 128
+
 
 class StartError(DiosError):
     """The node's process ended at its start or was not ready in time; the message has reason and log."""
@@ -56,6 +58,14 @@ class DaemonProcess:
 
     pid: int
     socket: Path
+
+
+class Recovery(NamedTuple):
+    """The progress of a node that starts and does not answer yet: the stored objects done, and all."""
+
+    pid: int
+    done: int
+    every: int
 
 
 # -- seen from outside ------------------------------------------------------------------------------
@@ -75,6 +85,25 @@ def find(path: Path) -> DaemonProcess | None:
             return None
         peer = require_server(probe, path, accepted_users)
     return DaemonProcess(peer.pid, path.resolve())
+
+
+def find_recovery(path: Path) -> Recovery | None:
+    """Return the progress of the node with the pid file ``path``, or None if none recovers there."""
+    try:
+        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+    except OSError:
+        return None
+    try:
+        # A file that nobody has locked was left by a node that was killed.
+        if locking.try_to_share(fd):
+            return None
+        words = os.pread(fd, _PID_FILE_BYTES, 0).split()
+        pid, word, done, every = words
+        return Recovery(int(pid), int(done), int(every)) if word == _RECOVERING.strip() else None
+    except (OSError, ValueError):
+        return None
+    finally:
+        os.close(fd)
 
 
 def start_detached(
@@ -270,20 +299,30 @@ def drop_link(link: Path, target: Path) -> None:
 
 # -- the process itself -----------------------------------------------------------------------------
 @contextlib.contextmanager
-def pid_file(path: Path) -> Iterator[None]:
-    """Hold the locked pid file while the node runs. Raise ExistsError if another node runs."""
+def pid_file(path: Path) -> Iterator[Callable[[int, int], None]]:
+    """Hold the locked pid file while the node runs. Raise ExistsError if another node runs.
+
+    Yield a function that notes the progress of a recovery in it, until all objects are done.
+    """
     with _explaining_directory(path.parent):
         fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
         if not locking.lock_file(fd):
-            pid = os.read(fd, 32).decode(errors="replace").strip()
+            pid = os.read(fd, _PID_FILE_BYTES).decode(errors="replace").partition("\n")[0]
             raise ExistsError(f"a node already runs in {path.parent}, as process {pid}")
-        # The number is only for people: a full disk must not keep the node from starting.
-        with contextlib.suppress(OSError):
-            os.ftruncate(fd, 0)
-            os.write(fd, f"{os.getpid()}\n".encode())
+
+        def note(done: int, every: int) -> None:
+            # The file is only for people: a full disk must not keep the node from starting.
+            with contextlib.suppress(OSError):
+                text = b"%d\n" % os.getpid()
+                if done < every:
+                    text += b"%s%d %d\n" % (_RECOVERING, done, every)
+                os.pwrite(fd, text, 0)
+                os.ftruncate(fd, len(text))
+
+        note(0, 0)
         try:
-            yield
+            yield note
         finally:
             with contextlib.suppress(OSError):
                 path.unlink(missing_ok=True)
@@ -316,7 +355,12 @@ def run(
     with _explaining_directory(settings.data):
         settings.data.mkdir(mode=0o700, parents=True, exist_ok=True)
     _require_trusted_places(settings)
-    with pid_file(settings.pid_file):
+    with pid_file(settings.pid_file) as note:
+
+        def progress(done: int, every: int) -> None:
+            note(done, every)
+            recovering(done, every)
+
         # Imported late, so that commands that start or stop a node load no event loop and no store.
         from dios.host.sandbox.mechanisms import probe  # noqa: PLC0415 - see above
 
@@ -327,7 +371,7 @@ def run(
             from dios.store.environment import prepare_new  # noqa: PLC0415 - the same
 
             prepared = early(lambda: prepare_new(settings.data))
-            _run_loop(settings, started, recovering, probed, prepared, zygote_process)
+            _run_loop(settings, started, progress, probed, prepared, zygote_process)
 
 
 def _run_loop(

@@ -95,6 +95,10 @@ class LogLevel(enum.StrEnum):
     ERROR = "error"
 
 
+PID_FILE_NAME: Final = "node.pid"
+"""The name of the pid file in a data directory."""
+
+
 @dataclass(frozen=True, slots=True)
 class Settings:
     """All settings of a node; sizes in bytes.
@@ -172,7 +176,7 @@ class Settings:
     @property
     def pid_file(self) -> Path:
         """The file with the process id of a running node."""
-        return self.data / "node.pid"
+        return self.data / PID_FILE_NAME
 
 
 class Origin(NamedTuple):

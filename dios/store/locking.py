@@ -26,3 +26,12 @@ def lock_file(fd: int) -> bool:
             time.sleep(_LOOK_SECONDS)
         else:
             return True
+
+
+def try_to_share(fd: int) -> bool:
+    """Return True if no process has locked an open file. It is then locked until ``fd`` is closed."""
+    try:
+        fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True

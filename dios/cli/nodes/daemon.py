@@ -9,6 +9,7 @@ import contextlib
 import os
 import signal
 from collections.abc import Iterator
+from contextlib import nullcontext
 from pathlib import Path
 from types import FrameType
 from typing import Annotated, Final, NoReturn
@@ -35,7 +36,7 @@ from dios.client.ops.cluster import Member
 from dios.client.sync.node import connect
 from dios.errors import InvalidError, TimeLimitError
 from dios.node import daemon
-from dios.node.settings import load
+from dios.node.settings import PID_FILE_NAME, load
 
 app: Final = typer.Typer(
     help="The DIOS node of this machine: start, inspect and stop it, and check its data.",
@@ -101,7 +102,7 @@ def start(
         if not detach:
             command = daemon.command(data, config=config, flags=flags)
             os.execv(command[0], command)  # noqa: S606 - our own interpreter; no shell is wanted
-        with progress("starting the node") as show:
+        with nullcontext(_quiet) if as_json else progress("starting the node") as show:
             running = daemon.start_detached(
                 data,
                 config=config,
@@ -121,6 +122,11 @@ def start(
         if default_socket().resolve() != running.socket.resolve():
             say(f"another node is the default: add --node {data} to commands, or set DIOS_NODE")
         say("next: dios group create NAME, then dios put FILE --group NAME; see dios --help")
+
+
+def _quiet(word: str) -> None:
+    """Show nothing: the output is for programs."""
+    del word
 
 
 class _TooLate(BaseException):
@@ -157,13 +163,16 @@ def _target(data: Path | None, node: str | None) -> Path:
 def status(*, data: MaybeData = None, node: NodeOption = None, as_json: JsonOption = False) -> None:
     """Show if a node runs, what it contains, and what this machine enforces for it.
 
-    The exit status is 0 if the node runs, else 3.
+    The exit status is 0 if the node runs, else 3. A node that recovers its store does not run yet.
     """
     with reporting("dios-node status", as_json=as_json):
         path = _target(data, node)
         running = daemon.find(path)
         if running is None:
-            if as_json:
+            recovery = daemon.find_recovery(load(data).pid_file if data else path.parent / PID_FILE_NAME)
+            if recovery is not None:
+                _show_recovery(recovery, path, as_json=as_json)
+            elif as_json:
                 write_json({"running": False, "socket": str(path)})
             else:
                 facts([("node", "not running"), ("socket", str(path))])
@@ -193,6 +202,16 @@ def status(*, data: MaybeData = None, node: NodeOption = None, as_json: JsonOpti
                 *((f"{name}:", text) for name, text in sorted(info.guarantees.items())),
             ]
         )
+
+
+def _show_recovery(recovery: daemon.Recovery, path: Path, *, as_json: bool) -> None:
+    if as_json:
+        shown = {"pid": recovery.pid, "objects_done": recovery.done, "objects": recovery.every}
+        write_json({"running": False, "socket": str(path), "recovering": shown})
+        return
+    done = f"index of {recovery.done:,} of {recovery.every:,} stored objects"
+    facts([("node", f"recovering, process {recovery.pid}"), ("done", done), ("socket", str(path))])
+    say("next: wait until it answers; its log is node.log in the data directory")
 
 
 @app.command(epilog="\b\nExamples:\n  dios-node state --json\n  dios-node state --data ./node0 --json")

@@ -14,6 +14,8 @@ from typing import Final
 
 from dios import limits
 from dios.host.audit.log import segments
+from dios.node import daemon
+from dios.node.settings import PID_FILE_NAME
 
 _IN_MEMORY: Final = frozenset({"tmpfs", "ramfs"})
 _OVER_A_NETWORK: Final = frozenset({"nfs", "nfs4", "cifs", "smb3", "9p", "fuse.sshfs"})
@@ -52,6 +54,9 @@ def _look(data: Path) -> StoreTest:
     audit = sum(segment.stat().st_size for segment in segments(data / "audit"))
     if audit:
         detail += f", audit log {audit / limits.MIB:.1f} MiB"
+    recovery = daemon.find_recovery(data / PID_FILE_NAME)
+    if recovery is not None:
+        detail += f", a node is recovering: index of {recovery.done:,} of {recovery.every:,} stored objects"
     if kind in _IN_MEMORY:
         return StoreTest(
             detail, advice=f"{kind} is in memory: stored data are lost when the machine is switched off"

@@ -9,7 +9,7 @@ import pytest
 from dios.core import events
 from dios.core.machine import Core
 from dios.core.model import invariants
-from dios.ids import Ticket
+from dios.ids import ObjectId, Ticket
 from dios.wire import messages
 from dios.wire.types import Flag, ObjectType
 from tests.support.core.harness import OWNER, Client, Entropy, Node
@@ -104,7 +104,7 @@ def test_a_group_whose_removal_is_refused_counts_its_members_exactly() -> None:
     home = client.groups[0]
     group = client.ask(messages.Created, messages.Create(ObjectType.GROUP, (home,)))
     settle(node)
-    account = node.core.state.objects[group.reference.object].account
+    account = node.core.state.objects[ObjectId(group.reference.object)].account
     assert account is not None
     every = [make(client, b"x" * number, (home, group.reference.ref)) for number in range(6)]
     assert account.used[:2] == [6, sum(range(6))]
@@ -119,7 +119,7 @@ def test_a_group_whose_removal_is_refused_counts_its_members_exactly() -> None:
     assert rows.reads
     last = Ticket(node.core.state.next_ticket - 1)
     node.step(events.PersistFailed(node.now, Ticket(first), last, 5, "disk"))
-    again = node.core.state.objects[group.reference.object]
+    again = node.core.state.objects[ObjectId(group.reference.object)]
     assert again.account is account
     invariants.check(node.core.state)
     settle(node)

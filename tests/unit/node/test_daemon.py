@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from dios import limits
 from dios.errors import DiosError, ExistsError
 from dios.node import daemon
 from dios.node.settings import SettingsError
@@ -84,6 +85,84 @@ def test_one_node_at_a_time_holds_the_pid_file(tmp_path: Path) -> None:
             pass
         assert path.exists()
     assert not path.exists()
+
+
+def test_the_pid_file_has_the_progress_of_a_recovery(tmp_path: Path) -> None:
+    """While objects are left to do others read how many; without a holder the file says nothing."""
+    path = tmp_path / "node.pid"
+    assert daemon.find_recovery(path) is None
+    with daemon.pid_file(path) as note:
+        assert daemon.find_recovery(path) is None
+        note(20_000, 1_000_000)
+        assert daemon.find_recovery(path) == daemon.Recovery(os.getpid(), 20_000, 1_000_000)
+        with pytest.raises(ExistsError, match=f"as process {os.getpid()}$"), daemon.pid_file(path):
+            pass
+        left_behind = path.read_bytes()
+        note(1_000_000, 1_000_000)
+        assert daemon.find_recovery(path) is None
+        assert path.read_text() == f"{os.getpid()}\n"
+    path.write_bytes(left_behind)
+    assert daemon.find_recovery(path) is None
+
+
+class Hours:
+    """A clock that only moves when it is told to."""
+
+    def __init__(self) -> None:
+        self.seconds = 0.0
+
+    def monotonic(self) -> float:
+        """The seconds."""
+        return self.seconds
+
+
+def starting(monkeypatch: pytest.MonkeyPatch, program: str) -> Hours:
+    """Make ``start_detached`` start a program, which has the pipe ``ready``, and return its clock."""
+    clock = Hours()
+
+    def command(data: Path, *, ready: int, **others: object) -> list[str]:
+        del data, others
+        return [sys.executable, "-c", f"import os; ready = {ready}; {program}"]
+
+    monkeypatch.setattr("dios.node.daemon.time", clock)
+    monkeypatch.setattr("dios.node.daemon.command", command)
+    return clock
+
+
+def test_a_node_that_reports_its_progress_is_waited_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The time of a start counts from the last report, also if a report comes in two parts."""
+    parts = "[b'recovering 1 4\\nrecov', b'ering 2 4\\n', b'recovering 3 4\\nrecovering 4 4\\n', b'ready\\n']"
+    clock = starting(monkeypatch, f"[os.write(ready, part) for part in {parts}]")
+    seen: list[tuple[int, int]] = []
+
+    def recovering(done: int, every: int) -> None:
+        seen.append((done, every))
+        clock.seconds += limits.NODE_START_MS_MAX / 1000 - 1
+
+    running = daemon.start_detached(tmp_path / "data", recovering=recovering)
+    assert seen == [(1, 4), (2, 4), (3, 4), (4, 4)]
+    assert running.socket == tmp_path / "data" / "node.sock"
+
+
+def test_a_node_that_reports_nothing_more_is_not_waited_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A node that hangs after a report is killed when the time is over."""
+    program = "os.write(ready, b'recovering 1 4\\n'); import time; time.sleep(600)"
+    clock = starting(monkeypatch, program)
+    seen: list[int] = []
+
+    def waiting(seconds: float) -> None:
+        if seen:
+            clock.seconds += limits.NODE_START_MS_MAX / 1000
+
+    with pytest.raises(daemon.StartError, match="was not ready after 60 s"):
+        daemon.start_detached(
+            tmp_path / "data", waiting=waiting, recovering=lambda done, _: seen.append(done)
+        )
+    assert seen == [1]
 
 
 def test_stopping_asks_first() -> None:
