@@ -11,6 +11,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from itertools import islice
 from pathlib import Path
 from typing import Final
 
@@ -28,6 +29,7 @@ from dios.store.extents import Extents, digest_of_file
 from dios.store.findings import FindingKind, StoreFinding
 from dios.store.index_check import IndexFinding, index_differences
 from dios.store.log_files import LogFiles, log_problem
+from dios.store.row_index import sound_rows
 from dios.store.schema import ObjectRow
 from dios.wire.types import Deletion, ObjectType
 
@@ -38,12 +40,56 @@ _PROBLEMS_SHOWN: Final = 5
 _FILES_AT_ONCE: Final = 64
 
 
+class StoredRows:
+    """The sound rows of a stopped node's store, read again each time: memory does not grow with them."""
+
+    def __init__(self, path: Path) -> None:
+        self._path: Final = path
+        self._count = 0
+
+    def __len__(self) -> int:
+        return self._count
+
+    def __getitem__(self, key: bytes) -> ObjectRow:
+        with self._reading() as (txn, objects):
+            return schema.decode_row(schema.object_of(key), txn.get(key, b"", db=objects))
+
+    def note(self) -> None:
+        """Count one more sound row."""
+        self._count += 1
+
+    def items(self) -> Iterator[tuple[bytes, ObjectRow]]:
+        """Yield each key and row, in the order of keys."""
+        if self._count:
+            with self._reading() as (txn, objects), txn.cursor(objects) as cursor:
+                yield from sound_rows(cursor)
+
+    def with_extents(self) -> Iterator[tuple[bytes, ObjectRow]]:
+        """Yield each key and row that names an extent."""
+        return ((key, row) for key, row in self.items() if row.payload.kind is schema.ContentKind.EXTENT)
+
+    def values(self) -> Iterator[ObjectRow]:
+        """Yield each row, in the order of keys."""
+        return (row for _, row in self.items())
+
+    @contextmanager
+    def _reading(self) -> Iterator[tuple[lmdb.Transaction[bytes], lmdb._Database]]:
+        with translate_errors(self._path), environment.open_for_reading(self._path) as env:
+            objects = env.open_db(environment.OBJECTS, create=False)
+            with env.begin() as txn:
+                yield txn, objects
+
+
 class Inventory:
     """The content of the index: the sound rows, and the findings about everything else."""
 
     def __init__(self, path: Path) -> None:
         self.path: Final = path
-        self.rows: dict[bytes, ObjectRow] = {}
+        self.rows: Final = StoredRows(path)
+        self.content_bytes = 0
+        """The number of bytes of all contents together."""
+        self.extents = 0
+        """The number of rows that name an extent."""
         self.damaged_rows: list[bytes] = []
         self.findings: list[StoreFinding] = []
         self.schema_lost = False
@@ -55,17 +101,6 @@ class Inventory:
         """Keys of rows whose record has a size that differs from their sound content."""
         self.shared: list[bytes] = []
         """Keys of rows that name an extent which an earlier row names."""
-
-    @property
-    def content_bytes(self) -> int:
-        """Return the number of bytes of all contents together."""
-        logs = (row for row in self.rows.values() if row.record.type is ObjectType.DURABLE_STREAM)
-        return sum(row.payload.size for row in self.rows.values()) + sum(row.record.size for row in logs)
-
-    @property
-    def extents(self) -> int:
-        """Return the number of rows that name an extent."""
-        return sum(row.payload.kind is schema.ContentKind.EXTENT for row in self.rows.values())
 
     def add(self, kind: FindingKind, subject: str, detail: str, repair: str = "") -> None:
         """Add a finding."""
@@ -122,19 +157,17 @@ def verify_contents(found: Inventory, progress: Callable[[int], None]) -> None:
     """
     if not found.walked:
         return
-    large = {key: row for key, row in found.rows.items() if row.payload.kind is schema.ContentKind.EXTENT}
     extents = Extents(found.path / "extents")
+    large = found.rows.with_extents() if found.extents else iter(())
     with ThreadPoolExecutor(limits.STORE_WORKERS_MAX, thread_name_prefix="dios-check") as workers:
-        keys = list(large)
-        for start in range(0, len(keys), _FILES_AT_ONCE):
-            part = keys[start : start + _FILES_AT_ONCE]
-            results = workers.map(lambda key: _extent_problem(extents, large[key]), part)
-            for key, problem in zip(part, results, strict=True):
-                _report_extent(found, key, problem)
-                progress(large[key].payload.size)
+        while part := list(islice(large, _FILES_AT_ONCE)):
+            results = workers.map(lambda row: _extent_problem(extents, row), [row for _, row in part])
+            for (key, row), problem in zip(part, results, strict=True):
+                _report_extent(found, key, row, problem)
+                progress(row.payload.size)
     extents.close()
     _read_logs(found, progress)
-    _compare_files(found, extents, [row.payload.extent for row in large.values()])
+    _compare_files(found, extents)
     _check_records(found)
 
 
@@ -183,8 +216,12 @@ def _read_row(found: Inventory, key: bytes, stored: bytes) -> None:
         found.damaged_rows.append(key)
         found.add(FindingKind.ROW, f"row {key.hex()}", error.message, f"move it to {LOST_AND_FOUND}/rows")
         return
-    found.rows[key] = row
+    found.rows.note()
+    found.content_bytes += row.payload.size
+    if row.record.type is ObjectType.DURABLE_STREAM:
+        found.content_bytes += row.record.size
     if row.payload.kind is schema.ContentKind.EXTENT:
+        found.extents += 1
         return
     try:
         schema.check_inline(row, bytes(schema.inline_part(stored)))
@@ -219,8 +256,7 @@ def _extent_problem(extents: Extents, row: ObjectRow) -> str | None:
     return None
 
 
-def _report_extent(found: Inventory, key: bytes, problem: str | None) -> None:
-    row = found.rows[key]
+def _report_extent(found: Inventory, key: bytes, row: ObjectRow, problem: str | None) -> None:
     if problem is None:
         _compare_size(found, key, row)
         return
@@ -269,13 +305,14 @@ def _compare_size(found: Inventory, key: bytes, row: ObjectRow) -> None:
         )
 
 
-def _compare_files(found: Inventory, extents: Extents, named: list[int]) -> None:
-    counted = Counter(named)
+def _compare_files(found: Inventory, extents: Extents) -> None:
+    rows = found.rows.with_extents() if found.extents else ()
+    counted = Counter(row.payload.extent for _, row in rows)
     shared = {extent for extent, rows in counted.items() if rows > 1}
     first: set[int] = set()
-    for key, row in found.rows.items():
+    for key, row in found.rows.with_extents() if shared else ():
         extent = row.payload.extent
-        if row.payload.kind is schema.ContentKind.EXTENT and extent in shared:
+        if extent in shared:
             if extent in first:
                 found.shared.append(key)
             first.add(extent)
@@ -304,11 +341,10 @@ def _compare_files(found: Inventory, extents: Extents, named: list[int]) -> None
 
 def _check_records(found: Inventory) -> None:
     """Check the records together: groups must exist, and each user has one home."""
-    records = [row.record for row in found.rows.values()]
     groups: set[Name] = set()
     homes: dict[str, ObjectRecord] = {}
     member = (found.path / "identity").exists()
-    for record in records:
+    for record in (row.record for row in found.rows.values()):
         if record.type is not ObjectType.GROUP or record.name is None:
             continue
         groups.add(record.name)
@@ -318,7 +354,7 @@ def _check_records(found: Inventory) -> None:
                 other = schema.describe(homes[record.owner])
                 found.add(FindingKind.HOME_TWICE, schema.describe(record), f"{record.owner} also has {other}")
             homes[record.owner] = record
-    for record in records:
+    for record in (row.record for row in found.rows.values()):
         if record.name is None:
             found.add(FindingKind.UNNAMED, schema.describe(record), "the next start of the node removes it")
         elif member:

@@ -53,13 +53,17 @@ def find_orphans(path: Path, known: Collection[Name], owner: str) -> list[Orphan
     found = read_index(path)
     if not found.walked or found.damaged_rows:
         raise DamagedError(f"cannot read all of {path}. Run `dios-node check` on it first.")
-    records = [row.record for row in found.rows.values()]
-    groups = {Name(record.name) for record in records if record.type is ObjectType.GROUP and record.name}
-    homes = {Name(record.name) for record in records if _is_home(record) and record.name}
+    groups: set[Name] = set()
+    homes: set[Name] = set()
+    for record in (row.record for row in found.rows.values()):
+        if record.type is ObjectType.GROUP and record.name:
+            groups.add(Name(record.name))
+            if _is_home(record):
+                homes.add(Name(record.name))
     groups |= {logs_group(home) for home in homes}
     reachable = homes | {logs_group(home) for home in homes} | set(known)
     orphans = []
-    for record in records:
+    for record in (row.record for row in found.rows.values()):
         reason = _reason(record, groups, reachable, owner)
         if reason:
             orphans.append(

@@ -39,9 +39,10 @@ def repair(found: Inventory, *, map_bytes: int = limits.STORE_MAP_BYTES_DEFAULT)
         unknown = found.schema_lost and found.damaged_rows
         rows_change = found.damaged_rows or found.resized or found.shared
         if not unknown and (rows_change or found.schema_lost or found.index_differs):
+            rows = {key: found.rows[key] for key in (*found.resized, *found.shared)}
             env = environment.open_environment(found.path, map_bytes=map_bytes)
             try:
-                _repair_index(env, found, done)
+                _repair_index(env, found, rows, done)
             finally:
                 env.close()
         if not unknown:
@@ -49,24 +50,26 @@ def repair(found: Inventory, *, map_bytes: int = limits.STORE_MAP_BYTES_DEFAULT)
     return done
 
 
-def _repair_index(env: lmdb.Environment, found: Inventory, done: list[str]) -> None:
+def _repair_index(
+    env: lmdb.Environment, found: Inventory, rows: dict[bytes, ObjectRow], done: list[str]
+) -> None:
     meta = env.open_db(environment.META)
     objects = env.open_db(environment.OBJECTS)
     with env.begin(objects) as txn:
         for key in found.damaged_rows:
             file = _set_aside(found.path, "rows", f"{key.hex()}.row", txn.get(key) or b"")
             done.append(f"moved the damaged row {key.hex()} to {file}")
-    twins = {key: _twin(found, key) for key in found.shared}
+    twins = {key: _twin(found.path, rows[key].payload.extent) for key in found.shared}
     with env.begin(objects, write=True) as txn:
         for key in found.damaged_rows:
             txn.delete(key)
         for key in found.resized:
-            row = found.rows[key]
+            row = rows[key]
             record = msgspec.structs.replace(row.record, size=row.payload.size)
             _rewrite(txn, key, ObjectRow(record, row.payload))
             done.append(f"corrected the size of {schema.describe(record)} to {record.size} bytes")
         for key, extent in twins.items():
-            row = found.rows[key]
+            row = rows[key]
             _rewrite(txn, key, ObjectRow(row.record, msgspec.structs.replace(row.payload, extent=extent)))
             done.append(f"gave {schema.describe(row.record)} its own file")
         # The next start builds the index from the rows.
@@ -87,11 +90,10 @@ def _rewrite(txn: lmdb.Transaction[bytes], key: bytes, row: ObjectRow) -> None:
     txn.put(key, schema.encode_row(row, schema.inline_part(stored)))
 
 
-def _twin(found: Inventory, key: bytes) -> int:
+def _twin(path: Path, extent: int) -> int:
     """Return a second name for the file of an extent; extents are never written again."""
-    folder = found.path / "extents"
+    folder = path / "extents"
     extents = Extents(folder)
-    extent = found.rows[key].payload.extent
     while True:
         fresh = (extent & ~((1 << 56) - 1)) | int.from_bytes(os.urandom(7), "big")
         try:
