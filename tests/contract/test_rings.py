@@ -262,6 +262,23 @@ def test_waiting_for_any_of_several() -> None:
     second.close()
 
 
+def test_news_between_a_check_and_a_wait_is_found() -> None:
+    """An end that becomes ready after the caller has checked it ends the wait at once."""
+    several = [Ends() for _ in range(5)]
+    readers = [each.reader for each in several]
+    for one in several:
+        assert not any(map(is_ready, readers))
+        one.writer.send(b"x")
+        assert wait_any(readers, LIMIT_S, checked=True) == ([one.reader], [])
+        assert one.reader.receive() == b"x"
+        assert wait_any(readers, 0.001) == ([], [])
+    assert not any(map(is_ready, readers))
+    several[2].writer.close()
+    assert wait_any(readers, LIMIT_S, checked=True) == ([several[2].reader], [])
+    for one in several:
+        one.close()
+
+
 async def test_waiting_on_trio(ends: Ends) -> None:
     """Both ends wait on trio without stopping each other, for messages longer than the ring too."""
     messages = list(numbered(50))

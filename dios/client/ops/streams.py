@@ -48,6 +48,10 @@ class StreamOps(Handle):
             self._node.ends.add(self._writer)
         return self._writer
 
+    def attached(self, mode: Mode) -> RingEnd | None:
+        """Return the end for ``mode`` if it is attached already."""
+        return self._reader if mode is Mode.READ else self._writer
+
     def end_op(self, mode: Mode) -> Operation[RingEnd]:
         """Return the end for ``mode``."""
         if mode is Mode.READ:
@@ -71,8 +75,8 @@ def ends_op(references: Sequence[H], mode: Mode) -> Operation[tuple[dict[RingEnd
     others: list[H] = []
     for reference in references:
         if isinstance(reference, StreamOps):
-            end = yield from reference.end_op(mode)
-            ends[end] = reference
+            end = reference.attached(mode)
+            ends[(yield from reference.end_op(mode)) if end is None else end] = reference
         else:
             others.append(reference)
     return ends, others

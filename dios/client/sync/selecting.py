@@ -40,7 +40,7 @@ def select(
             return ends[end]
     if others:
         return _select_both(connection, ends, others, mode, timeout)
-    ready, _ = wait_any(listed, timeout)
+    ready, _ = wait_any(listed, timeout, checked=True)
     return ends[ready[0]] if ready else None
 
 

@@ -110,17 +110,25 @@ class RingEnd(ABC):
 
         Raise ProtocolError if the other end sends wake-ups again and again without a reason.
         """
-        if self._changed() or self.peer_closed:
+        if self.has_news():
             return False
+        self.announce()
+        fence()
+        if self.has_news():
+            self._own_halves[WAITING] = 0
+            return False
+        return True
+
+    def has_news(self) -> bool:
+        """Return True if the other end has moved a byte or closed since this end last looked."""
+        return self._changed() or self.peer_closed
+
+    def announce(self) -> None:
+        """Announce a wait as ``arm`` does, but leave the fence and the check after it to the caller."""
         if self._idle_wakeups > _IDLE_WAKEUPS_MAX:
             raise ProtocolError("the other end of the stream sends wake-ups without moving a byte")
         self._wait_number = self._wait_number % _WAIT_MASK + 1
         self._own_halves[WAITING] = self._wait_number
-        fence()
-        if self._changed() or self.peer_closed:
-            self._own_halves[WAITING] = 0
-            return False
-        return True
 
     def disarm(self, *, woken: bool = True) -> None:
         """End the wait. Without ``woken``, ``fileno`` was not readable; a late wake-up ends the next wait."""

@@ -53,9 +53,10 @@ class RingReader(RingEnd):
 
     def readable(self) -> bool:
         """Return True if a byte, or the end of the stream, can be read without waiting."""
-        if self.closed or self._tail > self._head or self._refresh():
+        if self.closed or self._tail > self._head or (self._peer[COUNT] != self._tail and self._refresh()):
             return True
-        self._publish()
+        if self._told != self._head:
+            self._publish()
         return self.peer_closed
 
     def _publish(self) -> None:

@@ -22,7 +22,7 @@ import time
 from collections.abc import Iterable, Sequence
 
 from dios.errors import UnreachableError
-from dios.transport.rings.end import RingEnd
+from dios.transport.rings.end import RingEnd, fence
 from dios.transport.rings.layout import RingDescriptors, create_ring
 from dios.transport.rings.reader import RingReader
 from dios.transport.rings.writer import RingWriter
@@ -41,35 +41,44 @@ def is_ready(end: RingEnd) -> bool:
 
 
 def wait_any(
-    rings: Sequence[RingEnd], timeout_s: float | None = None, extra_fds: Iterable[int] = ()
+    rings: Sequence[RingEnd],
+    timeout_s: float | None = None,
+    extra_fds: Iterable[int] = (),
+    *,
+    checked: bool = False,
 ) -> tuple[list[RingEnd], list[int]]:
-    """Wait until one of the ends is ready or one of ``extra_fds`` readable; return all that are.
+    """Wait until one of the ends is ready or one of ``extra_fds`` readable; return the ones that are.
 
-    Both lists are empty when ``timeout_s`` seconds have passed (None: never).
+    Both lists are empty when ``timeout_s`` seconds have passed (None: never). An end that becomes ready while
+    this returns may be missing; the next call returns it. With ``checked`` the caller has just seen that no
+    end is ready.
     """
     poll = select.poll()
     others = set(extra_fds)
     for fd in others:
         poll.register(fd, select.POLLIN)
     deadline = None if timeout_s is None else time.monotonic() + timeout_s
+    ready = [] if checked else [end for end in rings if is_ready(end)]
+    if ready:
+        return ready, [fd for fd, _ in poll.poll(0)]
+    ends = {end.fileno(): end for end in rings}
+    for fd in ends:
+        poll.register(fd, select.POLLIN)
     while True:
         wait_ms = None if deadline is None else max(0.0, deadline - time.monotonic()) * 1000
-        armed: list[tuple[RingEnd, int]] = []
         woken: set[int] = set()
         try:
-            for end in rings:
-                if is_ready(end) or not end.arm():
-                    wait_ms = 0
-                    break
-                fd = end.fileno()
-                armed.append((end, fd))
-                poll.register(fd, select.POLLIN)
-            woken.update(fd for fd, _ in poll.poll(wait_ms))
+            for end in ends.values():
+                end.announce()
+            fence()
+            armed = not any(map(RingEnd.has_news, ends.values()))
+            woken.update(fd for fd, _ in poll.poll(wait_ms if armed else 0))
         finally:
-            for end, fd in armed:
-                poll.unregister(fd)
+            for fd, end in ends.items():
                 end.disarm(woken=fd in woken)
-        ready = [end for end in rings if is_ready(end)]
+        # Since every end was armed, one without a wake-up has nothing new.
+        found = (ends[fd] for fd in woken if fd in ends) if armed else ends.values()
+        ready = [end for end in found if is_ready(end)]
         readable = [fd for fd in woken if fd in others]
         if ready or readable or (deadline is not None and time.monotonic() >= deadline):
             return ready, readable
