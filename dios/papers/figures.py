@@ -11,7 +11,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, is_dataclass, replace
+from dataclasses import dataclass, fields, is_dataclass, replace
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -187,8 +187,10 @@ def smaller_by(quick: object, full: object) -> str:
 def _sizes(scope: object) -> dict[str, object]:
     """Return the fields of a named tuple or a dataclass; none of other objects."""
     if isinstance(scope, tuple):
-        return {name: getattr(scope, name) for name in getattr(scope, "_fields", ())}
-    return vars(scope) if is_dataclass(scope) else {}
+        names = getattr(scope, "_fields", ())
+    else:
+        names = tuple(field.name for field in fields(scope)) if is_dataclass(scope) else ()
+    return {name: getattr(scope, name) for name in names}
 
 
 def _size(value: object) -> str:
