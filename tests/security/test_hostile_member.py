@@ -33,7 +33,8 @@ SHORT = {
 }
 """The numbers of lies of plays in which each costs a connection, or waits."""
 LIES = 200
-CALLS = 25
+CALLS = 10
+"""Calls of users on a turncoat and with it. Each whose answer it bends away may wait for 30 seconds."""
 
 
 @pytest.fixture(scope="module")
@@ -51,6 +52,7 @@ def test_a_play_harms_nobody(nodes: HonestNodes, tmp_path: Path, name: str) -> N
 
 
 @pytest.mark.extended
+@pytest.mark.timeout(900)
 @pytest.mark.parametrize("seed", range(1))
 def test_a_turncoat_harms_nobody(nodes: HonestNodes, tmp_path: Path, seed: int) -> None:
     """A real node whose messages are bent on their way out, with users on it and at its peers."""
