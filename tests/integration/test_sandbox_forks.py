@@ -85,6 +85,8 @@ def test_a_fork_has_the_state_and_shares_nothing_afterwards(box: dios.Sandbox) -
         shown(fork, "data = open('holes', 'rb').read()")
         holes = "len(data), data.strip(b'\\0'), os.stat('holes').st_blocks < 100"
         assert shown(fork, holes) == "(1000000, b'middle', True)"
+        discarded = "open(os.devnull, 'w').write('lost'), open(os.devnull).read()"
+        assert (shown(box, discarded), shown(fork, discarded)) == ("(4, '')", "(4, '')")
         shown(fork, "numbers.append(10); Point.x = 6; open('folder/file.txt', 'w').write('fork')")
         shown(fork, "open('new', 'w').close()")
         shown(box, "numbers.append(100); open('folder/file.txt', 'w').write('origin')")

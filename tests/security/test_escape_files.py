@@ -32,7 +32,6 @@ READING = (
     row("kernel_memory", "ENOENT", "there is no /dev/mem"),
     row("kernel_log_device", "ENOENT", "there is no /dev/kmsg"),
     row("terminal", "ENOENT", "there is no terminal"),
-    row("null_device", "ENOENT", "there is no device at all, not even /dev/null", "did"),
     row("kernel_symbols", "ENOENT", "there are no kernel symbols", "did"),
     row("system_settings", "ENOENT", "there is no /sys", "did"),
     row("disk", "ENOENT", "there are no disks"),
@@ -85,6 +84,24 @@ CHANGING = (
     row("watch_everything", "SIGSYS", "watching all files ends the task"),
     row("copy_in_kernel", "EPERM", "no file is sent by the kernel itself", "did"),
 )
+DEVICES = (
+    row("other_devices", "nothing", "of all devices /dev/null alone is there", "did"),
+    row("list_devices", "EACCES", "where it is cannot be listed", "did"),
+    row("climb_from_null", "ENOTDIR", "no path leads through it", "ENOTDIR"),
+    row("keep_in_null", "nothing", "it keeps nothing that is written", "nothing"),
+    row("map_null", "ENODEV", "it is no memory", "ENODEV"),
+    row("grow_null", "EINVAL", "it has no size", "EINVAL"),
+    row("control_null", "EACCES ENOTTY", "the calls that control devices are refused", "ENOTTY"),
+    row("remove_null", "EROFS EACCES", "it cannot be removed"),
+    row("move_null", "EXDEV EROFS EACCES", "nor moved into the folder"),
+    row("replace_null", "EXDEV EROFS EACCES", "nor replaced by a file of the folder"),
+    row("plant_beside_null", "EROFS EACCES", "nothing is written next to it"),
+    row("change_mode_of_null", "EROFS", "its mode, which others could read, stays"),
+    row("change_times_of_null", "EROFS", "so do its times"),
+    row("set_attribute_of_null", "EPERM", "it gets no attribute"),
+    row("lock_null", "EPERM", "it cannot be locked, by which two tasks could talk", "did"),
+    row("lease_null", "EPERM", "nor leased", "EINVAL|EACCES|EAGAIN"),
+)
 MOUNTS = (
     row("change_directory", "EPERM", "it stays in its directory", "did"),
     row("change_directory_by_descriptor", "EPERM", "also by descriptor", "did"),
@@ -112,7 +129,7 @@ INPUT = (
     row("punch_input", "EPERM", "no hole is made in it"),
     row("grow_input", "EPERM EINVAL", "nor is it made larger"),
 )
-ALL = (*READING, *AGAIN, *CHANGING, *MOUNTS, *MEMORY)
+ALL = (*READING, *AGAIN, *CHANGING, *DEVICES, *MOUNTS, *MEMORY)
 
 
 @pytest.fixture(scope="module")

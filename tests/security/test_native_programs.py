@@ -23,6 +23,8 @@ SMALL = 64 << 20
 REFUSED = {
     "a file of the machine": ('open(F, "<", "/etc/passwd")', "ENOENT"),
     "the memory of a process": ('open(F, "<", "/proc/self/mem")', "ENOENT"),
+    "another device": ('open(F, "<", "/dev/zero")', "ENOENT"),
+    "removing the device": ('unlink("/dev/null")', "EROFS EACCES"),
     "a connection": ("socket(S, 2, 1, 0)", "EPERM"),
     "a socket of the machine": ("socket(S, 1, 1, 0)", "EPERM"),
     "another process": ("defined(my $p = fork)", "EPERM"),
@@ -50,7 +52,10 @@ open(OUT, ">", "/tmp/copy"); binmode OUT; print OUT $all; close OUT; chmod(0700,
 exec {"LOADER"} "loader", "/tmp/copy", "-v"; print "not executed";
 """
 KEEPER = '$| = 1; open(F, ">", "/tmp/kept"); print "written"; while (1) { select(undef, undef, undef, 1) }'
-LOOP = "for i in 1 2; do echo $((i * 7)); done > /tmp/x; read -d '' a < /tmp/x; echo $a"
+LOOP = (
+    "for i in 1 2; do echo $((i * 7)); done > /tmp/x 2> /dev/null; "
+    "echo lost > /dev/null; read -d '' a < /tmp/x; echo $a; read b < /dev/null; echo $b"
+)
 FINDER = 'print -e "/tmp/kept" ? "found" : "nothing"'
 
 
@@ -210,7 +215,7 @@ def test_a_shell_runs_its_own_commands_and_no_others(node: dios.Node) -> None:
     bash = dios.Program("", native="bash")
     with node.run(bash, args=["-c", LOOP]) as task:
         assert task.wait(timeout=120).ok
-        assert b"".join(task.console()) == b"7 14\n"
+        assert b"".join(task.console()) == b"7 14\n\n"
     with node.run(bash, args=["-c", "echo out | read x"]) as task:
         assert not task.wait(timeout=120).ok
         assert b"Operation not permitted" in b"".join(task.console())

@@ -56,7 +56,9 @@ NO_FILTER = (
     Try("read_file {secret}", "ENOENT", VIEW),
     Try("read_file /proc/self/mem", "ENOENT", VIEW),
     Try("read_file /dev/mem", "ENOENT", VIEW),
+    Try("read_file /dev/zero", "ENOENT", VIEW),
     Try("list_directory /", "EACCES", RULES),
+    Try("list_directory /dev", "EACCES", RULES),
     Try("write_own_library", "EACCES EROFS", f"{VIEW} and {RULES}"),
     Try("create_beside_library", "EROFS EACCES", VIEW),
     Try("write_file {drop}", "ENOENT EROFS EACCES", VIEW),
@@ -98,6 +100,8 @@ NO_FILTER = (
     Try("memory_file", "did", "a control group, where there is one"),
 )
 NO_RULES = (
+    Try("read_file /dev/zero", "ENOENT", VIEW),
+    Try("write_file /dev/planted", "EROFS", VIEW),
     Try("read_file /etc/passwd", "ENOENT", VIEW),
     Try("read_file {secret}", "ENOENT", VIEW),
     Try("list_directory /proc", "ENOENT", VIEW),
@@ -126,6 +130,8 @@ NO_VIEW = (
     Try("read_file {secret}", "EACCES", RULES),
     Try("read_file /proc/self/mem", "EACCES", RULES),
     Try("list_directory /", "EACCES", RULES),
+    Try("read_file /dev/zero", "EACCES", RULES),
+    Try("write_file /dev/null", "EPERM", FILTER),
     Try("write_file {drop}", "EPERM", FILTER),
     Try("write_own_library", "EPERM", FILTER),
     Try("make_directory", "EPERM", FILTER),
@@ -136,6 +142,7 @@ NO_VIEW = (
 NO_VIEW_NO_FILTER = (
     Try("read_file /etc/passwd", "EACCES", RULES),
     Try("read_file /proc/self/mem", "EACCES", RULES),
+    Try("write_file /dev/null", "EACCES", RULES),
     Try("write_file {drop}", "EACCES", RULES),
     Try("make_directory", "EACCES", RULES),
     Try("write_own_library", "EACCES", RULES),

@@ -45,6 +45,7 @@ def kind_of(descriptor: int) -> str:
         (stat.S_ISDIR, "directory"),
         (stat.S_ISSOCK, "socket"),
         (stat.S_ISFIFO, "pipe"),
+        (stat.S_ISCHR, "device"),
     ):
         if is_kind(mode):
             return word

@@ -15,9 +15,10 @@ from dios.host.sandbox import linux_calls
 _CREATE_RULESET_VERSION: Final = 1
 _RULE_PATH_BENEATH: Final = 1
 _EXECUTE: Final = 1 << 0
+_WRITE_FILE: Final = 1 << 1
 _READ_FILE: Final = 1 << 2
 _READ_DIR: Final = 1 << 3
-_CHANGE: Final = 1 << 1 | 1 << 4 | 1 << 5 | 1 << 7 | 1 << 8 | 1 << 13 | 1 << 14
+_CHANGE: Final = _WRITE_FILE | 1 << 4 | 1 << 5 | 1 << 7 | 1 << 8 | 1 << 13 | 1 << 14
 """Writing and truncating files; making, removing and renaming regular files and directories."""
 
 _FILE_RIGHTS_OF_ABI: Final = (0, (1 << 13) - 1, (1 << 14) - 1, (1 << 15) - 1, (1 << 15) - 1, (1 << 16) - 1)
@@ -34,11 +35,17 @@ def abi() -> int:
     return linux_calls.syscall("landlock_create_ruleset", None, 0, _CREATE_RULESET_VERSION)
 
 
-def ruleset(readable: Iterable[str], writable: Iterable[str] = (), executable: Iterable[str] = ()) -> int:
+def ruleset(
+    readable: Iterable[str],
+    writable: Iterable[str] = (),
+    executable: Iterable[str] = (),
+    devices: Iterable[str] = (),
+) -> int:
     """Return a ruleset that permits only reading below ``readable``, and changes below ``writable``.
 
-    ``executable`` are files that may be executed; no other file may. The caller closes the descriptor.
-    Raise ``OSError``.
+    ``executable`` are files that may be executed; no other file may. ``devices`` may be read and written; the
+    calls that control a device (ioctl) are permitted for none. The caller closes the descriptor. Raise
+    ``OSError``.
     """
     version = abi()
     files = _FILE_RIGHTS_OF_ABI[min(version, len(_FILE_RIGHTS_OF_ABI) - 1)]
@@ -55,6 +62,8 @@ def ruleset(readable: Iterable[str], writable: Iterable[str] = (), executable: I
             _allow(rules, path, (_READ_FILE | _READ_DIR | _CHANGE) & files)
         for path in executable:
             _allow(rules, path, 0, _READ_FILE | _EXECUTE)
+        for path in devices:
+            _allow(rules, path, 0, _READ_FILE | _WRITE_FILE)
     except OSError:
         os.close(rules)
         raise

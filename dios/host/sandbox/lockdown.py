@@ -21,6 +21,7 @@ from dios.host.sandbox import (
     policy,
     private_folder,
     privileges,
+    view,
 )
 from dios.host.sandbox.seccomp import SeccompFilter, program
 
@@ -52,7 +53,10 @@ class LockdownState:
         # A zygote of limbo tasks has no view, and so no place for the folders.
         self.has_folder = bool(trees) and private_folder.is_available(available)
         writable = (private_folder.HOLDER,) if self.has_folder else ()
-        self.rules = landlock.ruleset(trees, writable, executable) if "landlock" in available else -1
+        devices = (view.NULL,) if self.has_folder and view.has_null() else ()
+        self.rules = -1
+        if "landlock" in available:
+            self.rules = landlock.ruleset(trees, writable, executable, devices)
         self._filter = self._filter_for(policy.INIT_PID) if {"seccomp", "pid"} <= available else None
 
     @functools.cached_property

@@ -1,13 +1,16 @@
 """The read-only view: a root directory that contains the interpreter's library and nothing else.
 
 Every pure task gets it (ADR 0002). The view consists of mounts that are cloned before any directory is
-covered, so the trees may be anywhere on the machine. It has no /proc, /dev, /sys or /etc, and nothing in it
-can be written. It also has a directory and links for the private folder of each task, which is mounted later.
+covered, so the trees may be anywhere on the machine. It has no /proc, /sys or /etc, and nothing in it can be
+written. Of the machine's devices it has /dev/null alone, which keeps nothing (ADR 0045). It also has a
+directory and links for the private folder of each task, which is mounted later.
 """
 
 from __future__ import annotations
 
+import contextlib
 import os
+import stat
 import struct
 import sys
 from collections.abc import Iterable, Mapping
@@ -23,6 +26,13 @@ _PRIVATE_RECURSIVE: Final = 0x4000 | 0x40000
 _DETACH: Final = 2
 _ROOT_OPTIONS: Final = {"size": "1m", "mode": "0755"}
 _SEALED: Final = memory_mounts.READ_ONLY | memory_mounts.NO_SUID | memory_mounts.NO_DEV
+_SEALED_DEVICE: Final = memory_mounts.READ_ONLY | memory_mounts.NO_SUID | memory_mounts.NO_EXEC
+"""Writing to a device is no change of its mount; changing its mode or times is."""
+
+_NULL_NUMBER: Final = os.makedev(1, 3)
+
+NULL: Final = "/dev/null"
+"""Programs open it to discard what they write (os.devnull)."""
 
 NO_LINKS: Final[Mapping[str, str]] = {}
 
@@ -125,6 +135,10 @@ def enter(trees: list[str], paths: Iterable[str] = (), extra: Mapping[str, str] 
     paths = list(paths)
     links = _links(trees, map(os.path.dirname, paths)) | _links_of_files(trees, paths) | dict(extra)
     clones = [(path, os.path.isdir(path), _clone(path)) for path in trees]  # noqa: PTH112 - no pathlib here
+    if has_null() and not _inside(NULL, trees):
+        # The view has none if the machine does not permit this mount.
+        with contextlib.suppress(OSError):
+            clones.append((NULL, False, _clone(NULL, _SEALED_DEVICE)))
     root = memory_mounts.new(_ROOT_OPTIONS)
     # Tasks run as another user, which must be able to read the view even if the node has a strict umask.
     umask = os.umask(0o022)
@@ -150,20 +164,29 @@ def enter(trees: list[str], paths: Iterable[str] = (), extra: Mapping[str, str] 
             os.close(clone)
 
 
-def _clone(path: str) -> int:
+def has_null() -> bool:
+    """Return True if NULL is the device that keeps nothing, and not something else with its name."""
+    try:
+        found = os.stat(NULL)  # noqa: PTH116 - no pathlib in the zygote
+    except OSError:
+        return False
+    return stat.S_ISCHR(found.st_mode) and found.st_rdev == _NULL_NUMBER
+
+
+def _clone(path: str, attributes: int = _SEALED) -> int:
     flags = _CLONE | _CLOEXEC | _AT_RECURSIVE
     try:
         clone = linux_calls.syscall("open_tree", memory_mounts.AT_FDCWD, os.fsencode(path) + b"\0", flags)
     except OSError as error:
         error.filename = path
         raise
-    _seal(clone, _AT_RECURSIVE)
+    _seal(clone, _AT_RECURSIVE, attributes)
     return clone
 
 
-def _seal(mount: int, flags: int) -> None:
-    attributes = struct.pack("=4Q", _SEALED, 0, 0, 0)
-    linux_calls.syscall("mount_setattr", mount, b"\0", _AT_EMPTY_PATH | flags, attributes, len(attributes))
+def _seal(mount: int, flags: int, attributes: int = _SEALED) -> None:
+    change = struct.pack("=4Q", attributes, 0, 0, 0)
+    linux_calls.syscall("mount_setattr", mount, b"\0", _AT_EMPTY_PATH | flags, change, len(change))
 
 
 def _place(path: str, clone: int, *, is_directory: bool) -> None:

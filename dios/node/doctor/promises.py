@@ -71,7 +71,7 @@ PROMISES: Final = (
     # -- The machine
     Promise(
         "The machine",
-        "No files except a read-only view of the interpreter's library, of time zones, and of declared packages",
+        "No files except a read-only view of the interpreter's library, of time zones, and of declared packages; of all devices /dev/null alone, which keeps nothing",
         left="the library's files are in shared caches, whose timing shows what others load",
         needs=("user", "mount", "landlock", "seccomp"),
     ),

@@ -11,6 +11,7 @@ import mmap
 import os
 import struct
 import sys
+import termios
 from pathlib import Path
 
 from escape_tools import NothingFoundError, checked, libc, number, raw, text
@@ -128,10 +129,6 @@ def _try_kernel_log_device() -> object:
 
 def _try_terminal() -> object:
     return _read("/dev/tty")
-
-
-def _try_null_device() -> object:
-    return _read("/dev/null")
 
 
 def _try_kernel_symbols() -> object:
@@ -336,6 +333,91 @@ def _try_watch_everything() -> object:
 
 def _try_copy_in_kernel() -> object:
     return os.sendfile(1, os.open(LIBRARY, os.O_RDONLY), 0, 0)
+
+
+# -- /dev/null, the one device of the view -------------------------------------------------------------
+NULL = Path(os.devnull)
+OTHER_DEVICES = (
+    *("zero", "full", "random", "urandom", "tty", "console", "ptmx", "pts", "fd", "stdin", "stdout", "shm"),
+    *("mem", "kmsg", "port", "kvm", "fuse", "loop0", "sda", "net/tun", "cpu_dma_latency", "mqueue"),
+)
+
+
+def _try_other_devices() -> object:
+    found = [name for name in OTHER_DEVICES if os.path.lexists(NULL.parent / name)]
+    if not found:
+        raise NothingFoundError
+    return found
+
+
+def _try_list_devices() -> object:
+    return _list(str(NULL.parent))
+
+
+def _try_climb_from_null() -> object:
+    return os.open(f"{NULL}/../zero", os.O_RDONLY)
+
+
+def _try_keep_in_null() -> object:
+    """Write to it, and read with this descriptor and with another."""
+    device = os.open(NULL, os.O_RDWR | os.O_CREAT | os.O_TRUNC)
+    assert os.write(device, b"kept") == len(b"kept")
+    os.lseek(device, 0, os.SEEK_SET)
+    kept = os.read(device, READ_BYTES) + NULL.read_bytes() + os.pread(device, READ_BYTES, 0)
+    if not kept and not os.fstat(device).st_size:
+        raise NothingFoundError
+    return kept
+
+
+def _try_map_null() -> object:
+    place = libc.mmap(None, mmap.PAGESIZE, 3, mmap.MAP_SHARED, os.open(NULL, os.O_RDWR), 0)
+    return checked(place)
+
+
+def _try_grow_null() -> None:
+    os.ftruncate(os.open(NULL, os.O_RDWR), 1 << 20)
+
+
+def _try_control_null() -> object:
+    return fcntl.ioctl(os.open(NULL, os.O_RDWR), termios.FIONREAD, bytes(4))
+
+
+def _try_remove_null() -> None:
+    NULL.unlink()
+
+
+def _try_move_null() -> object:
+    return NULL.rename("/tmp/null")
+
+
+def _try_replace_null() -> object:
+    mine = Path("/tmp/mine")
+    mine.touch()
+    return mine.rename(NULL)
+
+
+def _try_plant_beside_null() -> object:
+    return (NULL.parent / "planted").write_text("")
+
+
+def _try_change_mode_of_null() -> None:
+    NULL.chmod(0o600)
+
+
+def _try_change_times_of_null() -> None:
+    os.utime(NULL, (0, 0))
+
+
+def _try_set_attribute_of_null() -> None:
+    os.setxattr(NULL, "user.mark", b"1")
+
+
+def _try_lock_null() -> None:
+    fcntl.flock(os.open(NULL, os.O_RDWR), fcntl.LOCK_EX | fcntl.LOCK_NB)
+
+
+def _try_lease_null() -> object:
+    return fcntl.fcntl(os.open(NULL, os.O_RDONLY), fcntl.F_SETLEASE, fcntl.F_RDLCK)
 
 
 # -- roots, directories and mounts --------------------------------------------------------------------

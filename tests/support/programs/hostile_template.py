@@ -9,6 +9,8 @@ import hostile_entry
 ATTEMPTS = (
     "read_file /etc/passwd",
     "read_file /proc/self/mem",
+    "read_file /dev/zero",
+    "write_file /dev/null",
     "write_own_library",
     "write_file /planted",
     f"open_socket {2} {1}",
