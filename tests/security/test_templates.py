@@ -31,6 +31,8 @@ from tests.support.node.confinement import (
 from tests.support.security.escape import Attempt, Cage, open_cage
 
 HOSTILE = "hostile"
+WAIT_S = 60
+FORKS_OF_CLINGING = 3
 
 
 @pytest.fixture(scope="module")
@@ -173,6 +175,29 @@ async def test_a_stopped_template_costs_only_starts(mechanisms: dict[str, Mechan
             os.kill(template, signal.SIGKILL)
         task.close()
         other.close()
+
+
+async def test_nothing_of_a_hostile_module_outlives_its_supervisor(
+    mechanisms: dict[str, Mechanism],
+) -> None:
+    """A killed supervisor takes a template with it that refused to end so, and the processes it forked."""
+    setting = TemplateSetting("clinging", ("clinging_template",))
+    async with pool_with_templates(mechanisms, setting) as pool:
+        await pool.prepare("clinging")
+        supervisor = pool.pids[-1]
+        found = children_of(supervisor)
+        assert len(found) == 1 + 1 + FORKS_OF_CLINGING
+        os.kill(supervisor, signal.SIGKILL)
+        with trio.fail_after(WAIT_S):
+            while any(_runs(pid) for pid in found):  # noqa: ASYNC110 - the kernel tells nobody
+                await trio.sleep(0.01)
+
+
+def _runs(pid: int) -> bool:
+    try:
+        return not test_sandbox.status_of(pid)["State"].startswith(("Z", "X"))
+    except (FileNotFoundError, ProcessLookupError):
+        return False
 
 
 async def _refused(pool: ZygotePool) -> None:

@@ -68,11 +68,15 @@ class _Start:
     """The process, once it was reported: from then on it can only hand over the listener of its filter."""
 
 
-def start_first_process() -> int:
-    """Fork the first process of the own children's pid namespace, which waits for ever. Return its id."""
+def start_first_process(own_pidfd: int) -> int:
+    """Fork the first process of the own children's pid namespace, which waits for ever. Return its id.
+
+    It ends with this process, and the kernel then ends all others of the namespace: also those that a hostile
+    module has forked, or whose signal for that end (PR_SET_PDEATHSIG) it has cleared.
+    """
     pid = os.fork()
     if pid == 0:
-        linux_calls.prctl(linux_calls.PR_SET_PDEATHSIG, signal.SIGKILL)
+        lockdown.die_with_the_zygote(own_pidfd)
         signal.set_wakeup_fd(-1)
         # Orphans of the namespace become its children. They are reaped if it ignores their ends.
         signal.signal(signal.SIGCHLD, signal.SIG_IGN)
@@ -100,7 +104,7 @@ class TemplateSupervisor:
         self._poll: Final = poll
         self._fail: Final = fail
         self._run: Final = run
-        self._first: Final = start_first_process()
+        self._first: Final = start_first_process(prepared.own_pidfd)
         self._templates: dict[int, _Template] = {}
         self._by_link: dict[int, _Template] = {}
         self._starts: dict[int, _Start] = {}
