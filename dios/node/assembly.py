@@ -286,7 +286,7 @@ class NodeHost:
 def _core_for(settings: Settings, membership: ClusterMembership | None, rows: RowSource) -> Stepper:
     owner = principal_of(os.geteuid())
     restricted = settings.mode is NodeMode.RESTRICTED
-    descriptors = object_descriptors()
+    descriptors = object_descriptors(settings.tasks_max)
     principal_descriptors = descriptors * limits.PRINCIPAL_DESCRIPTORS_PERCENT // 100
     defaults = Defaults(
         settings.task_limits,

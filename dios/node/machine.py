@@ -12,6 +12,9 @@ from typing import Final
 
 from dios import limits
 
+_TASK_DESCRIPTORS: Final = 5
+"""The descriptors of the node for a task: its connection, process, output and two pages."""
+
 _GROUP_LIMITS: Final = (
     Path("/sys/fs/cgroup/memory.max"),
     Path("/sys/fs/cgroup/memory/memory.limit_in_bytes"),
@@ -49,11 +52,15 @@ def tasks_max() -> int:
     return min(max(fit, limits.TASKS_MAX_LEAST), limits.TASKS_MAX)
 
 
-def object_descriptors() -> int:
-    """Return the number of descriptors for objects and buffers; the others are the node's own."""
+def object_descriptors(tasks_max: int) -> int:
+    """Return the number of descriptors for objects and buffers.
+
+    The others are the node's own, more of them for many tasks, but at most half of all.
+    """
     every = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
     every = limits.OPEN_FILES_MAX if every == resource.RLIM_INFINITY else min(every, limits.OPEN_FILES_MAX)
-    return every - min(limits.NODE_DESCRIPTORS, every // 2)
+    own = max(limits.NODE_DESCRIPTORS, limits.NODE_DESCRIPTORS // 2 + _TASK_DESCRIPTORS * tasks_max)
+    return every - min(own, every // 2)
 
 
 def host_name() -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import resource
 from pathlib import Path
 
 import pytest
@@ -24,3 +25,19 @@ def test_a_container_is_as_large_as_its_limit(tmp_path: Path, told: str | None, 
 def test_objects_take_a_share() -> None:
     """Bytes in memory are limited to a share of the memory unless a setting says otherwise."""
     assert machine.volatile_bytes() <= machine.memory_bytes() * limits.VOLATILE_PERCENT // 100
+
+
+@pytest.mark.parametrize(
+    ("hard", "tasks", "own"),
+    [
+        (100_000, 16, limits.NODE_DESCRIPTORS),
+        (100_000, 3_000, limits.NODE_DESCRIPTORS // 2 + 15_000),
+        (10_000, 3_000, 5_000),
+    ],
+)
+def test_many_tasks_need_descriptors(
+    monkeypatch: pytest.MonkeyPatch, hard: int, tasks: int, own: int
+) -> None:
+    """The node keeps descriptors for its tasks, and leaves at least half of all to objects."""
+    monkeypatch.setattr(resource, "getrlimit", lambda _: (hard, hard))
+    assert machine.object_descriptors(tasks) == hard - own
