@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 import json
 import os
+import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -148,3 +149,17 @@ def test_the_command_teaches(tmp_path: Path) -> None:
     assert "dios doctor --json" in told.partition("Examples:")[2]
     page = Path(__file__).resolve().parents[2] / "docs" / "command-line.md"
     assert "## dios doctor" in page.read_text()
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="tasks of an ordinary user's node have the same user")
+def test_an_environment_that_other_users_cannot_enter_is_named(
+    tmp_path: Path, all_there: dict[str, Mechanism], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Templates and forks run as another user, who must reach the packages as well as the interpreter."""
+    inner = tmp_path / "closed" / "environment"
+    inner.mkdir(parents=True)
+    inner.parent.chmod(0o700)
+    monkeypatch.setattr(sys, "prefix", str(inner))
+    told = finding(examine(tmp_path, mechanisms=all_there), "python")
+    assert told.level is DoctorLevel.WEAK
+    assert f"cannot enter {inner.parent}" in told.advice

@@ -165,13 +165,20 @@ def _python() -> DoctorFinding:
     if os.geteuid() == 0 and library.stat().st_mode & _READ_AND_ENTER != _READ_AND_ENTER:
         advice = f"tasks run as another user and cannot read {library}: make it readable for all"
         return DoctorFinding("python", DoctorLevel.MISSING, detail, purpose, advice)
-    closed = [each for each in library.parents if not each.stat().st_mode & stat.S_IXOTH]
+    # The standard library, the environment with the packages, and DIOS itself.
+    needed = (library, Path(sys.prefix).resolve(), Path(limits.__file__).resolve().parent)
+    closed = [each for path in needed for each in (path, *path.parents) if not _may_enter(each)]
     if os.geteuid() == 0 and closed:
         advice = (
             f"templates and forks run as another user, which cannot enter {closed[0]}: use a Python outside"
         )
         return DoctorFinding("python", DoctorLevel.WEAK, detail, purpose, advice)
     return DoctorFinding("python", DoctorLevel.OK, detail, purpose)
+
+
+def _may_enter(folder: Path) -> bool:
+    """Return True if every user may enter the folder."""
+    return bool(folder.stat().st_mode & stat.S_IXOTH)
 
 
 def _kernel() -> DoctorFinding:
