@@ -203,9 +203,8 @@ class Templates:
             template.failures += 1
             wait_s = min(BACK_OFF_S * 2 ** min(template.failures - 1, 16), BACK_OFF_S_MAX)
             template.retry_at = trio.current_time() + wait_s
-            template.failure = NotSupportedError(
-                f"the template {name!r} cannot be loaded: {failure.message}", call="run"
-            )
+            what = f"the template {name!r}" if name else "the template of sessions that can fork"
+            template.failure = NotSupportedError(f"{what} cannot be loaded: {failure.message}", call="run")
             if template.process is not None:
                 template.process.close()
             _log.warning("a template cannot be loaded", extra={"template": name, "why": failure.message})

@@ -9,6 +9,7 @@ directory and links for the private folder of each task, which is mounted later.
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import stat
 import struct
@@ -179,6 +180,8 @@ def _clone(path: str, attributes: int = _SEALED) -> int:
         clone = linux_calls.syscall("open_tree", memory_mounts.AT_FDCWD, os.fsencode(path) + b"\0", flags)
     except OSError as error:
         error.filename = path
+        if error.errno == errno.EACCES:
+            error.strerror = "tasks cannot enter it: put Python and DIOS where every user may read them"
         raise
     _seal(clone, _AT_RECURSIVE, attributes)
     return clone
