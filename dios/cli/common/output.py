@@ -57,7 +57,7 @@ _NEXT: Final[dict[type[DiosError], str]] = {
     "or start the node with more --task-memory-bytes",
     errors.DamagedError: "`dios audit verify` checks the audit log; the node's log says more",
     errors.NoSuchTaskError: "`dios ps --all` shows the tasks that the node still knows",
-    errors.NotExecutableError: "a program is a UTF-8 Python file (`dios run --help`); `dios doctor` says what is missing here",
+    errors.NotExecutableError: "a program is a UTF-8 Python file (`dios run --help`); see `dios doctor`, too",
     errors.NotSupportedError: "`dios-node status` shows what this machine can enforce",
     errors.TimeLimitError: "the node's log says more; `dios-node stop` ends also a node that hangs",
     errors.ClosedError: "`dios-node status` says whether the node still runs; what was acknowledged is kept",
