@@ -176,7 +176,7 @@ def test_a_function_runs_is_asked_and_ends(lab: FunctionLab, engine: str) -> Non
     """A page comes through, stats show all cores at it, Ctrl-C ends it, and offloads are as they were."""
     before = features(lab.middle, "in0"), features(lab.middle, "out0")
     name = f"test-{lab.folder.name}"
-    words = ("--cores", "2", "--engine", engine, "--name", name, "--json")
+    words = ("--cores", "2", "--steer", "spray", "--engine", engine, "--name", name, "--json")
     with running(lab, "monitor", *words) as process:
         during = features(lab.middle, "in0")
         fetch(lab)
