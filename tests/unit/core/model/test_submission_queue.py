@@ -587,3 +587,16 @@ def test_a_change_of_the_list_of_nodes_wakes_its_readers(yard: Yard) -> None:
     assert isinstance(answer, messages.Nodes)
     assert answer.version > known
     assert [row.draining for row in answer.nodes] == [row.draining for row in drained.nodes]
+
+
+def test_a_node_that_drains_wakes_the_readers_of_its_queue(yard: Yard) -> None:
+    """A scheduler that waits for a change of the queue learns at once that the node takes no tasks."""
+    since = yard.board().version
+    reading = yard.scheduler.send(messages.ReadQueue("n1", since, limits.QUEUE_WAIT_MS_MAX))
+    yard.cluster.settle()
+    assert yard.scheduler.answer(reading) is None
+    yard.scheduler.ask(messages.Nodes, messages.SetNode("n1", NodeWish.DRAIN))
+    yard.cluster.settle()
+    answer = yard.scheduler.answer(reading)
+    assert isinstance(answer, messages.QueueRows)
+    assert answer.draining
