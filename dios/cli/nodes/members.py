@@ -214,7 +214,7 @@ def drain(
         if undo and wait:
             raise InvalidError("--wait has no meaning with --undo; leave out one of them")
         member = _member(connected.set_node(name, "undrain" if undo else "drain"), name)
-        while member.usable and member.draining is undo:
+        while _may_answer(member) and member.draining is undo:
             # The asked node learns the new state of another one a moment later.
             time.sleep(WATCH_SECONDS)
             member = _member(connected.nodes(), name)
@@ -227,8 +227,13 @@ def drain(
             say(f"{name} takes {'tasks again' if undo else 'no new tasks'}; {member.tasks} run there now")
 
 
+def _may_answer(member: Member) -> bool:
+    """Return True unless the node is dead or has left; a suspect is dead or alive soon."""
+    return member.here or member.status in {NodeStatus.ALIVE, NodeStatus.SUSPECT}
+
+
 def _wait_empty(connected: Node, name: str, report: Callable[[str], None]) -> Member:
-    while (member := _member(connected.nodes(), name)).tasks and member.usable:
+    while (member := _member(connected.nodes(), name)).tasks and _may_answer(member):
         report(f"{member.tasks} run")
         time.sleep(WATCH_SECONDS)
     if member.tasks:
