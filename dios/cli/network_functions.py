@@ -137,8 +137,9 @@ def run(
     """Run a network function between two interfaces until Ctrl-C, then show what each core did.
 
     Frames that arrive at one interface leave at the other, unless the function drops them. A connection's
-    opening and closing packets (SYN, FIN, RST) go to its designated core; any core may process the other TCP
-    packets, so that one flow can use all cores where one is not enough. The first run of a function compiles
+    opening and closing packets (SYN, FIN, RST) go to its designated core. With --steer auto, the other TCP
+    packets go there too until that core is full while others are idle; then any core may process them. The
+    first run of a function compiles
     it, which takes some seconds. Offloads of the interfaces are switched off during the run and restored
     afterwards.
     """

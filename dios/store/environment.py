@@ -129,7 +129,7 @@ def structure_problems(path: Path) -> list[str]:
 
 
 def read_schema(env: lmdb.Environment, txn: lmdb.Transaction[bytes], meta: lmdb._Database, path: Path) -> int:
-    """Return the schema version, which is known; ``txn`` is of the table ``meta``.
+    """Return the schema version, one of those that this release reads. ``txn`` is of the table ``meta``.
 
     Return 0 for a new store. Raises NotSupportedError for a newer version, DamagedError for a lost one.
     """

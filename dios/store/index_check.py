@@ -68,7 +68,7 @@ def index_differences(
 ) -> list[IndexFinding]:
     """Return what differs between the index and the rows; empty if the index follows from the rows.
 
-    The entries of damaged rows stay in the index, and nothing is said of them.
+    Entries of damaged rows are left out: the check of the rows reports those.
     """
     return _Comparison(txn, objects, index).differences()
 
@@ -116,7 +116,7 @@ class _Comparison:
             if stored is None:
                 self._found.add(entry, "missing")
             elif stored != value and not self._has_row(entry, stored):
-                # Two rows that name one extent have one entry; the check of the files tells of them.
+                # Two rows that name one extent have one entry; the check of the files reports them.
                 self._found.add(entry, "wrong")
         return matching
 

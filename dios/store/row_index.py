@@ -1,8 +1,8 @@
 """The index of the rows, which lets a start read few rows and a lookup read one.
 
-A row is *resident* if the core needs it from the start on; all others are *dormant*, and the core reads one
-when it is named (``dios.core.model.rows``). The index is a table of the same database and changes in the same
-transactions. It is derived: ``rebuild`` makes it from the rows. ``docs/store-format.md`` describes its keys.
+A row is *resident* if the core needs it from the start on; all others are *dormant*. The core reads a dormant
+row when its object is named (``dios.core.model.rows``). The index is a table of the same database and changes
+in the same transactions. It is derived: ``rebuild`` makes it from the rows. ``docs/store-format.md`` describes its keys.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class NamedExtent(NamedTuple):
 
 
 class IndexChanges:
-    """The changes of the index by one transaction, written at its end.
+    """The changes that a transaction makes in the index; they are written at its end.
 
     ``log_groups`` are the groups of the principals' logs, whose objects are resident.
     """

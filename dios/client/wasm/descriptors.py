@@ -108,7 +108,7 @@ class OpenFile:
         return True
 
     def readable_bytes(self) -> int:
-        """Return the number of bytes that a read returns without waiting, as far as it is known, or 0."""
+        """Return how many bytes a read gets without waiting; 0 if that is not known."""
         return 0
 
     def close(self) -> None:

@@ -282,7 +282,7 @@ class Peer:
         self.dead_since: int | None = None
         self.lost: list[TaskId] = []  # tasks on the node that were treated as lost
         self.asked: dict[int, PendingRequest] = {}
-        self.lasting: dict[Principal, int] = {}  # how many of them are lasting, for each principal
+        self.lasting: dict[Principal, int] = {}  # the number of lasting ones, by principal
         self.unsent_brief = RequestQueue()
         self.unsent_lasting = RequestQueue()
         self.next_number = 1
@@ -336,7 +336,7 @@ class Peer:
         return taken
 
     def next_to_open(self) -> PendingRequest | None:
-        """Remove and return an unsent request for which there is room now, or None."""
+        """Remove and return an unsent request that has room now, or None."""
         for queue in (self.unsent_brief, self.unsent_lasting):
             for principal in queue.principals():
                 if self.may_open(queue.first_of(principal)):

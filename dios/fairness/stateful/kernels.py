@@ -121,8 +121,8 @@ def update_all_lines(table: UserTable, seen: int, fair: float, g: float, mode: i
 def advance_clock(table: UserTable, seen: int, clock: Floats, t: float, tau: float) -> None:
     """Advance ``clock`` to time ``t``; move the reference too if it is far in the past.
 
-    The reference moves by whole multiples of tau ln 2, so that all slopes are divided by a power of two,
-    which rounds nothing.
+    The reference moves by whole multiples of tau ln 2, so that all slopes are divided by a power of two
+    and none is rounded.
     """
     half = tau * LN2
     if half == math.inf:

@@ -190,7 +190,7 @@ def compare_lines(table: UserTable, a: int, r: int, b: int, q: int, g: float) ->
     rounding = MEETING * (abs(first) + abs(second) + abs(table.lead[a] + table.level[a, r]))
     if abs(ahead) > rounding:
         return 1 if ahead > 0.0 else -1
-    # What users hold may have changed just now, and with it the ends; their commitments are as before.
+    # A change of the users' resources at this instant changes the ends, and leaves the commitments.
     gap_before = gap + end_before(table, a, r, g, 0) - end_before(table, b, q, g, 1)
     if abs(gap_before) <= rounding:
         order = compare_parts(table.spare[0], table.spare_powers[0], table.spare[1], table.spare_powers[1])

@@ -44,7 +44,7 @@ _AGAIN: Final = 120
 
 
 class SteeringSample(NamedTuple):
-    """What was carried in a time, and what that cost."""
+    """What a stretch of time showed: the rate of bytes, and how busy the processors were."""
 
     carried: float
     """Bytes per second."""

@@ -50,7 +50,7 @@ class Reclaimer:
 
     @property
     def is_behind(self) -> bool:
-        """True if so many bytes wait to be freed that new large memories should wait as well."""
+        """True if more bytes wait to be freed than the bound; new large memories should wait then."""
         return self._waiting_bytes > RECLAIM_BACKLOG_BYTES_MAX
 
     def close(self, fd: int, size: int, mapping: mmap.mmap | None = None) -> None:

@@ -35,7 +35,7 @@ IDLE_S: Final = 60.0
 REQUEST_S: Final = 900.0
 """The whole time of a request."""
 POLL_S: Final = 0.25
-"""The seconds between two checks of a waiting side if the other one has ended."""
+"""The seconds after which a side that waits checks again if the other side has ended."""
 
 REQUEST: Final = 1
 BODY: Final = 2
