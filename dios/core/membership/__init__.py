@@ -2,6 +2,7 @@
 
 - ``swim``: the protocol, with a method for each event.
 - ``member_table``: the table of nodes, and the rules that merge two statements about a node.
+- ``live_view``: the living nodes in the order and with the digest that all nodes compute alike.
 - ``probes``: the order of the probed nodes, and the open probes.
 - ``dissemination``: the news to send, and the number of sends left for each.
 """

@@ -25,6 +25,7 @@ from msgspec.structs import replace
 
 from dios import limits
 from dios.core.membership.dissemination import Dissemination
+from dios.core.membership.live_view import LiveView, is_living, live_view
 from dios.ids import NodeId
 from dios.wire.gossip import MemberRow
 from dios.wire.types import NodeStatus
@@ -85,7 +86,7 @@ def _is_implausible(row: MemberRow, incarnation: int, version: int) -> bool:
 class MemberTable:
     """This node's own row, the rows of the other nodes, and the ids of removed nodes."""
 
-    __slots__ = ("_standings", "forgotten", "grace_ns", "own", "rows", "spreading")
+    __slots__ = ("_standings", "_view", "forgotten", "grace_ns", "own", "rows", "spreading", "view_version")
 
     def __init__(self, own: MemberRow, forgotten: tuple[NodeId, ...]) -> None:
         self.own = own
@@ -93,11 +94,28 @@ class MemberTable:
         self.forgotten: dict[NodeId, None] = dict.fromkeys(forgotten)
         self.spreading: Final = Dissemination()
         self.grace_ns = 0  # no node is declared dead before this moment
+        self.view_version = 1  # counts the changes of the live view
+        self._view: LiveView | None = None
         self._standings: Final[dict[NodeId, MemberRecord]] = {}
 
     def standing(self, node: NodeId) -> MemberRecord | None:
         """Return the own evidence about a node, or None if it is not in the table."""
         return self._standings.get(node)
+
+    @property
+    def view(self) -> LiveView:
+        """The living nodes, this one included; computed again only after a change."""
+        if self._view is None:
+            self._view = live_view((self.own, *self.rows.values()), self.view_version)
+        return self._view
+
+    def _note_view(self, before: MemberRow | None, after: MemberRow | None) -> None:
+        """Note that a row has changed, which may change the live view."""
+        was = None if before is None or not is_living(before.status) else before.epoch
+        now = None if after is None or not is_living(after.status) else after.epoch
+        if was != now:
+            self.view_version += 1
+            self._view = None
 
     def status(self, node: NodeId) -> NodeStatus | None:
         """Return the status of another node, or None if it is not in the table."""
@@ -197,13 +215,14 @@ class MemberTable:
         return True
 
     def _remove(self, node: NodeId) -> None:
-        self.rows.pop(node, None)
+        self._note_view(self.rows.pop(node, None), None)
         self._standings.pop(node, None)
         self.spreading.drop(node)
 
     def _store(self, now: int, row: MemberRow, found: TableChanges, *, soon: bool = False) -> None:
         held = self.rows.get(row.node)
         self.rows[row.node] = row
+        self._note_view(held, row)
         restarted = held is not None and held.epoch != row.epoch
         news = held is None or restarted or held.status != row.status or held.incarnation != row.incarnation
         if row.status is NodeStatus.SUSPECT and news:
@@ -240,6 +259,7 @@ class MemberTable:
         if row.status in {NodeStatus.SUSPECT, NodeStatus.DEAD}:
             # Other nodes would not believe this row: the node itself denies with a higher incarnation.
             self.rows[node] = replace(row, status=NodeStatus.ALIVE)
+            self._note_view(row, self.rows[node])
             found.changed.append(Change(self.rows[node], row.status))
 
     def suspect(self, now: int, node: NodeId, found: TableChanges, *, soon: bool = False) -> None:
@@ -264,6 +284,11 @@ class MemberTable:
         for until, node in self.suspects():
             if until <= now:
                 self._store(now, replace(self.rows[node], status=NodeStatus.DEAD), found)
+
+    def leave(self) -> None:
+        """State that this node leaves."""
+        former, self.own = self.own, replace(self.own, status=NodeStatus.LEFT)
+        self._note_view(former, self.own)
 
     def spare(self, until: int) -> None:
         """Declare no node dead before ``until``, because this node was not running."""

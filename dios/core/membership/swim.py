@@ -25,6 +25,7 @@ from msgspec import Struct, field
 from msgspec.structs import replace
 
 from dios import limits
+from dios.core.membership.live_view import LiveView
 from dios.core.membership.member_table import Change, MemberTable, TableChanges, next_count
 from dios.core.membership.probes import Probe, Probes
 from dios.ids import NodeId
@@ -106,6 +107,11 @@ class Membership:
         """Return the rows of the other living nodes, including suspects."""
         good = (NodeStatus.ALIVE, NodeStatus.SUSPECT)
         return tuple(row for row in self._table.rows.values() if row.status in good)
+
+    @property
+    def view(self) -> LiveView:
+        """The living nodes with their epochs, sorted by id, this node included until it leaves. Cheap."""
+        return self._table.view
 
     # -- events -------------------------------------------------------------------------------------
     def tick(self, now: int) -> Decision:
@@ -194,7 +200,7 @@ class Membership:
     def leave(self, now: int) -> Decision:
         """Announce to all nodes that this node stops; from now on it probes no others."""
         decision, found = self._begin(now)
-        self._table.own = replace(self.own, status=NodeStatus.LEFT)
+        self._table.leave()
         self._send_to_all(decision)
         return self._end(now, decision, found)
 
