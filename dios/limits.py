@@ -417,6 +417,7 @@ JOB_TRAFFIC_TASKS_MAX: Final = 65_536  # on all nodes of a coordinator
 
 # -- scheduling -------------------------------------------------------------------------------------
 WORK_NEAR_MAX: Final = 16
+NEAR_BYTES_MIN: Final = 1 * MIB  # a run with less input goes where there is room, as if it had none
 WORK_CONSTRAINTS_MAX: Final = 16
 QUEUE_ROWS_MAX: Final = 1024
 QUEUE_TASKS_MAX: Final = 512  # living tasks in one answer

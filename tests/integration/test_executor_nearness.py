@@ -141,6 +141,23 @@ def test_a_worker_starts_where_the_waiting_call_has_its_arguments(
     )
 
 
+READER = b"import dios, time; time.sleep(0.5); print(len(dios.connect().inputs[0].read_bytes()))"
+
+
+def test_runs_go_where_their_input_is(node: dios.Node) -> None:
+    """Of ten runs that are handed 64 MB of another node nine go there, five at a time, untold.
+
+    Their node knows the place and the size from the reference. A node that is busy may refuse one.
+    """
+    large = node.create(dios.SHMEM_BLOB, naming=dios.ANONYMOUS, data=bytes(SIZE), host="n3")
+    places: list[str] = []
+    for _ in range(2):
+        tasks = [node.run(READER, inputs=[large], work=dios.work(cpus=CPUS / 100)) for _ in range(5)]
+        assert all(each.wait().state is dios.TaskState.ENDED for each in tasks)
+        places += [each.node for each in tasks]
+    assert places.count("n3") >= 9, places
+
+
 def accuracy_and_node(estimator: object, points: object, labels: object) -> dict[str, float]:
     """Return the score of a fit, and the number of the node on which it ran."""
     time.sleep(0.5)

@@ -105,9 +105,9 @@ def _submit(step: Step, task: Holder, seq: int, call: messages.Run) -> None:
         raise LimitError(
             f"cannot submit the run: {limits.SUBMISSIONS_MAX} runs wait on this node; try again later"
         )
-    run_orders.ordered(step, task, call)
+    inputs = run_orders.ordered(step, task, call).recipe.inputs
     chosen = lifecycle.fresh_identity(step, access.local(task))
-    submissions.wait(step, task, seq, call, chosen)
+    submissions.wait(step, task, seq, submissions.near_inputs(call, inputs), chosen)
 
 
 def start(

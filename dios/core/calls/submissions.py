@@ -5,7 +5,8 @@ The calls of the scheduler are in ``dios.core.calls.scheduling_calls``.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterable, Iterator
 from itertools import islice
 from typing import Final
 
@@ -13,7 +14,7 @@ from msgspec.structs import replace
 
 from dios import limits
 from dios.core.calls import waiting_starts
-from dios.core.model.records import ChildIdentity, Holder, LocalHolder, Pending, Task
+from dios.core.model.records import ChildIdentity, HandedReference, Holder, LocalHolder, Pending, Task
 from dios.core.model.state import State
 from dios.core.model.submission_queue import QueuedRun
 from dios.core.remote import node_list
@@ -44,6 +45,24 @@ def wait(
     step.wait(row)
     step.state.queue.put(QueuedRun(row, call, chosen, fingerprint(chosen.name), began))
     changed(step)
+
+
+def near_inputs(call: messages.Run, inputs: Iterable[HandedReference]) -> messages.Run:
+    """Return a run call whose work names the nodes that have its inputs, with their bytes there (§6.3.1).
+
+    The call stays as it is if the caller named nodes, or if the inputs are so small that any node will do.
+    """
+    if call.work.near:
+        return call
+    sizes = Counter[str]()
+    for given in inputs:
+        name, _ = given.object.place
+        sizes[name] += given.object.size
+    if sizes.total() < limits.NEAR_BYTES_MIN:
+        return call
+    largest = sizes.most_common(limits.WORK_NEAR_MAX)
+    near = tuple(messages.Near(name, size) for name, size in largest if name and size)
+    return replace(call, work=replace(call.work, near=near))
 
 
 def wait_on(step: Step, queued: QueuedRun) -> None:

@@ -59,7 +59,8 @@ class SpreadModel(BaseModel):
 
     Args:
         load: the cost of one task more on a machine of one processor.
-        near: the worth of having all of a task's input.
+        near: the worth of having all of a task's input, if that is large.
+        half_bytes: the bytes of input that are worth half of ``near``; smaller ones are worth less.
         per_second: the cost of each second of waiting, up to a quarter of a priority.
 
     Raises:
@@ -69,11 +70,14 @@ class SpreadModel(BaseModel):
     name = "spread"
     summary = "even load, near the input; strict priorities; no migration"
 
-    def __init__(self, *, load: int = 1000, near: int = 4000, per_second: int = 10) -> None:
+    def __init__(
+        self, *, load: int = 1000, near: int = 4000, half_bytes: int = 4 << 20, per_second: int = 10
+    ) -> None:
         not_negative(self.name, _TERM_MAX, load=load, near=near)
-        not_negative(self.name, per_second=per_second)
+        not_negative(self.name, half_bytes=half_bytes, per_second=per_second)
         self.load = load
         self.near = near
+        self.half_bytes = half_bytes
         self.per_second = per_second
         self._choosy: Ints = np.zeros(0, np.int64)
         """Rows of the waiting tasks with input."""
@@ -95,11 +99,11 @@ class SpreadModel(BaseModel):
         found = holdings(state, tasks)
         some = found.machine_bytes > 0
         task, machine = found.machine_task[some], found.machine[some]
-        away = 1 - found.machine_bytes[some] / found.total[task]
+        absent = self._far(found.total[task] - found.machine_bytes[some], found.total[task])
         everywhere = np.full(len(tasks), class_numbers(_ALL, np.zeros(1, np.int64))[0])
         owner = np.concatenate([task, np.arange(len(tasks))])
         target = np.concatenate([class_numbers(_NEAR, machine), everywhere])
-        cost = np.concatenate([whole(self.near * away), np.where(found.total > 0, self.near, 0)])
+        cost = np.concatenate([absent, self._far(found.total, found.total)])
         order = np.argsort(owner, kind="stable")
         return Options(owner[order], target[order], cost[order])
 
@@ -159,11 +163,15 @@ class SpreadModel(BaseModel):
         found = holdings(state, np.array([task]))
         if total := int(found.total[0]):
             here = int(held_at(state, found, row)[0][0])
-            far = int(whole(np.array([self.near * (1 - here / total)]))[0])
+            far = int(self._far(np.array([total - here]), np.array([total]))[0])
             parts.append(f"{gigabytes(here)} of {gigabytes(total)} of input are there: the rest costs {far}")
         if state.tasks.status[task] == RUNNING:
             parts.append("it runs, so only a higher priority stops it, and it is not moved")
         return "; ".join(parts)
+
+    def _far(self, absent: Ints, total: Ints) -> Ints:
+        """Return the cost of input that is elsewhere, shape (n,), from its bytes and those of all input."""
+        return whole(self.near * (absent / np.maximum(total.astype(float) + self.half_bytes, 1)))
 
     def _steps(self, state: ClusterState, tasks: Ints) -> Ints:
         return _STEP * (1 + np.clip(state.tasks.priority[tasks], 0, PRIORITY_MAX))

@@ -9,7 +9,7 @@ from dios.core import events
 from dios.errors import Code
 from dios.ids import Principal, TaskId
 from dios.wire import messages
-from dios.wire.messages import Constraint, Placement, Work
+from dios.wire.messages import Constraint, Near, Placement, Work
 from dios.wire.types import Affinity, Cause, Flag, NameKind, NodeWish, Permission, TaskState
 from tests.support.core.cluster import Citizen, Cluster
 from tests.support.core.harness import OWNER, Node
@@ -600,3 +600,29 @@ def test_a_node_that_drains_wakes_the_readers_of_its_queue(yard: Yard) -> None:
     answer = yard.scheduler.answer(reading)
     assert isinstance(answer, messages.QueueRows)
     assert answer.draining
+
+
+def test_a_run_prefers_the_nodes_of_its_inputs(yard: Yard, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its row has the bytes of its inputs on each node, in the order of bytes; the program is no input."""
+    monkeypatch.setattr(limits, "NEAR_BYTES_MIN", 300)
+    keeper = yard.cluster.session(yard.nodes[2])
+    far = [yard.caller.lookup(keeper.create(data=b"x" * size).name)[0].ref for size in (120, 100)]
+    own = yard.caller.create(data=b"x" * 90).reference.ref
+    handed = tuple(messages.Handed(ref, int(Permission.READ)) for ref in (own, *far))
+    yard.board()
+    yard.submit(inputs=handed)
+    (row,) = yard.board().waiting
+    assert row.work.near == (Near("n3", 220), Near("n1", 90))
+
+
+@pytest.mark.parametrize(("least", "named"), [(91, ()), (1, (Near("n2", 7),))])
+def test_small_inputs_and_named_nodes_change_nothing(
+    yard: Yard, monkeypatch: pytest.MonkeyPatch, least: int, named: tuple[Near, ...]
+) -> None:
+    """Inputs attract nothing below a size, and never against what the caller said."""
+    monkeypatch.setattr(limits, "NEAR_BYTES_MIN", least)
+    own = yard.caller.create(data=b"x" * 90).reference.ref
+    yard.board()
+    yard.submit(inputs=(messages.Handed(own, int(Permission.READ)),), work=Work(near=named))
+    (row,) = yard.board().waiting
+    assert row.work.near == named

@@ -113,6 +113,16 @@ def test_half_of_the_input_is_worth_half_of_near() -> None:
         assert rounds.rounds(made, 1.0)[10] == place, f"{more} more"
 
 
+@pytest.mark.parametrize(("size", "place"), [(1, 0), (5, 1)])
+def test_little_input_is_worth_little(size: int, place: int) -> None:
+    """Of four tasks' load, the first megabyte is worth one fifth and the first five more than a half."""
+    made = cluster(8, 8, near=500, load=1000, half_bytes=4_000_000)
+    rounds.submit(made, *(task(number, only=1) for number in range(2)))
+    rounds.rounds(made, 0.0)
+    rounds.submit(made, TaskDescriptor(10, Resources(1), blocks=(block(size / 1000, 1),)), job=2)
+    assert rounds.rounds(made, 1.0)[10] == place
+
+
 def test_tasks_with_the_same_input_are_spread_over_its_copies() -> None:
     """In one round: even where all machines that have it are as near."""
     made = cluster(8, 8, 8)
@@ -253,7 +263,7 @@ def test_input_on_a_machine_that_comes_later_counts_from_then_on() -> None:
 
 def test_explanations_say_what_the_cost_is_made_of() -> None:
     """The load's and the input's costs that are told add up to the cost of the place, and are right."""
-    made = cluster(1, 8, 8)
+    made = cluster(1, 8, 8, half_bytes=0)
     rounds.submit(made, task(1, only=0, priority=1), *(task(number, only=1) for number in (2, 3)))
     rounds.rounds(made, 0.0)
     asks = TaskDescriptor(9, Resources(1), blocks=(block(3, 0, 2), block(1, 1)))
