@@ -50,6 +50,7 @@ STEP_WORK_MAX: Final = 650_000  # lines of the core's code that one step execute
 STEP_UNITS: Final = 256  # of long work, such as dropped references, in one step; the rest follows
 VECTOR_UNITS_MAX: Final = 2_048  # of one vector; further calls of it are refused
 TURN_UNITS_MAX: Final = 64  # of one connection before the others get their turn
+TURN_ALONE_UNITS_MAX: Final = 256  # of all connections of a principal, if it is the only one
 MEMBERSHIPS_PER_TASK_MAX: Final = 1_024
 TASK_ROWS_MAX: Final = 4_096  # of one answer
 

@@ -43,10 +43,14 @@ class WriteSource(Struct, frozen=True):
 
 
 class PutObject(Struct, frozen=True, tag=1):
-    """Insert or replace an object's record; with ``source`` also its payload, both atomically."""
+    """Insert or replace an object's record; with ``source`` also its payload, both atomically.
+
+    ``new`` means that the store has nothing of the object, so that the host need not look.
+    """
 
     record: ObjectRecord
     source: WriteSource | None = None
+    new: bool = False
 
 
 class DropObject(Struct, frozen=True, tag=2):

@@ -12,6 +12,7 @@ from dios.core.model.records import Buffer, Holder, PhysicalObject, Provenance, 
 from dios.core.model.type_states import AcceptState, SocketState, StreamState
 from dios.core.remote.peers import Proxy
 from dios.core.step import Step
+from dios.wire import messages
 from dios.wire.types import Deletion, Mode, Permission, Resource
 
 
@@ -29,12 +30,27 @@ def grant(
     reference = step.state.add_reference(
         task, target, permissions, provenance, label, origin, expires_ns, now=step.now
     )
-    step.depend_on(target)
-    if not task.home:
-        step.after.append(effects.BindSlot(task.id, reference.public()))
+    _show(step, reference, None if task.home else reference.public())
+    return reference
+
+
+def grant_shown(
+    step: Step, task: Holder, target: PhysicalObject, permissions: Permission, provenance: Provenance
+) -> messages.Reference:
+    """Give the task a new reference; return its public part, for an answer."""
+    reference = step.state.add_reference(task, target, permissions, provenance, now=step.now)
+    public = reference.public()
+    _show(step, reference, public)
+    return public
+
+
+def _show(step: Step, reference: Reference, public: messages.Reference | None) -> None:
+    task = reference.task
+    step.depend_on(reference.object)
+    if not task.home and public is not None:
+        step.after.append(effects.BindSlot(task.id, public))
     elif step.served is not None and step.served[0].node == task.home:
         step.served[0].note_granted(step.served[1], reference)
-    return reference
 
 
 def close_buffer(step: Step, buffer: Buffer) -> None:

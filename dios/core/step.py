@@ -237,10 +237,11 @@ class Step:
         ticket = self._take_ticket(target)
         settled = self.state.settled
         target.undo = [entry for entry in target.undo if entry[0] > settled]
-        target.undo.append((ticket, target.recorded))
+        before = target.recorded
+        target.undo.append((ticket, before))
         self.state.unsettled.append((ticket, target))
         target.recorded = target.record()
-        self.persist.append(effects.PutObject(target.recorded, source))
+        self.persist.append(effects.PutObject(target.recorded, source, new=before is None))
 
     def append(self, target: PhysicalObject, position: int, source: WriteSource) -> None:
         """Store one more entry of a log, and the object's record as it is now."""

@@ -22,6 +22,8 @@ _RIGHT_OF_MODE = {Mode.READ: Permission.READ, Mode.WRITE: Permission.WRITE}
 
 def flags_of(given: int, allowed: Flag) -> Flag:
     """Return the call's flags. Raise InvalidError if the call does not know one of them."""
+    if not given:
+        return Flag.NONE
     if given & ~int(allowed):
         raise InvalidError(f"this call does not accept the flags {given & ~int(allowed):#x}")
     return Flag(given)

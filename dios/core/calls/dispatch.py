@@ -81,21 +81,24 @@ _HANDLERS: Final[dict[type, Handler]] = {
     messages.ReadTable: tables.read_table,
 }
 
+_PayloadCall: TypeAlias = (
+    messages.Create | messages.WriteOnce | messages.CommitWrite | messages.CommitAcquireWrite
+)
+
 _DENIALS: Final = frozenset({Code.EPERM, Code.EBADF, Code.EDQUOT})
 _ALONE: Final = (messages.Cancel, messages.Shutdown, messages.Place, messages.Advise, messages.Govern)
 """Calls that a vector may not contain: they affect other calls, or the host takes part in their answers."""
 _COMMITTING: Final = (messages.CommitWrite, messages.CommitAcquireWrite, messages.ReleaseWrite)
-_PAYLOAD_CALLS: Final = (
-    messages.Create,
-    messages.WriteOnce,
-    messages.CommitWrite,
-    messages.CommitAcquireWrite,
+_PAYLOAD_CALLS: Final[frozenset[type]] = frozenset(
+    {messages.Create, messages.WriteOnce, messages.CommitWrite, messages.CommitAcquireWrite}
 )
 
 
 def carried_bytes(call: messages.PlainCall) -> bytes | None:
     """Return the inline bytes of a call, which the host stores as a payload, or None."""
-    return call.data if isinstance(call, _PAYLOAD_CALLS) else None
+    if type(call) not in _PAYLOAD_CALLS:
+        return None
+    return cast("_PayloadCall", call).data
 
 
 def dispatch(

@@ -7,7 +7,7 @@ from dios.core import effects, lifetimes
 from dios.core.calls import access, groups, network_streams
 from dios.core.calls.lifecycle import end_task_by
 from dios.core.effects import WriteSource
-from dios.core.model.accounts import require_all, require_bytes
+from dios.core.model.accounts import require_object
 from dios.core.model.names import deterministic_name, group_name
 from dios.core.model.records import (
     Holder,
@@ -30,7 +30,6 @@ from dios.wire.types import (
     ObjectType,
     Permission,
     Persistence,
-    Resource,
 )
 
 _WITH_RING = network_streams.TYPES | {ObjectType.SHMEM_STREAM}
@@ -65,11 +64,12 @@ def create_in(
     accounts = (task.account, *step.state.accounts_of_groups(group_names))
     first_bytes = _first_bytes(step, call, rules)
     task.table.require_room()
-    task.account.require(Resource.REFERENCES, 1)
-    require_all(accounts[1:], Resource.REFERENCES, 1)
-    require_all(accounts, Resource.OBJECTS, 1)
-    require_all(accounts, Resource.DESCRIPTORS, descriptors_of_object(call.object_type, call.buffering))
-    require_bytes(accounts, first_bytes, volatile=call.object_type is not ObjectType.DURABLE_BLOB)
+    require_object(
+        accounts,
+        first_bytes,
+        descriptors_of_object(call.object_type, call.buffering),
+        volatile=call.object_type is not ObjectType.DURABLE_BLOB,
+    )
     name = _new_name(step, task, call)
     target = PhysicalObject(
         ObjectId(step.state.fresh_id()),
@@ -88,12 +88,12 @@ def create_in(
     if target.type is ObjectType.GROUP:
         groups.enter(step, task, target)
     _first_content(step, target, rules)
-    reference = lifetimes.grant(step, task, target, Permission.ALL, Provenance.CREATED)
+    shown = lifetimes.grant_shown(step, task, target, Permission.ALL, Provenance.CREATED)
     if network_streams.begin(step, task, seq, call, target):
         return
     detail = f"{target.type.name} {call.address}" if call.address else target.type.name
     step.audit(task, "create", "ok", target.fingerprint, detail)
-    step.answer(task, seq, messages.Created(name, reference.public()))
+    step.answer(task, seq, messages.Created(name, shown))
 
 
 def _check_size(call: messages.Create, rules: TypeRules) -> None:

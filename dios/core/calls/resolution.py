@@ -48,7 +48,7 @@ def lookup(step: Step, task: Holder, seq: int, call: messages.Lookup) -> None:
     require_each((account for target in found for account in target.sharing), Resource.REFERENCES)
     permissions = Permission.ALL
     references = tuple(
-        lifetimes.grant(step, task, target, permissions, Provenance.RESOLVED).public() for target in found
+        lifetimes.grant_shown(step, task, target, permissions, Provenance.RESOLVED) for target in found
     )
     step.audit(task, "lookup", "ok" if references else "empty", fingerprint(name))
     step.answer(task, seq, messages.References(references, incomplete))

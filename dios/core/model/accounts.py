@@ -22,6 +22,8 @@ from dios.wire.types import Resource, Scope
 UNLIMITED: Final = 2**63 - 1
 
 # Plain integers: indexing a list with an int takes half the time of indexing it with an enumeration member.
+_OBJECTS: Final = int(Resource.OBJECTS)
+_REFERENCES: Final = int(Resource.REFERENCES)
 _BYTES: Final = int(Resource.BYTES)
 _VOLATILE_BYTES: Final = int(Resource.VOLATILE_BYTES)
 _DESCRIPTORS: Final = int(Resource.DESCRIPTORS)
@@ -130,6 +132,42 @@ def require_all(accounts: Iterable[Account], resource: Resource, amount: int) ->
     """Raise LimitError if any of the accounts has no room for ``amount`` more."""
     for account in accounts:
         account.require(resource, amount)
+
+
+def require_object(accounts: Iterable[Account], size: int, descriptors: int, *, volatile: bool) -> None:
+    """Raise LimitError if an account has no room for a new object of ``size`` bytes and a reference to it.
+
+    ``descriptors`` are those that the object needs whatever its size. Every create passes here, so all
+    resources are compared in one way up each chain; only a refusal looks at them one by one.
+    """
+    accounts = tuple(accounts)
+    memory = size if volatile else 0
+    files = descriptors + descriptors_of(size, volatile=volatile)
+    for first in accounts:
+        account: Account | None = first
+        while account is not None:
+            used, bounds = account.used, account.bounds
+            if (
+                used[_OBJECTS] >= bounds[_OBJECTS]
+                or used[_REFERENCES] >= bounds[_REFERENCES]
+                or used[_BYTES] + size > bounds[_BYTES]
+                or used[_VOLATILE_BYTES] + memory > bounds[_VOLATILE_BYTES]
+                or used[_DESCRIPTORS] + files > bounds[_DESCRIPTORS]
+            ):
+                break
+            account = account.parent
+        else:
+            continue
+        _refuse_object(accounts, size, descriptors, volatile=volatile)
+        return
+
+
+def _refuse_object(accounts: tuple[Account, ...], size: int, descriptors: int, *, volatile: bool) -> None:
+    """Raise the error for the first resource that has no room. Use above a limit alone refuses nothing."""
+    require_all(accounts, Resource.REFERENCES, 1)
+    require_all(accounts, Resource.OBJECTS, 1)
+    require_all(accounts, Resource.DESCRIPTORS, descriptors)
+    require_bytes(accounts, size, volatile=volatile)
 
 
 def descriptors_of(size: int, *, volatile: bool) -> int:

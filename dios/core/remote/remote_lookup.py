@@ -119,7 +119,7 @@ def _grant_results(
     task.account.require(Resource.REFERENCES, total)
     require_each((account for target in here for account in target.sharing), Resource.REFERENCES)
     references = [
-        lifetimes.grant(step, task, target, Permission.ALL, Provenance.RESOLVED).public() for target in here
+        lifetimes.grant_shown(step, task, target, Permission.ALL, Provenance.RESOLVED) for target in here
     ]
     for node, found in progress.found:
         owners = dict(found.owners)

@@ -27,6 +27,8 @@ _DEBT_BYTES_MIN: Final = 4 * limits.MIB
 """While a principal owes more than this, and more than _DEBT_S seconds pay, none of its jobs makes a call."""
 _RESERVED: Final = 4
 """Places for the node's own principals and for the account that further principals share."""
+_PAID_AT_ONCE_NS: Final = _NS // 10
+"""A credit is brought up to date no more often than this while it is enough."""
 _PAUSE_S_MIN: Final = 0.001
 _PAUSE_S_MAX: Final = 0.1
 
@@ -73,6 +75,10 @@ class AuditCharges:
 
     def charge(self, principal: str, job: int, size: int) -> None:
         """Charge a principal for a record of ``size`` bytes that a job of it caused."""
+        known = self._accounts.get(principal)
+        if known is not None and known.credit >= size and self._now() - known.paid_ns < _PAID_AT_ONCE_NS:
+            known.credit -= size
+            return
         name = self._name_of(principal)
         if not name:
             self._forget_full()

@@ -428,7 +428,10 @@ class Buffers:
         """Apply a write to a volatile object. Raise OutOfMemoryError, and then nothing has changed."""
         target, order = effect.object, effect.source
         source = self.source(order, payload)
-        base = self._contents.current(target)
+        base = self._contents.peek(target)
+        if base is None:
+            # Nothing of the former bytes is left after a write of the whole object.
+            base = b"" if order.replace and not order.offset else self._contents.current(target)
         if isinstance(base, ContentMemory) and base.raw:
             end = order.offset + source.length
             if end > base.size:

@@ -10,7 +10,7 @@ import logging
 from collections import deque
 from collections.abc import Callable
 from types import TracebackType
-from typing import Final, NamedTuple, Protocol
+from typing import Final, NamedTuple, Protocol, cast
 
 import trio
 
@@ -30,7 +30,7 @@ from dios.host.loop.fair_queue import TaskPrincipals
 from dios.host.loop.staging import Staging
 from dios.ids import NodeId, PayloadId, TaskId, Ticket
 from dios.wire import dcp, messages
-from dios.wire.messages import AnyCall, Failure, Vector
+from dios.wire.messages import AnyCall, Failure, PlainCall, Vector
 
 _log: Final = logging.getLogger(__name__)
 
@@ -205,8 +205,14 @@ class Driver:
         self.feed(Called(self._now(), task, seq, call, first), payloads)
 
     def _payloads_of(self, call: AnyCall) -> dict[PayloadId, bytes]:
-        found: dict[PayloadId, bytes] = {}
         number = self._next_payload
+        if type(call) in _WITH_PAYLOAD:
+            only = carried_bytes(cast("PlainCall", call))
+            if only is None:
+                return {}
+            self._next_payload = number + 1
+            return {PayloadId(number): only}
+        found: dict[PayloadId, bytes] = {}
         for part in call.calls if isinstance(call, Vector) else (call,):
             data = None if isinstance(part, Vector | messages.Hello) else carried_bytes(part)
             if data is not None:

@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from typing import Final
+from typing import Final, cast
 
 from dios.core import effects as fx
 from dios.ids import NodeId, ObjectId, TaskId
@@ -24,15 +24,17 @@ ANSWER_EFFECTS: Final = (
     fx.AnswerReceived,
     fx.AnswerAttachRemote,
 )
-CONTENT_EFFECTS: Final = (
-    fx.AnswerRead,
-    fx.AnswerWrite,
-    fx.AnswerVector,
-    fx.ApplyWrite,
-    fx.DuplicateContent,
-    fx.DiscardContent,
-    fx.CloseBuffer,
-    fx.AnswerReceived,
+CONTENT_EFFECTS: Final[frozenset[type]] = frozenset(
+    {
+        fx.AnswerRead,
+        fx.AnswerWrite,
+        fx.AnswerVector,
+        fx.ApplyWrite,
+        fx.DuplicateContent,
+        fx.DiscardContent,
+        fx.CloseBuffer,
+        fx.AnswerReceived,
+    }
 )
 RUN_DESPITE_FAILURE: Final = (
     fx.CloseBuffer,
@@ -57,6 +59,11 @@ RUN_DESPITE_FAILURE: Final = (
     fx.EndConnection,
     fx.LogDefect,
 )
+MAY_OPEN: Final[frozenset[type]] = frozenset(
+    {fx.AnswerRead, fx.AnswerWrite, fx.AnswerReceived, fx.AnswerVector}
+)
+"""Effects that may open buffers for a task, see ``opening``."""
+
 ESSENTIAL: Final = (fx.Audit, fx.BeginShutdown)
 """Effects without which the node may not go on."""
 
@@ -64,7 +71,7 @@ ESSENTIAL: Final = (fx.Audit, fx.BeginShutdown)
 def touches_contents(effects: list[fx.Effect]) -> bool:
     """Return True if any effect reads, changes or frees contents or buffers."""
     return any(
-        isinstance(effect, CONTENT_EFFECTS) or (isinstance(effect, fx.Send) and effect.source is not None)
+        type(effect) in CONTENT_EFFECTS or (type(effect) is fx.Send and effect.source is not None)
         for effect in effects
     )
 
@@ -75,13 +82,15 @@ def defers_volatile_changes(effects: list[fx.Effect]) -> bool:
     These are changes of volatile contents, duplicated contents, and buffers opened by a vector.
     """
     for effect in effects:
-        if isinstance(effect, fx.ApplyWrite):
-            if not effect.durable:
+        kind = type(effect)
+        if kind is fx.ApplyWrite:
+            if not cast("fx.ApplyWrite", effect).durable:
                 return True
-        elif isinstance(effect, fx.AnswerVector):
-            if any(isinstance(part, fx.AnswerRead | fx.AnswerWrite) for part in effect.parts):
+        elif kind is fx.AnswerVector:
+            parts = cast("fx.AnswerVector", effect).parts
+            if any(isinstance(part, fx.AnswerRead | fx.AnswerWrite) for part in parts):
                 return True
-        elif isinstance(effect, fx.DuplicateContent):
+        elif kind is fx.DuplicateContent:
             return True
     return False
 

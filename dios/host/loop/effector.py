@@ -214,10 +214,11 @@ class Effector:
     def note_deferred(self, effects: Iterable[fx.Effect]) -> None:
         """Note the buffers that these effects will open when they are carried out later."""
         for effect in effects:
-            if isinstance(effect, fx.CloseBuffer):
+            if type(effect) is fx.CloseBuffer:
                 self._unopened.pop(effect.buffer, None)
-            for part in effect_kinds.opening(effect):
-                self._unopened[part.result.buffer] = part.task
+            elif type(effect) in effect_kinds.MAY_OPEN:
+                for part in effect_kinds.opening(effect):
+                    self._unopened[part.result.buffer] = part.task
 
     def refuse_early_commit(self, task: TaskId, seq: int, call: AnyCall) -> bool:
         """Refuse a commit of a buffer that was not handed out. Return True if it was refused.

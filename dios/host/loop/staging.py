@@ -125,14 +125,16 @@ class Staging:
             return True
         if source.content_of and self._latest_is_large(source.content_of):
             return True
-        return self._latest_is_large(operation.record.object)
+        return self._latest_is_large(operation.record.object, new=operation.new)
 
-    def _latest_is_large(self, target: ObjectId) -> bool:
+    def _latest_is_large(self, target: ObjectId, *, new: bool = False) -> bool:
         versions = self._versions.get(target)
         if versions:
             return versions[-1] is None
         content = self._contents.peek(target)
-        return self._contents.is_stored(target) if content is None else not isinstance(content, bytes)
+        if content is None:
+            return not new and self._contents.is_stored(target)
+        return not isinstance(content, bytes)
 
     # -- handing on ---------------------------------------------------------------------------------
     def _submit(
@@ -169,7 +171,7 @@ class Staging:
     ) -> JobStep:
         record = operation.record
         target = record.object
-        base = self._latest(target)
+        base = self._latest(target, new=operation.new)
         source = self._source(order, payloads)
         before = size_of(base) if base is not None else limits.INLINE_BYTES_MAX + 1
         length = order.length if source is None else source.length
@@ -192,13 +194,13 @@ class Staging:
             kept.append(retain_content(base))
         return ComposedPut(record, base, order.offset, source, order.content_of, length, order.replace)
 
-    def _latest(self, target: ObjectId) -> Content | None:
+    def _latest(self, target: ObjectId, *, new: bool = False) -> Content | None:
         """Return the content of the object before this write, or None if only the store has it."""
         versions = self._versions.get(target)
         if versions:
             return versions[-1]
         content = self._contents.peek(target)
-        if content is None and not self._contents.is_stored(target):
+        if content is None and (new or not self._contents.is_stored(target)):
             return b""
         return content
 

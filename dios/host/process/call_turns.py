@@ -2,7 +2,8 @@
 
 A turn is TURN_UNITS_MAX units of work in one pass of the event loop. All connections of a principal, its
 sessions and its tasks, share its turn. So a user with hundreds of connections gets no more turns than a user
-with one.
+with one. While only one principal has connections, its turn is TURN_ALONE_UNITS_MAX units, so that its
+connections rarely wait for each other; the node's own work has its turn after that.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from dios import limits
 from dios.ids import Principal
 
 _TURN: Final = limits.TURN_UNITS_MAX
+_TURN_ALONE: Final = limits.TURN_ALONE_UNITS_MAX
 
 
 class _Share:
@@ -39,9 +41,9 @@ class _Share:
         """Return True if a connection waits."""
         return bool(self.waiting or self.again)
 
-    def refill(self, now: int) -> None:
+    def refill(self, now: int, turn: int) -> None:
         """Add a turn for each round since the last time; no more than one can be saved up."""
-        self.credit = min(_TURN, self.credit + (now - self.round) * _TURN)
+        self.credit = min(turn, self.credit + (now - self.round) * turn)
         self.round = now
 
     def wake(self) -> None:
@@ -92,7 +94,7 @@ class CallTurn:
             turns.round += 1  # this connection is back, so that all others had their chance
         now = turns.round
         if share.round != now:
-            share.refill(now)
+            share.refill(now, turns.turn)
         if self.round != now:
             self.credit = min(_TURN, self.credit + (now - self.round) * _TURN)
         if share.credit <= 0 or self.credit <= 0:
@@ -148,6 +150,11 @@ class CallTurns:
         self.round = 0
         self.working = False
 
+    @property
+    def turn(self) -> int:
+        """The units of a principal's turn: more if no other principal has connections."""
+        return _TURN if len(self._shares) > 1 else _TURN_ALONE
+
     def join(self, principal: Principal) -> CallTurn:
         """Return a place for a new connection of this principal."""
         share = self._shares.get(principal)
@@ -175,7 +182,7 @@ class CallTurns:
                 await trio.lowlevel.checkpoint()
                 self.round += 1
                 for share in tuple(self.waiting):
-                    share.refill(self.round)
+                    share.refill(self.round, self.turn)
                     share.wake()
                     if not share.contended:
                         del self.waiting[share]
