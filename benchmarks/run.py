@@ -53,6 +53,7 @@ SECONDS_MAX: Final = {
     "files": 240,
     "sandbox": 180,
     "large_stores": 900,
+    "long_queues": 600,
 }
 """The sections in order, and the seconds after which a section is killed."""
 
@@ -73,6 +74,7 @@ PAGES: Final = {
                 "sandbox",
                 "large_stores",
                 "node_count",
+                "long_queues",
             )
         )
     ),
@@ -87,6 +89,7 @@ PAGES: Final = {
     "executor": ("executor",),
     "sandbox": ("sandbox",),
     "scale": ("large_stores", "node_count"),
+    "long-queues": ("long_queues",),
 }
 """The result files, and the sections of each."""
 

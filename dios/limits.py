@@ -503,6 +503,7 @@ FAIR_QUEUE_TIMEOUT_S: Final = 10.0  # the longest time for which others wait for
 FAIR_QUEUE_EXEMPT_MAX: Final = 64  # tasks of one principal that stay in the network without reserved room
 BACKLOG_SPARE_TASKS: Final = 64  # of each principal in the tables of a round, beyond those that may start
 BACKLOG_KIND_TASKS: Final = 8  # the same, of one kind
+FIRST_FIT_KINDS_MAX: Final = 4_096  # kinds of needs at which one round of the simple rule looks
 BACKLOG_PRINCIPALS: Final = 16  # principals with tasks in the tables, if more wait
 SCHED_EXPORT_ARCS_MAX: Final = 2_000
 

@@ -117,6 +117,8 @@ class TaskDescriptor:
     """True if the task may be stopped and started again elsewhere; else it stays where it is."""
     expected_runtime: float | None = None
     """The expected run time in seconds, if known; the simulator's oracle and Jockey-like models use it."""
+    admitted: bool = False
+    """True for a member of a job over time, whose place was chosen when the job was admitted."""
 
     def __post_init__(self) -> None:
         _check_identifier("task", self.task)

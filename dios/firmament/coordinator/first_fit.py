@@ -5,15 +5,20 @@ constraints, affinity, and the quota of its principal. Tasks of higher priority 
 were submitted first. A task that fits nowhere waits and does not hold up the tasks behind it. Nothing is
 stopped or moved. There are no random choices: the same events give the same placements.
 
+A round costs what changed. Tasks with the same needs are of one kind, and as room only shrinks during a
+round, a kind whose first task fits nowhere is not looked at again until room appears.
+
 This module loads neither NumPy nor Numba.
 """
 
 from __future__ import annotations
 
+import heapq
 import math
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import islice
 from typing import Final, NamedTuple
 
 from dios.firmament.descriptors import (
@@ -25,12 +30,15 @@ from dios.firmament.descriptors import (
     Resources,
     TaskDescriptor,
 )
+from dios.limits import FIRST_FIT_KINDS_MAX
 from dios.wire.types import Affinity, Operator
 
 _AVOID_S: Final = 5.0
 """A task that a machine refused is not sent there again for this time."""
 _TOLERANCE: Final = 1e-9
 """Relative. Demands that fill a machine exactly may exceed its capacity by rounding."""
+_STALE_MAX: Final = 64
+"""Entries of tasks that wait no more, in addition to as many as there are waiting tasks of their kind."""
 _NOTHING: Final = (0.0,) * len(Resources._fields)
 _APART: Final = {
     Affinity.SPREAD_NODES: "run a task of this job already, and its tasks have to be on different machines",
@@ -54,27 +62,62 @@ class FirstFitPlacement(NamedTuple):
     machine: int
 
 
+class _Kind(NamedTuple):
+    """The needs that decide where tasks may run: if one task of a kind fits nowhere, none of them does."""
+
+    priority: int
+    demand: Resources
+    constraints: tuple[Constraint, ...]
+    pinned: int | None
+    principal: str
+    job: int | None
+    """The job, if its tasks depend on each other."""
+    refused: int | None
+    """The task itself if a machine has refused it, because it avoids that machine for some time."""
+
+
+@dataclass(slots=True)
+class _KindQueue:
+    """The waiting tasks of one kind."""
+
+    heap: list[tuple[int, int]] = field(default_factory=list)
+    """Their order and identifiers; also of tasks that wait no more, which are removed later."""
+    waiting: int = 0
+    """The number of tasks that wait."""
+
+
 @dataclass(slots=True)
 class _FirstFitMachine:
     described: MachineDescriptor
     labels: dict[str, str]
     tasks: set[int] = field(default_factory=set)
     reserved: list[float] = field(default_factory=lambda: list(_NOTHING))
+    load: float = 0.0
+    """The largest fraction that is taken of its slots or of any resource, from 0 to 1."""
     drained: bool = False
 
-    @property
-    def load(self) -> float:
-        """The largest fraction that is taken of its slots or of any resource, from 0 to 1."""
+    def account(self, demands: Iterable[Resources]) -> None:
+        """Recompute the sums of its tasks' demands, so that no rounding errors accumulate."""
+        self.reserved = [math.fsum(column) for column in zip(*demands, strict=True)] or list(_NOTHING)
         parts = [
             used / most for used, most in zip(self.reserved, self.described.capacity, strict=True) if most > 0
         ]
-        return max([*parts, len(self.tasks) / max(1, self.described.slots)])
+        self.load = max([*parts, len(self.tasks) / max(1, self.described.slots)])
+
+    def free(self) -> list[float]:
+        """Return the largest demand that has room, for each resource by itself."""
+        return [
+            most * (1 + _TOLERANCE) - used if most > 0 else math.inf
+            for used, most in zip(self.reserved, self.described.capacity, strict=True)
+        ]
 
 
 @dataclass(slots=True)
 class _FirstFitJob:
     described: JobDescriptor
-    tasks: set[int] = field(default_factory=set)
+    tasks: dict[int, None] = field(default_factory=dict)
+    machines: Counter[int] = field(default_factory=Counter)
+    """The machines on which its tasks run, and the number of tasks on each."""
     completed: int = 0
     """The number of its tasks that ended well; they count for a gang as if they ran."""
 
@@ -83,28 +126,53 @@ class _FirstFitJob:
 class _WaitingOrRunning:
     described: TaskDescriptor
     job: _FirstFitJob
+    number: int
+    """The order of submissions."""
     machine: int | None = None
     avoided: dict[int, float] = field(default_factory=dict)
     """Machines that refused it, and the time until which it avoids them."""
+
+    @property
+    def kind(self) -> _Kind:
+        """The tasks that can run where this one can."""
+        described, job = self.described, self.job.described
+        together = job.gang or job.affinity is not Affinity.NONE
+        return _Kind(
+            described.priority,
+            described.demand,
+            described.constraints,
+            described.pinned,
+            job.principal,
+            job.job if together else None,
+            described.task if self.avoided else None,
+        )
 
 
 class FirstFitScheduler:
     """The tasks and machines of a cluster, placed by first fit on the least loaded machine.
 
     Identifiers and descriptions are those of ``FlowScheduler``; an unknown or repeated identifier raises
-    BadDescriptorError. Times are in seconds.
+    BadDescriptorError. Times are in seconds. ``tried`` counts the kinds that rounds have looked at, for tests
+    and for figures.
     """
 
     def __init__(self) -> None:
         self._machines: dict[int, _FirstFitMachine] = {}
         self._jobs: dict[int, _FirstFitJob] = {}
         self._tasks: dict[int, _WaitingOrRunning] = {}
-        """In the order of their submission."""
+        self._submitted = 0
+        self._waiting: dict[_Kind, _KindQueue] = {}
+        self._open: dict[_Kind, None] = {}
+        """The kinds that the next rounds look at, the one that was tried longest ago first."""
+        self._closed: dict[_Kind, None] = {}
+        """The kinds that found no place; they open again when room may have appeared."""
+        self._running: dict[str, set[int]] = {}
+        """The tasks that run, by principal."""
         self._held: dict[str, list[float]] = {}
         """The holdings of each principal with a quota: the number of tasks, then each resource."""
         self._quotas: Mapping[str, Sequence[float]] = {}
-        self.excluded_machines: Collection[str] = frozenset()
-        """Names of machines on which nothing is placed, because room there is promised to others."""
+        self._excluded: Collection[str] = frozenset()
+        self.tried = 0
 
     # Events -------------------------------------------------------------------------------------------
 
@@ -114,6 +182,7 @@ class FirstFitScheduler:
         if machine.machine in self._machines:
             raise BadDescriptorError(f"machine {machine.name} ({machine.machine}) already exists")
         self._machines[machine.machine] = _FirstFitMachine(machine, dict(machine.labels))
+        self._open_again()
 
     def remove_machine(self, machine: int, now: float) -> list[int]:
         """Remove a machine; return the tasks that ran there, which wait again."""
@@ -127,6 +196,12 @@ class FirstFitScheduler:
     def drain(self, machine: int, drained: bool) -> None:  # noqa: FBT001 - as FlowScheduler has it
         """Place nothing new on a machine, or allow that again."""
         self._machine(machine).drained = drained
+        self._open_again()
+
+    def exclude(self, machines: Collection[str]) -> None:
+        """Place nothing on machines with these names, because room there is promised to others."""
+        self._excluded = machines
+        self._open_again()
 
     def submit(self, job: JobDescriptor, tasks: Sequence[TaskDescriptor], now: float) -> None:
         """Add waiting tasks of a new or a known job.
@@ -149,18 +224,26 @@ class FirstFitScheduler:
         if known is None:
             known = self._jobs[job.job] = _FirstFitJob(job)
         for task in tasks:
-            self._tasks[task.task] = _WaitingOrRunning(task, known)
-            known.tasks.add(task.task)
+            self._submitted += 1
+            tracked = self._tasks[task.task] = _WaitingOrRunning(task, known, self._submitted)
+            known.tasks[task.task] = None
+            self._wait(task.task, tracked)
 
     def finished(self, task: int, now: float, report: FinalReport | None = None) -> None:
         """Remove a task that ended, failed or was withdrawn."""
         del now
         tracked = self._task(task)
-        if tracked.machine is not None:
-            self._stop(task)
-        del self._tasks[task]
         job = tracked.job
-        job.tasks.discard(task)
+        if tracked.machine is not None:
+            self._release(task, tracked)
+            self._open_again()
+        else:
+            self._wait_no_more(tracked)
+            if job.described.gang:
+                # Fewer of the others have to start together.
+                self._open_again()
+        del self._tasks[task]
+        del job.tasks[task]
         job.completed += report is None or report.completed
         if not job.tasks:
             del self._jobs[job.described.job]
@@ -172,6 +255,7 @@ class FirstFitScheduler:
         if self._task(task).machine is not None:
             raise BadDescriptorError(f"task {task} runs already")
         self._start(task, machine)
+        self._tidy(self._task(task))
 
     def rejected(self, task: int, now: float) -> None:
         """Record that the machine refused the task: it waits again and avoids that machine for 5 seconds."""
@@ -185,6 +269,7 @@ class FirstFitScheduler:
         """Limit what principals may hold at once: tasks, then each resource; infinity for no limit."""
         self._quotas = quotas
         self._held = {principal: self._held_by(principal) for principal in quotas}
+        self._open_again()
 
     # Questions ----------------------------------------------------------------------------------------
 
@@ -219,31 +304,75 @@ class FirstFitScheduler:
 
     # Rounds -------------------------------------------------------------------------------------------
 
-    def round(self, now: float, withheld: Collection[int] = ()) -> list[FirstFitPlacement]:
-        """Place the waiting tasks that fit, except those in ``withheld``; return the new placements."""
-        waiting = [
-            (task, tracked)
-            for task, tracked in self._tasks.items()
-            if tracked.machine is None and task not in withheld
-        ]
-        # The sort is stable: tasks of one priority stay in the order of their submission.
-        waiting.sort(key=lambda pair: -pair[1].described.priority)
+    def round(self, now: float) -> list[FirstFitPlacement]:
+        """Place the waiting tasks that fit; return the new placements.
+
+        A round looks at a bounded number of kinds; with more of them, they take turns.
+        """
+        heads: list[tuple[int, int, int, _Kind]] = []
+        for kind in list(islice(self._open, FIRST_FIT_KINDS_MAX)):
+            del self._open[kind]
+            self._add_head(heads, kind)
         placed: list[FirstFitPlacement] = []
-        tried: set[int] = set()
-        for task, tracked in waiting:
-            job = tracked.job
-            if not job.described.gang:
-                placed += self._place([task], now)
-            elif job.described.job not in tried:
-                tried.add(job.described.job)
-                members = [other for other, one in waiting if one.job is job]
-                placed += self._place_gang(job, members, now)
+        gangs: set[int] = set()
+        most_free, before = self._most_free(), 0
+        while heads:
+            _, _, task, kind = heapq.heappop(heads)
+            tracked, found = self._tasks[task], list[FirstFitPlacement]()
+            if tracked.machine is not None:
+                # It was placed together with another task of its gang.
+                self._add_head(heads, kind)
+                continue
+            self.tried += 1
+            if most_free is not None and len(placed) != before:
+                most_free, before = self._most_free(), len(placed)
+            if most_free is None:
+                pass
+            elif tracked.job.described.gang:
+                if tracked.job.described.job not in gangs:
+                    gangs.add(tracked.job.described.job)
+                    found = self._place_gang(tracked.job, now)
+            elif all(wanted <= free for wanted, free in zip(kind.demand, most_free, strict=True)):
+                found = self._place([task], now)
+            placed += found
+            if found:
+                self._add_head(heads, kind)
+            elif kind.refused is None:
+                self._closed[kind] = None
+            else:
+                # It may fit when it no longer avoids a machine.
+                self._open[kind] = None
         return placed
 
-    def _place_gang(self, job: _FirstFitJob, members: list[int], now: float) -> list[FirstFitPlacement]:
+    def _add_head(self, heads: list[tuple[int, int, int, _Kind]], kind: _Kind) -> None:
+        """Push the first waiting task of a kind, or forget the kind if it has none."""
+        heap = self._waiting[kind].heap
+        while heap:
+            number, task = heap[0]
+            if self._waits(task, kind):
+                # Numbers are unique, so that kinds are never compared.
+                heapq.heappush(heads, (-kind.priority, number, task, kind))
+                return
+            heapq.heappop(heap)
+        del self._waiting[kind]
+
+    def _most_free(self) -> list[float] | None:
+        """Return the largest free amount of each resource on a machine with a slot; None if there is none."""
+        free = [
+            machine.free()
+            for machine in self._machines.values()
+            if not machine.drained
+            and machine.described.name not in self._excluded
+            and len(machine.tasks) < machine.described.slots
+        ]
+        return [max(column) for column in zip(*free, strict=True)] if free else None
+
+    def _place_gang(self, job: _FirstFitJob, now: float) -> list[FirstFitPlacement]:
         """Place enough of a gang's tasks for it to run, or none."""
-        started = job.completed + sum(self.is_running(task) for task in job.tasks)
-        needed = job.described.gang - started
+        waiting = [(task, self._tasks[task]) for task in job.tasks]
+        waiting = [each for each in waiting if each[1].machine is None and not each[1].described.admitted]
+        members = [task for task, each in sorted(waiting, key=lambda each: -each[1].described.priority)]
+        needed = job.described.gang - job.completed - job.machines.total()
         together = job.described.affinity in {Affinity.SAME_NODE, Affinity.SAME_RACK}
         # The first task decides on the machine or rack for all: every machine is tried as the first one.
         firsts = self._in_order(self._tasks[members[0]]) if together else [None]
@@ -252,7 +381,9 @@ class FirstFitScheduler:
             if placed and len(placed) >= needed:
                 return placed
             for task, _ in placed:
-                self._stop(task)
+                tracked = self._tasks[task]
+                self._release(task, tracked)
+                self._waiting[tracked.kind].waiting += 1
         return []
 
     def _place(
@@ -276,6 +407,8 @@ class FirstFitScheduler:
         Fewer missed soft constraints count first, then more bytes of input on the machine, then a lower load.
         """
         soft = [one for one in tracked.described.constraints if not one.hard]
+        if not soft and not tracked.described.blocks:
+            return sorted(self._machines.values(), key=lambda one: (one.load, one.described.machine))
         local = Counter[int]()
         for block in tracked.described.blocks:
             for machine in block.machines:
@@ -301,7 +434,7 @@ class FirstFitScheduler:
                 return f"too small: {_amount(name, wanted)} wanted"
         if machine.drained:
             return "are drained"
-        if has.name in self.excluded_machines:
+        if has.name in self._excluded:
             return "have room that is promised to jobs over time"
         if tracked.avoided.get(has.machine, -math.inf) > now:
             return "refused the task a short while ago"
@@ -319,8 +452,7 @@ class FirstFitScheduler:
         affinity = tracked.job.described.affinity
         if affinity is Affinity.NONE:
             return True
-        running = [self._tasks[task].machine for task in tracked.job.tasks]
-        used = [self._machines[one].described for one in running if one is not None]
+        used = [self._machines[one].described for one in tracked.job.machines]
         if affinity is Affinity.SPREAD_NODES:
             return all(one.machine != machine.machine for one in used)
         if affinity is Affinity.SPREAD_RACKS:
@@ -355,35 +487,90 @@ class FirstFitScheduler:
             raise BadDescriptorError(f"task {task} does not exist")
         return found
 
+    def _wait(self, task: int, tracked: _WaitingOrRunning) -> None:
+        """Let a task wait, at the place of its submission."""
+        if tracked.described.admitted:
+            return
+        kind = tracked.kind
+        queue = self._waiting.setdefault(kind, _KindQueue())
+        heapq.heappush(queue.heap, (tracked.number, task))
+        queue.waiting += 1
+        self._tidy(tracked)
+        if tracked.job.described.gang:
+            # One more task may be what the gang needs to start.
+            self._closed.pop(kind, None)
+        if kind not in self._closed:
+            self._open[kind] = None
+
+    def _wait_no_more(self, tracked: _WaitingOrRunning) -> None:
+        """Forget a waiting task that ends."""
+        if not tracked.described.admitted:
+            self._waiting[tracked.kind].waiting -= 1
+            self._tidy(tracked)
+
+    def _tidy(self, tracked: _WaitingOrRunning) -> None:
+        """Drop the queue of a task's kind if it is empty; else drop tasks that wait no more."""
+        kind = tracked.kind
+        queue = self._waiting.get(kind)
+        if queue is None:
+            return
+        if not queue.waiting:
+            del self._waiting[kind]
+            self._open.pop(kind, None)
+            self._closed.pop(kind, None)
+        elif len(queue.heap) > 2 * queue.waiting + _STALE_MAX:
+            queue.heap = sorted({(number, task) for number, task in queue.heap if self._waits(task, kind)})
+
+    def _waits(self, task: int, kind: _Kind) -> bool:
+        tracked = self._tasks.get(task)
+        return tracked is not None and tracked.machine is None and tracked.kind == kind
+
+    def _open_again(self) -> None:
+        """Look at all kinds in the next rounds, because there may be room for them."""
+        if self._closed:
+            self._open |= self._closed
+            self._closed = {}
+
     def _start(self, task: int, machine: int) -> None:
         tracked, place = self._tasks[task], self._machines[machine]
         tracked.machine = machine
+        if not tracked.described.admitted:
+            self._waiting[tracked.kind].waiting -= 1
         place.tasks.add(task)
+        tracked.job.machines[machine] += 1
+        self._running.setdefault(tracked.job.described.principal, set()).add(task)
         self._account(tracked, place)
 
     def _stop(self, task: int) -> None:
+        """Take a task off its machine; it waits again."""
         tracked = self._tasks[task]
-        if tracked.machine is None:
-            return
-        place = self._machines[tracked.machine]
+        if tracked.machine is not None:
+            self._release(task, tracked)
+            self._wait(task, tracked)
+            self._open_again()
+
+    def _release(self, task: int, tracked: _WaitingOrRunning) -> None:
+        """Free the room of a task."""
+        assert tracked.machine is not None  # noqa: S101 - callers check it
+        place, job = self._machines[tracked.machine], tracked.job
+        job.machines -= Counter([tracked.machine])
         tracked.machine = None
         place.tasks.discard(task)
+        principal = job.described.principal
+        self._running[principal].discard(task)
+        if not self._running[principal]:
+            del self._running[principal]
         self._account(tracked, place)
 
     def _account(self, tracked: _WaitingOrRunning, place: _FirstFitMachine) -> None:
-        """Recompute the sums of the machine and the principal, so that no rounding errors accumulate."""
-        demands = [self._tasks[task].described.demand for task in sorted(place.tasks)]
-        place.reserved = [math.fsum(column) for column in zip(*demands, strict=True)] or list(_NOTHING)
+        """Recompute the sums of the machine and the principal."""
+        place.account(self._tasks[task].described.demand for task in place.tasks)
         principal = tracked.job.described.principal
         if principal in self._quotas:
             self._held[principal] = self._held_by(principal)
 
     def _held_by(self, principal: str) -> list[float]:
-        demands = [
-            (1.0, *one.described.demand)
-            for one in self._tasks.values()
-            if one.machine is not None and one.job.described.principal == principal
-        ]
+        demands = [(1.0, *self._tasks[task].described.demand) for task in self._running.get(principal, ())]
         return [math.fsum(column) for column in zip(*demands, strict=True)] or [0.0, *_NOTHING]
 
 

@@ -44,7 +44,7 @@ class StartUpService(ClusterService):
             self.note(str(error))
             return
         self._scheduler.set_quotas({row.principal: row.quota for row in stored.accounts})
-        self._scheduler.excluded_machines = {node for job in stored.jobs for _, node in job.places}
+        self._scheduler.exclude({node for job in stored.jobs for _, node in job.places})
 
     def round(self, now: float) -> list[NodeActions]:
         """Place the waiting runs that fit; return what each node has to do."""
@@ -52,7 +52,7 @@ class StartUpService(ClusterService):
         self.cluster.expire_placements(now)
         names = {queue.node: name for name, queue in self.cluster.nodes.items()}
         actions: dict[str, NodeActions] = {}
-        for task, machine in self._scheduler.round(now, _in_jobs_over_time(self.cluster)):
+        for task, machine in self._scheduler.round(now):
             target = names[machine]
             tracked = self.cluster.mark_sent(task, target, now)
             if tracked is not None:
@@ -131,13 +131,9 @@ class _StartUpQueries(ClusterQueries):
             return [f"{name} runs on {tracked.host}"]
         if tracked.place:
             return [f"{name} is being started on {tracked.place}"]
-        if task in _in_jobs_over_time(self._cluster):
+        if tracked.row.work.reservation:
             return [f"{name} waits: it belongs to a job over time, which only the flow scheduler places"]
         reasons = self._scheduler.why_waiting(task, self.now)
         if not reasons:
             return [f"{name} waits: it is placed in the next round, or when all of its gang fits"]
         return [f"{name} waits: no machine can take it now", *(f"  {reason}" for reason in reasons)]
-
-
-def _in_jobs_over_time(cluster: TrackedCluster) -> set[int]:
-    return {task for task, tracked in cluster.tasks.items() if tracked.row.work.reservation}

@@ -72,6 +72,7 @@ def described_task(row: Submission | Occupant, nodes: Mapping[str, int], now: fl
         tuple(Constraint(one.key, one.operator, one.value, one.hard) for one in work.constraints),
         # Members of a job over time are stopped when its time is over, and not to make room.
         restartable=work.restartable and not work.reservation,
+        admitted=bool(work.reservation),
     )
 
 

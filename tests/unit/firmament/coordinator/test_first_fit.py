@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from dios.firmament.coordinator import first_fit
 from dios.firmament.coordinator.first_fit import FirstFitScheduler
 from dios.firmament.descriptors import (
     BadDescriptorError,
@@ -189,13 +190,54 @@ def test_a_quota_holds() -> None:
     assert [task for task, _ in made.round(1.0)] == [2]
 
 
-def test_machines_with_promised_room_and_withheld_tasks_are_left_out() -> None:
+def test_machines_with_promised_room_and_admitted_tasks_are_left_out() -> None:
     """Room that is promised to a job over time is not given away, and the job's tasks wait."""
     made = scheduler(machine(1), machine(2))
-    made.excluded_machines = {"m1"}
+    made.exclude({"m1"})
+    submit(made, 1)
+    submit(made, 2, admitted=True)
+    assert made.round(0.0) == [(1, 2)]
+    made.started(2, 1, 0.0)
+    made.finished(2, 1.0)
+    assert made.load_of(1).tasks == 0
+
+
+def test_a_long_queue_costs_as_much_as_what_changed() -> None:
+    """A round looks at one task of each kind, and at none if no room has appeared since the last one."""
+    made = scheduler(machine(1, cpus=3), machine(2, cpus=3))
+    for task in range(1000):
+        submit(made, task, cpus=1 + task % 2)
+    assert len(made.round(0.0)) == 5
+    before = made.tried
+    assert made.round(1.0) == []
+    assert made.tried == before
+    made.finished(0, 2.0)
+    assert made.round(2.0) == [(8, 1)]
+    assert made.tried - before <= 4
+
+
+def test_kinds_take_turns(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With more kinds than one round looks at, every task is tried after some rounds."""
+    monkeypatch.setattr(first_fit, "FIRST_FIT_KINDS_MAX", 10)
+    made = scheduler(machine(1, cpus=1))
+    for task in range(35):
+        submit(made, task, cpus=2, memory=task)
+    submit(made, 99)
+    assert [placed for now in range(4) for placed in made.round(now)] == [(99, 1)]
+
+
+def test_tasks_that_come_and_go_leave_nothing() -> None:
+    """Queues of tasks that were withdrawn, or started by others, do not grow."""
+    made = scheduler(machine(1, cpus=1))
     submit(made, 1)
     submit(made, 2)
-    assert made.round(0.0, withheld={2}) == [(1, 2)]
+    made.round(0.0)
+    for task in range(10, 2000):
+        submit(made, task)
+        if task % 2:
+            made.started(task, 1, 0.0)
+        made.finished(task, 0.0)
+    assert sum(len(queue.heap) for queue in made._waiting.values()) < 100
 
 
 def test_identifiers_are_checked() -> None:
@@ -222,7 +264,9 @@ _MACHINES = st.lists(
 )
 _EVENTS = st.lists(
     st.tuples(
-        st.sampled_from(["submit", "submit", "gang", "finish", "drain", "reject", "round"]),
+        st.sampled_from(
+            ["submit", "submit", "gang", "finish", "drain", "reject", "remove", "round", "round"]
+        ),
         _DEMANDS,
         st.integers(0, 30),
         st.sampled_from(["", "a", "b"]),
@@ -249,7 +293,7 @@ def test_no_machine_is_ever_overfull(
         made.add_machine(one, 0.0)
     tasks: dict[int, TaskDescriptor] = {}
     on: dict[int, int] = {}
-    drained: set[int] = set()
+    gangs, drained = set[int](), set[int]()
     for now, (event, demand, number, zone) in enumerate(events):
         constraints = (Constraint("zone", value=zone),) if zone else ()
         if event in {"submit", "gang"}:
@@ -262,6 +306,7 @@ def test_no_machine_is_ever_overfull(
                 continue
             made.submit(JobDescriptor(now, gang=size if event == "gang" else 0), fresh, now)
             tasks.update((task.task, task) for task in fresh)
+            gangs |= {task.task for task in fresh if event == "gang"}
         elif event == "drain":
             which = number % len(described)
             drained ^= {which}
@@ -275,11 +320,20 @@ def test_no_machine_is_ever_overfull(
             task = sorted(on)[number % len(on)]
             made.rejected(task, now)
             del on[task]
+        elif event == "remove":
+            which = number % len(described)
+            gone = made.remove_machine(which, now)
+            assert gone == sorted(task for task, where in on.items() if where == which)
+            on = {task: where for task, where in on.items() if where != which}
+            made.add_machine(described[which], now)
+            drained.discard(which)
         else:
             for task, where in made.round(now):
                 assert task not in on, "placed twice"
                 assert where not in drained
                 on[task] = where
+            left = [task for task in tasks if task not in on and task not in gangs]
+            assert all(made.why_waiting(task, now) for task in left), "a task that fits is placed"
         for one in described:
             there = [tasks[task] for task, where in on.items() if where == one.machine]
             assert len(there) <= one.slots
