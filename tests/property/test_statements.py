@@ -24,6 +24,7 @@ from dios.transport.identity.certificates import make_node
 from dios.transport.identity.identity import Identity, admit_here, adopt, known_of, load, renew
 from tests.support.peers.connections import make_cluster
 from tests.support.peers.stable_statements import Belief, Said, stable_beliefs
+from tests.support.peers.statements import merge, revoke
 
 HONEST_MAX = 4
 SLEEPERS_MAX = 3
@@ -130,7 +131,7 @@ class StatementMachine(RuleBasedStateMachine):
         data = statements.make((made, *signer.chain), key, 2**40, {77: 0}, {}).data
         before = node.trust.statements
         with contextlib.suppress(ProtocolError):
-            assert not node.trust.merge(data)
+            assert not merge(node.trust, data)
         assert node.trust.statements == before
 
     @rule(whose=PLACES, by=PLACES)
@@ -153,7 +154,7 @@ class StatementMachine(RuleBasedStateMachine):
         node, target = self.honest[by % len(self.honest)], self._everybody()[whom % len(self._everybody())]
         if node.node != target.node:
             void = {said.data for said in self.pool.values() if said.signer == target.node}
-            self._publish(node.trust.revoke(target.node, restore=restore))
+            self._publish(revoke(node.trust, target.node, restore=restore))
             assert target.node in node.revoked
             assert not void & set(node.trust.statements)
 
@@ -188,7 +189,7 @@ class StatementMachine(RuleBasedStateMachine):
         """Any statement arrives anywhere, early, late or again."""
         if self.pool:
             data = list(self.pool)[which % len(self.pool)]
-            self.honest[at % len(self.honest)].trust.merge(data)
+            merge(self.honest[at % len(self.honest)].trust, data)
 
     @rule(place=PLACES)
     def restart(self, place: int) -> None:
@@ -206,7 +207,9 @@ class StatementMachine(RuleBasedStateMachine):
         """After everything was relayed everywhere, each node holds a stable set, and equal ones are one."""
         pool, rng = list(self.pool), Random(seed)  # noqa: S311 - repeatable, nothing secret
         for _ in range(ROUNDS_MAX):
-            changes = [node.trust.merge(data) for node in self.honest for data in rng.sample(pool, len(pool))]
+            changes = [
+                merge(node.trust, data) for node in self.honest for data in rng.sample(pool, len(pool))
+            ]
             if not any(changes):
                 break
         else:

@@ -351,8 +351,8 @@ async def test_a_node_cannot_pass_for_another(tmp_path: Path) -> None:
 async def test_a_revoked_node_does_not_come_back_under_another_name(tmp_path: Path) -> None:
     """What a revoked node signs for itself afterwards, with a new id and key, opens nothing anywhere."""
     n1, n2, n3 = make_cluster(tmp_path, "n1 n2 n3")
-    n1.trust.revoke(n2.node)
-    n3.trust.merge(n1.trust.statements[0])
+    await n1.trust.remove(n2.node)
+    await n3.trust.accept(n1.trust.statements[0])
     forger = Forger(n2)
     chain = forger.signed(77, "innocent")
     for node in (n1, n3):
@@ -365,7 +365,7 @@ async def test_a_revoked_nodes_tokens_are_worth_nothing(tmp_path: Path) -> None:
     """Nobody gets in by a token that a revoked node made, whoever is asked."""
     n1, n2 = make_cluster(tmp_path)
     text = tokens.issue(n2)
-    n1.trust.revoke(n2.node)
+    await n1.trust.remove(n2.node)
     async with listening(n1) as (listener, _):
         with pytest.raises(NotPermittedError, match="this is n1, and the token is for n2"):
             await join(listener.address, text, name="n9", directory=tmp_path / "n9")

@@ -13,6 +13,7 @@ import logging
 import socket
 from collections import Counter
 from collections.abc import Callable
+from functools import partial
 from typing import Final, Protocol
 
 import trio
@@ -102,10 +103,14 @@ class PeerLinks:
             _log.info("a node was disconnected for good", extra={"peer": link.name, "why": reason})
 
     def remove(self, node: NodeId, call: tuple[TaskId, int, int], *, restore: bool) -> None:
-        """Store durably that a node is removed, send it to all others, and report it to the core."""
+        """Store durably that a node is removed; then send it to all others, and report it to the core."""
+        self._nursery.start_soon(partial(self._remove, node, call, restore=restore), name="remove a node")
+
+    async def _remove(self, node: NodeId, call: tuple[TaskId, int, int], *, restore: bool) -> None:
         failure = ""
         try:
-            self._restated(self._me.node, self._guard.revoke(node, restore=restore), report=False)
+            statement = await self._guard.remove(node, restore=restore)
+            self._restated(self._me.node, statement, report=False)
         except DiosError as error:
             failure = error.message
         except OSError as error:

@@ -92,7 +92,11 @@ class MessageReader:
                             node, session, message, inline, len(body)
                         ):
                             continue
-                    self._process(node, session, message, inline, None)
+                    if isinstance(message, Revoked):
+                        if await self._statements.merge(node, message.statement):
+                            driver.units += limits.TURN_UNITS_MAX  # its signatures take as long as a turn
+                    else:
+                        self._process(node, session, message, inline, None)
                     if driver.units - begun >= limits.TURN_UNITS_MAX:
                         begun = await driver.let_others_work(begun)
                     if session.closed:
@@ -153,7 +157,7 @@ class MessageReader:
 
     def _take(self, node: NodeId, session: PeerSession, body: bytes, attached: ContentMemory | None) -> None:
         try:
-            message, inline = _message_of(body, attached)
+            message, inline = _transferred(body, attached)
         except ProtocolError:
             if attached is not None:
                 attached.release()
@@ -164,24 +168,19 @@ class MessageReader:
         self,
         node: NodeId,
         session: PeerSession,
-        message: dcp.Message | Revoked,
+        message: dcp.Message,
         inline: bytes | None,
         attached: ContentMemory | None,
     ) -> None:
-        if isinstance(message, Revoked):
-            if self._statements.merge(node, message.statement):
-                self._parts.driver.units += limits.TURN_UNITS_MAX  # its signatures take as long as a turn
-        else:
-            came = inline if attached is None else attached
-            if (
-                isinstance(message, dcp.Ask)
-                and attached is None
-                and self._held.may_hold
-                and not self._parts.driver.has_request(node, message.number)
-                and self._held.keep(node, session, message, inline)
-            ):
-                return
-            self._receive(node, session, message, came)
+        if (
+            isinstance(message, dcp.Ask)
+            and attached is None
+            and self._held.may_hold
+            and not self._parts.driver.has_request(node, message.number)
+            and self._held.keep(node, session, message, inline)
+        ):
+            return
+        self._receive(node, session, message, inline if attached is None else attached)
 
     def _receive(
         self, node: NodeId, session: PeerSession, message: dcp.Message, attached: Content | None
@@ -246,6 +245,13 @@ def _message_of(body: bytes, attached: ContentMemory | None) -> tuple[dcp.Messag
         raise ProtocolError("a second hello on one connection")
     if isinstance(message, Revoked) and (attached is not None or inline is not None):
         raise ProtocolError("a statement of a member has bytes attached to it")
+    return message, inline
+
+
+def _transferred(body: bytes, attached: ContentMemory | None) -> tuple[dcp.Message, bytes | None]:
+    message, inline = _message_of(body, attached)
+    if isinstance(message, Revoked):
+        raise ProtocolError("a statement of a member came as a transfer")
     return message, inline
 
 

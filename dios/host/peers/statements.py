@@ -33,14 +33,14 @@ class RevocationList(Protocol):
         """The removed nodes."""
         ...
 
-    def merge(self, data: bytes, admit: Callable[[Statement], bool]) -> bool:
+    async def accept(self, data: bytes, admit: Callable[[Statement], bool]) -> bool:
         """Accept a statement; return True if it changed anything. Raise ProtocolError, OSError.
 
         A statement that would change something is accepted only if ``admit`` returns True for it.
         """
         ...
 
-    def revoke(self, node: NodeId, *, restore: bool = False) -> bytes:
+    async def remove(self, node: NodeId, *, restore: bool = False) -> bytes:
         """Remove a node and return this node's new statement. Raise LimitError, OSError."""
         ...
 
@@ -92,14 +92,15 @@ class StatementReader:
         """The number of statements that wait."""
         return len(self._waiting)
 
-    def merge(self, relay: NodeId, data: bytes) -> bool:
-        """Merge a statement now or later. Return False if it is held already, so that nothing was checked.
+    async def merge(self, relay: NodeId, data: bytes) -> bool:
+        """Merge a statement now or later, and store it.
 
-        Raise ProtocolError if no member can have signed it, and OSError if it cannot be stored.
+        Return False if it is held already, so that nothing was checked. Raise ProtocolError if no member can
+        have signed it, and OSError if it cannot be stored.
         """
         if data in self._guard.statements:
             return False
-        if self._guard.merge(data, lambda statement: self._admit(relay, statement)):
+        if await self._guard.accept(data, lambda statement: self._admit(relay, statement)):
             self._restated(relay, data)
         return True
 
@@ -129,13 +130,13 @@ class StatementReader:
                 for signer in tuple(self._waiting):
                     waiting = self._waiting.pop(signer, None)
                     if waiting is not None:
-                        self._merge_late(waiting[0], waiting[1].data)
+                        await self._merge_late(waiting[0], waiting[1].data)
                     await trio.lowlevel.checkpoint()
         finally:
             self._works = False
 
-    def _merge_late(self, relay: NodeId, data: bytes) -> None:
+    async def _merge_late(self, relay: NodeId, data: bytes) -> None:
         try:
-            self.merge(relay, data)
+            await self.merge(relay, data)
         except (DiosError, OSError) as error:
             _log.warning("a statement that waited was dropped", extra={"why": str(error)})

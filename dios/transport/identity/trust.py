@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Annotated, Final, NamedTuple
 
 import msgspec
+import trio
 from msgspec import Meta, Struct
 
 from dios import limits
@@ -92,7 +93,11 @@ def roster_of(nodes: Iterable[Known], former: Iterable[Known] = ()) -> bytes:
 
 
 class Trust:
-    """The trust of one node, stored in the folder of its identity (files ``revoked`` and ``known``)."""
+    """The trust of one node, stored in the folder of its identity (files ``revoked`` and ``known``).
+
+    The asynchronous methods write the files in a thread and return when they are written. ``note`` blocks
+    meanwhile; a daemon calls ``record`` instead.
+    """
 
     def __init__(self, folder: Path, chain: Sequence[bytes]) -> None:
         """Read the files; ``chain`` are the node's certificates. Raises DamagedError."""
@@ -114,6 +119,10 @@ class Trust:
         self._statements: Final[dict[int, Statement]] = {each.signer.number: each for each in read}
         self._accepted: Final = {each.signer.number: (each.order, 0) for each in read}
         self._index()
+        self._changing: Final = trio.Lock()
+        """Held from the moment that a statement is examined until it is stored."""
+        self._writing: Final = trio.Lock()
+        """Held while the known nodes are written, so that the newest list is written last."""
 
     def _read(self, data: bytes) -> tuple[Statement, ...]:
         """Return the stored statements in the order in which they were accepted."""
@@ -193,20 +202,35 @@ class Trust:
 
         Raises LimitError if there is no room for it.
         """
+        if self._add(node):
+            self._write_roster()
+
+    async def record(self, node: Known) -> None:
+        """Do what ``note`` does, and write in a thread."""
+        if self._add(node):
+            await self._write_roster_in_thread()
+
+    def _add(self, node: Known) -> bool:
+        """Add a node to the known ones; return False if nothing changes."""
         if node.node in self._known or node.node in self._removers:
-            return
+            return False
         self.check_room(node.admitters)
         self._known[node.node] = node
         self._former.pop(node.node, None)
-        self._write_roster()
+        return True
 
     def _write_roster(self) -> None:
         durable_files.write(self._folder / "known", roster_of(self._known.values(), self._former.values()))
 
+    async def _write_roster_in_thread(self) -> None:
+        async with self._writing:
+            listed = roster_of(self._known.values(), self._former.values())
+            await trio.to_thread.run_sync(durable_files.write, self._folder / "known", listed)
+
     # -- statements ---------------------------------------------------------------------------------
     @property
     def statements(self) -> tuple[bytes, ...]:
-        """Return the statements that count, for ``merge`` at another node; this node's own comes first."""
+        """Return the statements that count, for ``accept`` at another node; this node's own comes first."""
         own = self._statements.get(self._own.number)
         rest = (each.data for each in self._statements.values() if each is not own)
         return tuple(rest) if own is None else (own.data, *rest)
@@ -216,13 +240,20 @@ class Trust:
         """Return a digest of all statements, which is equal for equal ones."""
         return hashlib.sha256(b"".join(sorted(self.statements))).digest()
 
-    def revoke(self, node: NodeId, *, restore: bool = False) -> bytes:
+    async def remove(self, node: NodeId, *, restore: bool = False) -> bytes:
         """Refuse this node, and all unknown nodes that it admitted, from now on and durably.
 
         The statement of the removed node becomes void. This node confirms the removals in it as its own,
         unless ``restore`` is set: then the nodes that it removed are members again. Returns the new
-        statement. Raises LimitError if this node removed NODES_REMOVED_BY_MEMBER_MAX nodes.
+        statement. Raises LimitError if this node removed NODES_REMOVED_BY_MEMBER_MAX nodes, OSError.
         """
+        async with self._changing:
+            statement = self._removal(node, restore=restore)
+            await self._store(statement)
+        return statement.data
+
+    def _removal(self, node: NodeId, *, restore: bool) -> Statement:
+        """Return this node's next statement, which removes another node as well."""
         held, void = self._statements.get(self._own.number), self._statements.get(node)
         removed = {} if held is None else dict(held.removed)
         if restore:
@@ -239,9 +270,7 @@ class Trust:
         kept.update((known.node, known.key) for known in self._known.values())
         kept = {each: key for each, key in kept.items() if each not in removed and each not in self._removers}
         number = 1 if held is None else held.number + 1
-        statement = self._sign(number, removed, dict(list(kept.items())[-limits.NODES_MAX + 1 :]))
-        self._store(statement)
-        return statement.data
+        return self._sign(number, removed, dict(list(kept.items())[-limits.NODES_MAX + 1 :]))
 
     def _confirm(self, removed: dict[int, int], void: Statement) -> None:
         """Confirm the removals that a removed node had made, beginning with nodes that were known here.
@@ -258,41 +287,58 @@ class Trust:
         key = key_of_pem((self._folder / "node.key").read_bytes())
         return statements.make(self._chain, key, number, removed, {**kept, self._own.number: self._own.key})
 
-    def merge(self, data: bytes, admit: Callable[[Statement], bool] = lambda _: True) -> bool:
+    async def accept(self, data: bytes, admit: Callable[[Statement], bool] = lambda _: True) -> bool:
         """Accept a member's statement, from whatever node; return True if it changed anything.
 
         A statement of a removed node, or of one below it that is not kept, is void and changes nothing.
         A statement that would change something is accepted only if ``admit`` returns True for it.
-        Raises ProtocolError if no member can have made it.
+        Raises ProtocolError if no member can have made it, OSError if it cannot be stored.
         """
+        async with self._changing:
+            statement = self._examined(data)
+            if statement is None:
+                return False
+            try:
+                if self._add_signer(statement):
+                    await self._write_roster_in_thread()
+            except LimitError:
+                return False
+            if not admit(statement):
+                return False
+            await self._store(statement)
+        return True
+
+    def _examined(self, data: bytes) -> Statement | None:
+        """Return a statement that would change something, or None."""
         if any(each.data == data for each in self._statements.values()):
-            return False
+            return None
         statement = statements.read(data, self._chain[-1])
         signer = statement.signer
         held = self._statements.get(signer.number)
         if held is not None and held.order >= statement.order:
-            return False
+            return None
         if signer.number == self._own.number:
             # This node was restored from a backup: the statement is its own all the same.
-            if signer.key != self._own.key:
-                return False
-        elif self._is_unwanted(statement) or not self._is_known(statement):
-            return False
-        if not admit(statement):
-            return False
-        self._store(statement)
-        return True
+            return statement if signer.key == self._own.key else None
+        return None if self._is_unwanted(statement) else statement
 
-    def _is_known(self, statement: Statement) -> bool:
-        """Record the signer as known; return False if there is no room for it."""
+    def _add_signer(self, statement: Statement) -> bool:
+        """Add the signer to the known nodes; return False if nothing changes. Raises LimitError."""
         signer = statement.signer
-        try:
-            self.note(Known(signer.number, signer.name, signer.key, _numbers(statement)[1:]))
-        except LimitError:
+        if signer.number == self._own.number:
             return False
-        return True
+        return self._add(Known(signer.number, signer.name, signer.key, _numbers(statement)[1:]))
 
-    def _store(self, statement: Statement) -> None:
+    async def _store(self, statement: Statement) -> None:
+        """Store a statement, which counts as soon as it is stored."""
+        after = self._statements_with(statement)
+        listed = statements_of(each.data for each in after.values())
+        await trio.to_thread.run_sync(durable_files.write, self._folder / "revoked", listed)
+        if self._apply(statement, after):
+            await self._write_roster_in_thread()
+
+    def _statements_with(self, statement: Statement) -> dict[int, Statement]:
+        """Return the statements that count after this one is accepted; nothing changes yet."""
         before = dict(self._statements)
         self._statements.pop(statement.signer.number, None)
         self._statements[statement.signer.number] = statement
@@ -301,14 +347,18 @@ class Trust:
             for each in void:
                 del self._statements[each.signer.number]
             self._index()
-        try:
-            listed = statements_of(each.data for each in self._statements.values())
-            durable_files.write(self._folder / "revoked", listed)
-        except OSError:
-            self._statements.clear()
-            self._statements.update(before)
-            self._index()
-            raise
+        after = dict(self._statements)
+        self._replace(before)
+        return after
+
+    def _replace(self, held: Mapping[int, Statement]) -> None:
+        self._statements.clear()
+        self._statements.update(held)
+        self._index()
+
+    def _apply(self, statement: Statement, after: Mapping[int, Statement]) -> bool:
+        """Let a stored statement count; return True if known nodes are gone by it."""
+        self._replace(after)
         self._note_accepted(statement)
         gone = [known for known in self._known.values() if self._is_gone(known)]
         for known in gone:
@@ -316,10 +366,9 @@ class Trust:
             self._former[known.node] = known
         while len(self._former) > limits.NODES_FORGOTTEN_MAX:
             del self._former[next(iter(self._former))]
-        if gone:
-            self._write_roster()
         for notify in tuple(self._watchers):
             notify()
+        return bool(gone)
 
     def _is_unwanted(self, statement: Statement) -> bool:
         if self.refusal(statement.chain):

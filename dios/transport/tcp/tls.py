@@ -135,14 +135,14 @@ class Listener:
         tls = _wrapped(self._context, sock, server=True)
         try:
             await _handshake(tls, self._turn)
-            peer = _accepted(tls, identity)
+            peer = await _accepted(tls, identity)
             return Secured(tls, peer, self._nursery, identity.trust)
         except BaseException:
             close_socket(tls)
             raise
 
 
-def _accepted(tls: ssl.SSLSocket, identity: Identity) -> PeerIdentity:
+async def _accepted(tls: ssl.SSLSocket, identity: Identity) -> PeerIdentity:
     """Send the acceptance and return the peer's identity; else send the reason and raise it."""
     try:
         peer = _peer_of(tls, identity.cluster)
@@ -150,7 +150,9 @@ def _accepted(tls: ssl.SSLSocket, identity: Identity) -> PeerIdentity:
         if peer.role is CertificateRole.JOIN and peer.chain[1].number != identity.node:
             refusal = for_another(identity.name, peer.chain[1].name)
         if not refusal:
-            _note(identity.trust, peer)
+            await _record(identity.trust, peer)
+            # A statement may have removed it while it was recorded.
+            refusal = identity.trust.refusal(peer.chain)
     except DiosError as error:
         peer, refusal = None, error.message
     tls.write(frame_of(refusal.encode()[: limits.REFUSAL_BYTES_MAX]))
@@ -216,9 +218,17 @@ async def dial(
         refusal = identity.trust.refusal(peer.chain)
         if refusal:
             raise NotPermittedError(refusal)
-        _note(identity.trust, peer)
 
     peer, tls = await connect(address, identity.client_context, identity.cluster, check)
+    try:
+        await _record(identity.trust, peer)
+        check(peer)
+    except OSError as error:
+        close_socket(tls)
+        raise UnreachableError(f"{peer.name} at {address} cannot be recorded: {_os_reason(error)}") from error
+    except BaseException:
+        close_socket(tls)
+        raise
     return Secured(tls, peer, nursery, identity.trust)
 
 
@@ -371,6 +381,6 @@ def _peer_of(tls: ssl.SSLSocket, cluster: bytes) -> PeerIdentity:
     return PeerIdentity(cards[0].role, NodeId(cards[0].number), cards[0].name, cards)
 
 
-def _note(trust: Trust, peer: PeerIdentity) -> None:
+async def _record(trust: Trust, peer: PeerIdentity) -> None:
     if peer.role is CertificateRole.NODE:
-        trust.note(known_of(peer.chain))
+        await trust.record(known_of(peer.chain))

@@ -26,6 +26,7 @@ from dios.transport.identity.identity import (
     sign_node,
 )
 from tests.support.peers.connections import make_cluster
+from tests.support.peers.statements import revoke
 
 
 def loaded(folder: Path) -> Identity:
@@ -251,7 +252,7 @@ def test_only_known_nodes_are_signed_anew(tmp_path: Path) -> None:
         # For its own key, but under another id, and in the second case in another cluster.
         with pytest.raises(ProtocolError, match="another node or another cluster"):
             adopt(n2, sign_node(signer, "n3", n2.key().public_key()))
-    n1.trust.revoke(n2.node)
+    revoke(n1.trust, n2.node)
     with pytest.raises(NotPermittedError):
         renew(n1, n2.chain[0])
 
@@ -262,7 +263,7 @@ def test_a_cluster_has_room_for_so_many(tmp_path: Path, monkeypatch: pytest.Monk
     n1, n2 = make_cluster(tmp_path)
     with pytest.raises(LimitError, match="dios node forget"):
         sign_node(n1, "n3", Ed25519PrivateKey.generate().public_key())
-    n1.trust.revoke(n2.node)
+    revoke(n1.trust, n2.node)
     sign_node(n1, "n3", Ed25519PrivateKey.generate().public_key())
 
 

@@ -86,7 +86,7 @@ async def test_who_joined_admits_others(tmp_path: Path) -> None:
 async def test_who_joins_learns_who_is_there_and_who_was_revoked(tmp_path: Path) -> None:
     """A new node knows the others from its first moment, and refuses those that were revoked before."""
     n1, n2, n3 = make_cluster(tmp_path, "n1 n2 n3")
-    n1.trust.revoke(n2.node)
+    await n1.trust.remove(n2.node)
     async with open_door(n1) as door:
         n4 = await join(door.listener.address, tokens.issue(n1), name="n4", directory=tmp_path / "n4")
     assert {known.name for known in n4.trust.known} == {"n1", "n3", "n4"}

@@ -1,10 +1,13 @@
 import itertools
+import threading
 from collections.abc import Mapping
 from pathlib import Path
 from random import Random
 
 import msgspec
 import pytest
+import trio
+import trio.testing
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from dios import limits
@@ -15,6 +18,7 @@ from dios.transport.identity.certificates import cards_of
 from dios.transport.identity.identity import Identity, admit_here, known_of, load, sign_node
 from dios.transport.identity.trust import Known, Trust, roster_of
 from tests.support.peers.connections import make_cluster
+from tests.support.peers.statements import merge, revoke
 
 
 def refusal(at: Identity, peer: Identity) -> str:
@@ -30,7 +34,7 @@ def meet(nodes: list[Identity]) -> None:
 
 def tell(one: Identity, *others: Identity) -> list[bool]:
     """One node sends all statements that it believes to others; whether they changed anything, for each."""
-    return [sum(other.trust.merge(each) for each in one.trust.statements) > 0 for other in others]
+    return [sum(merge(other.trust, each) for each in one.trust.statements) > 0 for other in others]
 
 
 def stated(
@@ -55,7 +59,7 @@ def test_a_revoked_node_is_refused_for_ever(tmp_path: Path) -> None:
     """Who was revoked is refused, by name, also after the revoker has started anew."""
     n1, n2 = make_cluster(tmp_path)
     assert not refusal(n1, n2)
-    n1.trust.revoke(n2.node)
+    revoke(n1.trust, n2.node)
     assert refusal(n1, n2) == "n2 was revoked"
     again = load(tmp_path / "n1")
     assert again is not None
@@ -67,7 +71,7 @@ def test_a_revoked_node_is_refused_for_ever(tmp_path: Path) -> None:
 def test_what_a_revoked_node_signs_counts_no_more(tmp_path: Path) -> None:
     """Whoever goes through a revoked node is refused, at any distance, and told to join anew."""
     n1, n2, n3, n4 = make_cluster(tmp_path, "n1 n2 n3 n4", in_a_row=True)
-    n1.trust.revoke(n2.node)
+    revoke(n1.trust, n2.node)
     for late in (n3, n4):
         assert "which was revoked. Join it again" in refusal(n1, late)
 
@@ -77,7 +81,7 @@ def test_nodes_that_were_known_stay(tmp_path: Path) -> None:
     n1, n2, n3, n4 = make_cluster(tmp_path, "n1 n2 n3 n4", in_a_row=True)
     far = admit_here(n1, tmp_path / "far", name="far")
     meet([n1, n2, n3])
-    n1.trust.revoke(n2.node)
+    revoke(n1.trust, n2.node)
     assert [refusal(n1, node) for node in (n3, n4)] == ["", ""]
     # Under its id with another key, as the revoked one could sign it, it is nobody that was kept.
     tell(n1, far)
@@ -93,10 +97,10 @@ def test_who_is_kept_by_any_member_stays(tmp_path: Path) -> None:
     n5, n6 = (sleeper(bad, tmp_path, name) for name in ("n5", "n6"))
     n2.trust.note(known_of(n5.cards))
     n3.trust.note(known_of(n6.cards))
-    lists = [n2.trust.revoke(bad.node), n3.trust.revoke(bad.node)]
+    lists = [revoke(n2.trust, bad.node), revoke(n3.trust, bad.node)]
     for at, order in ((n1, lists), (n4, lists[::-1])):
         for each in order:
-            at.trust.merge(each)
+            merge(at.trust, each)
         assert [refusal(at, node) for node in (n5, n6)] == ["", ""]
         assert refusal(at, sleeper(bad, tmp_path / at.name, f"late-{at.name}"))
 
@@ -105,7 +109,7 @@ def test_the_first_node_is_nothing_special(tmp_path: Path) -> None:
     """The node that every chain goes through can be revoked by one that it admitted; the others go on."""
     n1, n2, n3 = make_cluster(tmp_path, "n1 n2 n3")
     meet([n1, n2, n3])
-    n2.trust.revoke(n1.node)
+    revoke(n2.trust, n1.node)
     tell(n2, n3)
     assert refusal(n3, n1) == "n1 was revoked"
     assert [refusal(n2, n3), refusal(n3, n2)] == ["", ""]
@@ -128,11 +132,11 @@ def test_statements_are_merged_in_any_order(tmp_path: Path, seed: int) -> None:
     nodes = make_cluster(tmp_path, "n1 n2 n3 n4 n5 n6")
     meet(nodes)
     n1, n2, n3, n4, n5, n6 = nodes
-    said = [n1.trust.revoke(n4.node), n2.trust.revoke(n5.node), n1.trust.revoke(n5.node)]
-    said.append(n2.trust.revoke(n6.node))
+    said = [revoke(n1.trust, n4.node), revoke(n2.trust, n5.node), revoke(n1.trust, n5.node)]
+    said.append(revoke(n2.trust, n6.node))
     for _ in range(3):
         for each, at in rng.sample(list(itertools.product(said, (n1, n2, n3))), 12):
-            at.trust.merge(each)
+            merge(at.trust, each)
     assert n1.trust.digest == n2.trust.digest == n3.trust.digest
     assert n3.revoked == {n4.node, n5.node, n6.node}
     assert refusal(n1, n5) == "n5 was revoked"
@@ -144,13 +148,13 @@ def test_who_watches_is_told_once_for_each_change(tmp_path: Path) -> None:
     n1, n2, n3 = make_cluster(tmp_path, "n1 n2 n3")
     told: list[frozenset[NodeId]] = []
     leave = n1.trust.watch(lambda: told.append(n1.revoked))
-    n3.trust.revoke(n2.node)
+    revoke(n3.trust, n2.node)
     assert tell(n3, n1) == [True]
     assert tell(n3, n1) == [False]
     assert told == [{n2.node}]
     leave()
     leave()
-    n1.trust.revoke(NodeId(7))
+    revoke(n1.trust, NodeId(7))
     assert len(told) == 1
 
 
@@ -163,11 +167,11 @@ def test_a_revoked_node_vouches_for_nobody(tmp_path: Path, *, relayed_first: boo
     hidden = sleeper(bad, tmp_path)
     for said in (stated(bad, 5, {}, hidden), stated(bad, 6, {9: 0}, hidden)):
         if relayed_first:
-            assert n2.trust.merge(said)
-    n1.trust.revoke(bad.node)
+            assert merge(n2.trust, said)
+    revoke(n1.trust, bad.node)
     tell(n1, n2, n3)
     for said in (stated(bad, 6, {9: 0}, hidden), stated(bad, 7, {}, hidden)):
-        assert [at.trust.merge(said) for at in (n1, n2, n3)] == [False] * 3
+        assert [merge(at.trust, said) for at in (n1, n2, n3)] == [False] * 3
     for at in (n1, n2, n3):
         assert "which was revoked" in refusal(at, hidden)
         assert at.revoked == {bad.node}
@@ -180,13 +184,13 @@ def test_no_statement_counts_of_who_hangs_below_a_revoked_node(tmp_path: Path) -
     meet([n1, n2, bad])
     hidden = sleeper(bad, tmp_path)
     early = stated(hidden, 1, {bad.node: 0, n2.node: 0})
-    assert n2.trust.merge(stated(hidden, 1, {77: 0}))
-    n1.trust.revoke(bad.node)
+    assert merge(n2.trust, stated(hidden, 1, {77: 0}))
+    revoke(n1.trust, bad.node)
     tell(n1, n2)
     assert n2.revoked == {bad.node}
     for at in (n1, n2):
-        assert not at.trust.merge(early)
-        assert not at.trust.merge(stated(hidden, 2, {bad.node: 0}))
+        assert not merge(at.trust, early)
+        assert not merge(at.trust, stated(hidden, 2, {bad.node: 0}))
         assert "which was revoked" in refusal(at, hidden)
 
 
@@ -195,8 +199,8 @@ def test_who_removes_its_admitter_first_is_judged_by_others(tmp_path: Path) -> N
     n1, n2, bad = make_cluster(tmp_path, "n1 n2 bad")
     meet([n1, n2, bad])
     hidden = sleeper(bad, tmp_path)
-    assert n2.trust.merge(stated(hidden, 1, {bad.node: 0}))
-    n1.trust.revoke(bad.node)
+    assert merge(n2.trust, stated(hidden, 1, {bad.node: 0}))
+    revoke(n1.trust, bad.node)
     tell(n1, n2)
     assert [bool(refusal(at, hidden)) for at in (n1, n2)] == [True, True]
     assert n1.trust.digest == n2.trust.digest
@@ -207,9 +211,9 @@ def test_removals_of_a_traitor_are_taken_back(tmp_path: Path) -> None:
     n1, n2, n3, n4, bad = make_cluster(tmp_path, "n1 n2 n3 n4 bad")
     meet([n1, n2, n3, n4, bad])
     for at in (n1, n2):
-        assert at.trust.merge(stated(bad, 1, {n3.node: 0, n4.node: 0, 4_711: 0}))
+        assert merge(at.trust, stated(bad, 1, {n3.node: 0, n4.node: 0, 4_711: 0}))
     assert n1.revoked == n2.revoked == {n3.node, n4.node, 4_711}
-    n1.trust.revoke(bad.node, restore=True)
+    revoke(n1.trust, bad.node, restore=True)
     tell(n1, n2)
     assert n1.revoked == n2.revoked == {bad.node}
     assert [refusal(at, node) for at in (n1, n2) for node in (n3, n4)] == [""] * 4
@@ -219,13 +223,13 @@ def test_removals_of_a_removed_node_stay_unless_they_are_taken_back(tmp_path: Pa
     """What a removed node had removed stays removed, in its remover's name, and can be restored."""
     n1, n2, n3, old = make_cluster(tmp_path, "n1 n2 n3 old")
     meet([n1, n2, n3, old])
-    old.trust.revoke(n3.node)
+    revoke(old.trust, n3.node)
     tell(old, n1, n2)
-    n1.trust.revoke(old.node)
+    revoke(n1.trust, old.node)
     tell(n1, n2)
     assert n1.revoked == n2.revoked == {old.node, n3.node}
     assert refusal(n2, n3) == "n3 was revoked"
-    n1.trust.revoke(old.node, restore=True)
+    revoke(n1.trust, old.node, restore=True)
     tell(n1, n2)
     assert n1.revoked == n2.revoked == {old.node}
     assert not refusal(n2, n3)
@@ -237,13 +241,13 @@ def test_a_member_that_a_traitor_removed_can_remove_it(tmp_path: Path) -> None:
     meet([n1, n2, n3, bad])
     strike = stated(bad, 1, {n1.node: 0, n2.node: 0})
     for at in (n1, n2, n3):
-        at.trust.merge(strike)
+        merge(at.trust, strike)
     for at in (n1, n2):
-        at.trust.revoke(bad.node, restore=True)
+        revoke(at.trust, bad.node, restore=True)
         assert at.revoked == {bad.node}
     # The third heard the traitor first: it believes neither, until its own operator speaks.
     assert tell(n1, n3) == [False]
-    n3.trust.revoke(bad.node, restore=True)
+    revoke(n3.trust, bad.node, restore=True)
     tell(n1, n2, n3)
     tell(n2, n1, n3)
     tell(n3, n1, n2)
@@ -257,11 +261,11 @@ def test_members_that_remove_each_other_in_a_circle_do_not_change_a_mind_for_eve
     meet([n1, n2, *circle])
     said = [stated(each, 1, {circle[place - 2].node: 0}) for place, each in enumerate(circle)]
     # Each one that arrives voids the one that the node believes.
-    changes = [n1.trust.merge(said[-place % 3]) for place in range(60)]
+    changes = [merge(n1.trust, said[-place % 3]) for place in range(60)]
     assert any(changes)
     assert not any(changes[-12:])
     for each in circle:
-        n1.trust.revoke(each.node)
+        revoke(n1.trust, each.node)
     tell(n1, n2)
     assert n1.revoked == n2.revoked == {each.node for each in circle}
 
@@ -273,17 +277,17 @@ def test_one_member_fills_no_table_of_others(tmp_path: Path) -> None:
     most = limits.NODES_REMOVED_BY_MEMBER_MAX
     made_up = stated(bad, 1, dict.fromkeys(range(1, most + 1), 0))
     for at in (n1, n2):
-        assert at.trust.merge(made_up)
-    n1.trust.revoke(old.node)
+        assert merge(at.trust, made_up)
+    revoke(n1.trust, old.node)
     assert tell(n1, n2) == [True]
     assert old.node in n2.revoked
-    n1.trust.revoke(bad.node)
+    revoke(n1.trust, bad.node)
     assert tell(n1, n2) == [True]
     for at in (n1, n2):
         assert {old.node, bad.node} <= at.revoked
         # Ids that nobody knows take at most half of the room of the member that confirms them.
         assert len(at.revoked) <= most // 2 + 2
-    n1.trust.revoke(bad.node, restore=True)
+    revoke(n1.trust, bad.node, restore=True)
     tell(n1, n2)
     assert n2.revoked == {old.node, bad.node}
 
@@ -293,8 +297,8 @@ def test_removals_that_were_known_are_confirmed_before_made_up_ones(tmp_path: Pa
     n1, n2, n3, bad = make_cluster(tmp_path, "n1 n2 n3 bad")
     meet([n1, n2, n3, bad])
     most = limits.NODES_REMOVED_BY_MEMBER_MAX
-    n1.trust.merge(stated(bad, 1, dict.fromkeys((*range(1, most), n3.node), 0)))
-    n1.trust.revoke(bad.node)
+    merge(n1.trust, stated(bad, 1, dict.fromkeys((*range(1, most), n3.node), 0)))
+    revoke(n1.trust, bad.node)
     assert refusal(n1, n3) == "n3 was revoked"
 
 
@@ -303,12 +307,12 @@ def test_a_member_removes_so_many_and_no_more(tmp_path: Path, monkeypatch: pytes
     monkeypatch.setattr(limits, "NODES_REMOVED_BY_MEMBER_MAX", 3)
     n1, n2 = make_cluster(tmp_path)
     for node in (7, 8, 9):
-        n1.trust.revoke(NodeId(node))
+        revoke(n1.trust, NodeId(node))
     before = n1.trust.statements
     with pytest.raises(LimitError, match="Ask another node"):
-        n1.trust.revoke(n2.node)
+        revoke(n1.trust, n2.node)
     assert n1.trust.statements == before
-    n1.trust.revoke(NodeId(7))
+    revoke(n1.trust, NodeId(7))
 
 
 def test_two_statements_with_one_number_are_one_everywhere(tmp_path: Path) -> None:
@@ -318,8 +322,8 @@ def test_two_statements_with_one_number_are_one_everywhere(tmp_path: Path) -> No
     one, other = stated(bad, 3, {7: 0}), stated(bad, 3, {8: 0})
     for at, order in ((n1, (one, other)), (n2, (other, one))):
         for each in order:
-            at.trust.merge(each)
-        assert not at.trust.merge(stated(bad, 2, {9: 0}))
+            merge(at.trust, each)
+        assert not merge(at.trust, stated(bad, 2, {9: 0}))
     assert n1.trust.digest == n2.trust.digest
 
 
@@ -328,7 +332,7 @@ def test_a_statement_of_this_node_comes_back_from_others(tmp_path: Path) -> None
     n1, n2, n3 = make_cluster(tmp_path, "n1 n2 n3")
     meet([n1, n2, n3])
     files = {path.name: path.read_bytes() for path in n1.folder.iterdir()}
-    n1.trust.revoke(n3.node)
+    revoke(n1.trust, n3.node)
     tell(n1, n2)
     for name, data in files.items():
         (n1.folder / name).write_bytes(data)
@@ -337,7 +341,7 @@ def test_a_statement_of_this_node_comes_back_from_others(tmp_path: Path) -> None
     assert not again.revoked
     assert tell(n2, again) == [True]
     assert again.revoked == {n3.node}
-    again.trust.revoke(NodeId(7))
+    revoke(again.trust, NodeId(7))
     assert tell(again, n2) == [True]
     assert n2.revoked == {n3.node, 7}
 
@@ -373,9 +377,9 @@ def test_a_forged_statement_changes_nothing(tmp_path: Path) -> None:
     }
     for kind, data in bad.items():
         with pytest.raises(ProtocolError):
-            n1.trust.merge(data)
+            merge(n1.trust, data)
         assert n1.trust.statements == (), kind
-    assert n1.trust.merge(good)
+    assert merge(n1.trust, good)
 
 
 def test_a_tokens_key_states_nothing(tmp_path: Path) -> None:
@@ -387,7 +391,7 @@ def test_a_tokens_key_states_nothing(tmp_path: Path) -> None:
     chain = (token.certificate, *n1.chain)
     made = statements.make(chain, token.key, 1, {}, {})
     with pytest.raises(ProtocolError, match="no node's"):
-        n1.trust.merge(made.data)
+        merge(n1.trust, made.data)
 
 
 def test_the_longest_statement_fits_its_bound(tmp_path: Path) -> None:
@@ -399,7 +403,7 @@ def test_the_longest_statement_fits_its_bound(tmp_path: Path) -> None:
     kept = {2**62 + number: bytes(32) for number in range(limits.NODES_MAX - 1)}
     data = stated(last, 2**62, removed, extra=kept)
     assert len(data) <= limits.STATEMENT_BYTES_MAX
-    assert last.trust.merge(data)
+    assert merge(last.trust, data)
 
 
 # -- known nodes ------------------------------------------------------------------------------------
@@ -409,7 +413,7 @@ def test_nodes_are_remembered_over_a_restart(tmp_path: Path) -> None:
     new = Known(5, "n5", bytes(32), (6, 7))
     n2.trust.note(new)
     assert new in Trust(n2.folder, n2.chain).known
-    n2.trust.revoke(n1.node)
+    revoke(n2.trust, n1.node)
     n2.trust.note(known_of(n1.cards))
     assert {known.name for known in Trust(n2.folder, n2.chain).known} == {"n2", "n5"}
     assert n2.trust.name_of(n1.node) == "n1"
@@ -431,7 +435,7 @@ def test_one_admitter_leaves_room_for_others(tmp_path: Path, monkeypatch: pytest
     n2.trust.note(Known(201, "honest", bytes(32), (n1.node,)))
     with pytest.raises(LimitError, match="at most 12"):
         n2.trust.note(Known(202, "over", bytes(32), (n1.node,)))
-    n1.trust.revoke(bad.node)
+    revoke(n1.trust, bad.node)
     tell(n1, n2)
     assert {known.name for known in n2.trust.known} == {"n1", "n2", "honest"}
 
@@ -442,10 +446,10 @@ def test_a_statement_without_room_for_its_signer_is_left(
     """The statements that a node stores are at most those of nodes that it has room to know."""
     _, n2, n3 = make_cluster(tmp_path, "n1 n2 n3")
     monkeypatch.setattr(limits, "NODES_MAX", 1)
-    assert not n2.trust.merge(stated(n3, 1, {7: 0}))
+    assert not merge(n2.trust, stated(n3, 1, {7: 0}))
     assert not n2.revoked
     monkeypatch.setattr(limits, "NODES_MAX", 8)
-    assert n2.trust.merge(stated(n3, 1, {7: 0}))
+    assert merge(n2.trust, stated(n3, 1, {7: 0}))
 
 
 def test_forgetting_makes_room_to_admit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -456,13 +460,44 @@ def test_forgetting_makes_room_to_admit(tmp_path: Path, monkeypatch: pytest.Monk
     admitted = admit_here(n2, tmp_path / "n4", name="n4")
     with pytest.raises(LimitError, match="n2 and the nodes below it"):
         sign_node(n2, "n5", Ed25519PrivateKey.generate().public_key())
-    n2.trust.revoke(admitted.node)
+    revoke(n2.trust, admitted.node)
     sign_node(n2, "n5", Ed25519PrivateKey.generate().public_key())
     assert not refusal(n3, n2)
 
 
 # -- files ------------------------------------------------------------------------------------------
-def test_a_full_disk_changes_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_the_event_loop_goes_on_while_a_list_is_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A statement counts only once it is stored, and other tasks run while a slow disk stores it."""
+    n1, n2, n3 = make_cluster(tmp_path, "n1 n2 n3")
+    meet([n1, n2, n3])
+    write, goes_on = durable_files.write, threading.Event()
+
+    def slow(path: Path, data: bytes) -> None:
+        assert goes_on.wait(60)
+        write(path, data)
+
+    removal, said = await n1.trust.remove(NodeId(7)), await n3.trust.remove(n2.node)
+    monkeypatch.setattr(durable_files, "write", slow)
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(n1.trust.accept, said)
+        nursery.start_soon(n1.trust.remove, NodeId(8))
+        nursery.start_soon(n3.trust.accept, removal)
+        await trio.testing.wait_all_tasks_blocked()
+        assert n1.revoked == {7}
+        assert not refusal(n1, n2)
+        goes_on.set()
+    assert n1.revoked == {7, 8, n2.node}
+    assert n3.revoked == {7, n2.node}
+    for each in (n1, n3):
+        again = load(each.folder.parent)
+        assert again is not None
+        assert again.revoked == each.revoked
+        assert set(again.trust.known) == set(each.trust.known)
+
+
+async def test_a_full_disk_changes_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A statement that cannot be stored is not believed, and what counted before counts on."""
     n1, n2, n3 = make_cluster(tmp_path, "n1 n2 n3")
     meet([n1, n2, n3])
@@ -470,16 +505,16 @@ def test_a_full_disk_changes_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyP
     def full(path: Path, data: bytes) -> None:
         raise OSError(28, f"no space for {len(data)} bytes at {path}")
 
-    said = n3.trust.revoke(n2.node)
+    said = await n3.trust.remove(n2.node)
     monkeypatch.setattr(durable_files, "write", full)
     with pytest.raises(OSError, match="no space"):
-        n1.trust.revoke(n2.node)
+        await n1.trust.remove(n2.node)
     with pytest.raises(OSError, match="no space"):
-        n1.trust.merge(said)
+        await n1.trust.accept(said)
     assert not n1.revoked
     assert not refusal(n1, n2)
     monkeypatch.undo()
-    assert n1.trust.merge(said)
+    assert await n1.trust.accept(said)
 
 
 def test_lists_of_the_first_version_are_read(tmp_path: Path) -> None:

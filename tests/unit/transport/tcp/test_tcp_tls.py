@@ -145,7 +145,7 @@ async def test_only_tls_1_3(tmp_path: Path) -> None:
 async def test_a_revoked_node_is_told_so(tmp_path: Path) -> None:
     """Who was revoked is refused with that reason when it dials, and when it is dialled."""
     n1, n2 = make_cluster(tmp_path)
-    n1.trust.revoke(n2.node)
+    await n1.trust.remove(n2.node)
     refusals = Refusals()
     async with listening(n1, refusals) as (listener, nursery):
         with pytest.raises(NotPermittedError, match="n2 was revoked"):
@@ -159,13 +159,13 @@ async def test_a_revoked_node_is_told_so(tmp_path: Path) -> None:
 async def test_who_was_admitted_by_a_revoked_node_is_refused(tmp_path: Path) -> None:
     """A certificate that a revoked node signed afterwards opens nothing; one that was known before does."""
     n1, n2, n3 = make_cluster(tmp_path, "n1 n2 n3", in_a_row=True)
-    n1.trust.revoke(n2.node)
+    await n1.trust.remove(n2.node)
     async with listening(n1) as (listener, nursery):
         with pytest.raises(NotPermittedError, match="was admitted by n2, which was revoked"):
             await dial(listener.address, n3, nursery)
     other = make_cluster(tmp_path / "again", "n1 n2 n3", in_a_row=True)
     other[0].trust.note(known_of(other[2].cards))
-    other[0].trust.revoke(other[1].node)
+    await other[0].trust.remove(other[1].node)
     async with connected(other[2], other[0]) as (dialled, _):
         assert dialled.peer.name == "n1"
 
@@ -188,7 +188,7 @@ async def test_a_revocation_ends_live_connections(tmp_path: Path) -> None:
                 read[0] = await trio.to_thread.run_sync(in_thread.read, 1)
 
             nursery.start_soon(read_in_thread)
-            n1.trust.merge(_revoked(n1, n2))
+            await n1.trust.accept(await _revoked(n1, n2))
             assert [await end.receive() for end in (ends[0][1], ends[0][0])] == [[], []]
             assert await ends[1][0].receive() == []
             while read == [b"unset"]:
@@ -198,10 +198,10 @@ async def test_a_revocation_ends_live_connections(tmp_path: Path) -> None:
         assert await ends[2][1].receive() == [b"still here"]
 
 
-def _revoked(cluster: Identity, node: Identity) -> bytes:
+async def _revoked(cluster: Identity, node: Identity) -> bytes:
     """What another node of the cluster states when it has removed that node."""
     teller = admit_here(cluster, cluster.folder.parent.parent / "teller", name="teller")
-    return teller.trust.revoke(node.node)
+    return await teller.trust.remove(node.node)
 
 
 async def test_the_node_that_was_meant(tmp_path: Path) -> None:
