@@ -3,6 +3,7 @@
 In the order in which to read it:
 
 - ``descriptors``: tasks, jobs and machines as callers describe them; ``settings``: the scheduler's settings;
+  ``parameters``: how an operator writes them;
 - ``cluster``: the tables of tasks, jobs and resources;
 - ``models``: cost models, which give the arcs of the network their costs;
 - ``policies``: the rules that costs cannot express: constraints, gangs, fair shares, turns, resource fit;

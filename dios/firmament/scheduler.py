@@ -232,6 +232,20 @@ class FlowScheduler:
             self._notify_model("add_machine", partial(model.add_machine, self.state, row))
         self._notify_model("add_tasks", lambda: model.add_tasks(self.state, rows))
 
+    def set_settings(self, settings: SchedulerSettings, now: float) -> None:
+        """Use other settings from the next round on, which is solved from scratch."""
+        self.state.now = now
+        self.settings = settings
+        self._network.settings = settings
+        self._restrictions.settings = settings
+        self._gangs.settings = settings
+        self._rounds.set_settings(settings)
+        if self._fair_queue is not None:
+            self._fair_queue.preemption = settings.preemption
+        self._guard.limit_s = settings.model_time_limit_s
+        self._network.forget_options()
+        self._fresh = set(self.state.tasks.all().tolist())
+
     def round(self, now: float) -> Round:
         """Solve a round, change the state, and return the changes."""
         started = time.perf_counter()

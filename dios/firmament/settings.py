@@ -5,10 +5,12 @@ Cost models check their own parameters. Bounds that an operator cannot change ar
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, replace
 from enum import IntEnum
 
 from dios.firmament.descriptors import BadDescriptorError
+from dios.firmament.parameters import Value, converted, text_of
 from dios.firmament.solvers import algorithms
 
 
@@ -52,6 +54,7 @@ class SchedulerSettings:
     retry_last_s: float = 300.0
     """The longest such delay."""
     fairness: Fairness = Fairness.NONE
+    """The bounds E_j and F_j of the running tasks of each job, from its fair share A_j."""
 
     def __post_init__(self) -> None:
         if self.solver not in algorithms():
@@ -74,3 +77,37 @@ class SchedulerSettings:
             raise BadDescriptorError(
                 f"setting retry_last_s is {self.retry_last_s}; it must be at least retry_first_s"
             )
+
+    def words(self) -> dict[str, str]:
+        """Return all settings as an operator writes them, by name."""
+        return {name: _word(value) for name, value in asdict(self).items()}
+
+
+def changed(settings: SchedulerSettings, words: Mapping[str, str]) -> SchedulerSettings:
+    """Return the settings with some of them replaced by what an operator wrote.
+
+    Raises:
+        BadDescriptorError: an unknown setting (the message lists the known ones), or a value that it cannot
+            have.
+    """
+    known = asdict(settings)
+    values: dict[str, Value] = {}
+    for name, word in words.items():
+        if name not in known:
+            raise BadDescriptorError(f"there is no setting {name!r}; the settings are: {', '.join(known)}")
+        try:
+            values[name] = _fairness(word) if name == "fairness" else converted(word, known[name])
+        except ValueError as error:
+            raise BadDescriptorError(f"setting {name} is {word!r}; {error}") from None
+    return replace(settings, **values)  # type: ignore[arg-type] # each value has the type of its setting
+
+
+def _fairness(word: str) -> Fairness:
+    try:
+        return Fairness[word.upper()]
+    except KeyError:
+        raise ValueError(f"it must be one of {', '.join(_word(one) for one in Fairness)}") from None
+
+
+def _word(value: Value) -> str:
+    return value.name.lower() if isinstance(value, Fairness) else text_of(value)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Annotated, Final
 
@@ -30,7 +31,16 @@ from dios.errors import InvalidError
 
 STATUS: Final = "\b\nFor example:\n  dios sched status\n  dios sched status --json"
 MODELS: Final = "\b\nFor example:\n  dios sched models"
-SET_MODEL: Final = "\b\nFor example:\n  dios sched set-model coco\n  dios sched set-model spread"
+SET_MODEL: Final = (
+    "\b\nFor example:\n  dios sched set-model coco\n  dios sched set-model spread near=8000 load=500"
+)
+SETTINGS: Final = "\b\nFor example:\n  dios sched settings\n  dios sched settings --json"
+SET: Final = (
+    "\b\nFor example:\n  dios sched set preemption=false\n"
+    "  dios sched set solver=cost_scaling migration_hysteresis=500\n"
+    "  dios sched settings               (all of them, with their values)"
+)
+RESET: Final = "\b\nFor example:\n  dios sched reset"
 HISTORY: Final = "\b\nFor example:\n  dios sched history\n  dios sched history --json"
 EXPORT: Final = (
     "\b\nFor example:\n  dios sched export --dimacs network.dimacs   (then: dios solve network.dimacs)\n"
@@ -103,21 +113,80 @@ def models(node: NodeOption = None, *, as_json: JsonOption = False) -> None:
 
 def set_model(
     name: Annotated[str, typer.Argument(metavar="NAME", help="A name that `dios sched models` lists.")],
+    parameters: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="[PARAMETER=VALUE]...", help="Parameters of the model; default: those of the model."
+        ),
+    ] = None,
     node: NodeOption = None,
     *,
     as_json: JsonOption = False,
 ) -> None:
-    """Schedule by another cost model until the coordinator ends.
+    """Schedule the cluster by another cost model from now on.
 
-    To change the model for good, set `cost_model` in the settings of the nodes. Running tasks are judged by
-    the new model too, so they may be moved.
+    The choice outlives coordinators and nodes, until `dios sched reset`. Running tasks are judged by the new
+    model too, so they may be moved.
     """
     with reporting("dios sched set-model", as_json=as_json):
-        found = ask(node, {"ask": "set-model", "model": name})
+        found = ask(node, {"ask": "set-model", "model": name, "parameters": _words(parameters or ())})
         if as_json:
             write_json(found)
         else:
             say(f"the cluster is now scheduled by {found['model']}; before, it was {found['before']}")
+
+
+def settings(node: NodeOption = None, *, as_json: JsonOption = False) -> None:
+    """Show the cost model, its parameters and the scheduler's settings, and where each value comes from."""
+    with reporting("dios sched settings", as_json=as_json):
+        _show_settings(ask(node, {"ask": "settings"}), as_json=as_json)
+
+
+def set_settings(
+    words: Annotated[
+        list[str],
+        typer.Argument(metavar="SETTING=VALUE...", help="Settings that `dios sched settings` lists."),
+    ],
+    node: NodeOption = None,
+    *,
+    as_json: JsonOption = False,
+) -> None:
+    """Change settings of the scheduler from now on: the solver, preemption, migration, bounds, delays.
+
+    The choice outlives coordinators and nodes, until `dios sched reset`. docs/scheduling.md explains each.
+    """
+    with reporting("dios sched set", as_json=as_json):
+        _show_settings(ask(node, {"ask": "set", "settings": _words(words)}), as_json=as_json)
+
+
+def reset(node: NodeOption = None, *, as_json: JsonOption = False) -> None:
+    """Return to the cost model of the nodes' settings, and to the defaults of all others."""
+    with reporting("dios sched reset", as_json=as_json):
+        _show_settings(ask(node, {"ask": "reset"}), as_json=as_json)
+
+
+def _words(given: Iterable[str]) -> dict[str, str]:
+    """Return NAME=VALUE words by name; raise InvalidError for any other word, and for a name given twice."""
+    found: dict[str, str] = {}
+    for word in given:
+        name, equals, value = word.partition("=")
+        if not (name and equals and value):
+            raise InvalidError(f"{word!r} is not written as NAME=VALUE")
+        if name in found:
+            raise InvalidError(f"{name} is given twice")
+        found[name] = value
+    return found
+
+
+def _show_settings(found: dict[str, object], *, as_json: bool) -> None:
+    if as_json:
+        write_json(found)
+        return
+    rows = [
+        tuple(str(row[key]) for key in ("setting", "value", "default", "from"))
+        for row in _rows(found, "settings")
+    ]
+    table(("SETTING", "VALUE", "DEFAULT", "FROM"), rows)
 
 
 def history(node: NodeOption = None, *, as_json: JsonOption = False) -> None:

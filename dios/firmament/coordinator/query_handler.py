@@ -14,6 +14,7 @@ import msgspec
 
 from dios.errors import InvalidError, NotPermittedError
 from dios.firmament.coordinator.admissions import Admissions
+from dios.firmament.coordinator.chosen_policy import ChosenPolicy
 from dios.firmament.coordinator.cluster_queries import Answer, ClusterQueries, NodeHoldings, Question
 from dios.firmament.coordinator.cluster_state import Phase, TrackedCluster, TrackedTask
 from dios.firmament.coordinator.usage_queries import learned
@@ -21,7 +22,7 @@ from dios.firmament.models import catalogue
 from dios.firmament.policies.principal_accounts import PrincipalAccounts
 from dios.firmament.rounds.results import Round
 from dios.firmament.scheduler import FlowScheduler
-from dios.wire.fields import Text
+from dios.wire.fields import Label, Text
 from dios.wire.messages import Asked, Rate
 
 _ROUNDS_SHOWN: Final = 50
@@ -41,6 +42,17 @@ class _QuotaTerms(msgspec.Struct):
     quota: Annotated[dict[Text, _Amount | None], msgspec.Meta(max_length=64)] = {}
 
 
+_Words: TypeAlias = Annotated[dict[Label, Label], msgspec.Meta(max_length=64)]
+
+
+class _PolicyTerms(msgspec.Struct):
+    """The fields of `dios sched set-model` and `dios sched set`."""
+
+    model: Label = ""
+    parameters: _Words = {}
+    settings: _Words = {}
+
+
 class QueryHandler(ClusterQueries):
     """Answers about one flow scheduler, its principals' shares and its jobs over time."""
 
@@ -52,8 +64,10 @@ class QueryHandler(ClusterQueries):
         set_up: str,
         accounts: PrincipalAccounts,
         admissions: Admissions,
+        policy: ChosenPolicy,
     ) -> None:
         super().__init__(cluster, node, set_up)
+        self._policy = policy
         self._scheduler = scheduler
         self._accounts = accounts
         self._admissions = admissions
@@ -65,6 +79,9 @@ class QueryHandler(ClusterQueries):
             **super()._handlers(),
             "models": self._models,
             "set-model": self._set_model,
+            "settings": self._settings,
+            "set": self._set,
+            "reset": self._reset,
             "history": self._history,
             "export": self._export,
             "shares": self._shares,
@@ -98,11 +115,34 @@ class QueryHandler(ClusterQueries):
         return {"ok": True, "models": rows, "current": self._scheduler.model.name}
 
     def _set_model(self, asked: Asked, question: Question) -> Answer:
-        if not asked.ruler:
-            raise NotPermittedError("only the nodes' own user and root may choose the cost model")
+        terms = self._policy_terms(asked, question)
         before = self._scheduler.model.name
-        self._scheduler.set_model(catalogue.make(str(question.get("model"))), self.now)
+        self._policy.set_model(terms.model, terms.parameters, self.now)
         return {"ok": True, "before": before, "model": self._scheduler.model.name}
+
+    def _settings(self, asked: Asked, question: Question) -> Answer:
+        del asked, question
+        return {"ok": True, "settings": self._policy.rows()}
+
+    def _set(self, asked: Asked, question: Question) -> Answer:
+        self._policy.set_settings(self._policy_terms(asked, question).settings, self.now)
+        return {"ok": True, "settings": self._policy.rows()}
+
+    def _reset(self, asked: Asked, question: Question) -> Answer:
+        self._policy_terms(asked, question)
+        self._policy.reset(self.now)
+        return {"ok": True, "settings": self._policy.rows()}
+
+    @staticmethod
+    def _policy_terms(asked: Asked, question: Question) -> _PolicyTerms:
+        if not asked.ruler:
+            raise NotPermittedError(
+                "only the nodes' own user and root may choose how the cluster is scheduled"
+            )
+        try:
+            return msgspec.convert(question, type=_PolicyTerms)
+        except msgspec.ValidationError as error:
+            raise InvalidError(f"invalid model or settings: {error}") from None
 
     def _history(self, asked: Asked, question: Question) -> Answer:
         del question

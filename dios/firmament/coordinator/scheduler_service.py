@@ -13,6 +13,7 @@ from msgspec.structs import replace
 from dios.errors import DiosError, InvalidError
 from dios.firmament.coordinator.admissions import Admissions
 from dios.firmament.coordinator.assignment import Assignment
+from dios.firmament.coordinator.chosen_policy import ChosenPolicy
 from dios.firmament.coordinator.cluster_service import ClusterService, NodeActions
 from dios.firmament.coordinator.cluster_state import TrackedCluster
 from dios.firmament.coordinator.job_traffic import JobTraffic
@@ -71,6 +72,7 @@ class SchedulerService(ClusterService):
         super().__init__(TrackedCluster(self._scheduler), node, knowledge)
         if problem:
             self.note(problem)
+        self._policy = ChosenPolicy(self._scheduler, model.name, wall)
         self._rates = RateControl()
         self._traffic = JobTraffic(knowledge, wall)
         self._jobs = AdmittedJobs(self._scheduler, wall=wall)
@@ -79,7 +81,7 @@ class SchedulerService(ClusterService):
             self.cluster, self._scheduler.state, self._jobs, self._accounts, self._rates, set_up
         )
         self._queries = QueryHandler(
-            self.cluster, self._scheduler, node, set_up, self._accounts, self._admissions
+            self.cluster, self._scheduler, node, set_up, self._accounts, self._admissions, self._policy
         )
         self._leaving: dict[int, str] = {}
         """The tasks that have to stop, and the nodes where they run."""
@@ -186,13 +188,13 @@ class SchedulerService(ClusterService):
     # Shares -------------------------------------------------------------------------------------------
 
     def has_unstored_changes(self) -> bool:
-        """Return True if a weight or quota was set, or a job came or went, and that is not stored yet."""
-        return self._accounts.changed or self._jobs.changed
+        """Return True if a weight, a quota, the policy or an admitted job changed and is not stored yet."""
+        return self._accounts.changed or self._jobs.changed or self._policy.changed
 
     def storing_failed(self, reason: str, now: float) -> bytes:
         """Return the answer to a question whose changes could not be stored.
 
-        An admitted job is released again. A weight or quota holds, and storing it is tried again.
+        An admitted job is released again. Everything else holds, and storing it is tried again.
         """
         error = f"the change is in force, but it could not be stored and may be lost: {reason}"
         if self._admissions.drop_unstored(now):
@@ -207,11 +209,12 @@ class SchedulerService(ClusterService):
         if not (self.has_unstored_changes() or self._was_used or used):
             return None
         self._was_used = used
-        return encode(replace(self._accounts.to_stored(state), jobs=self._jobs.to_stored()))
+        accounts = self._accounts.to_stored(state)
+        return encode(replace(accounts, jobs=self._jobs.to_stored(), policy=self._policy.stored))
 
     def mark_stored(self) -> None:
-        """Record that weights, quotas and admitted jobs are stored."""
-        self._accounts.changed = False
+        """Record that weights, quotas, admitted jobs and the policy are stored."""
+        self._accounts.changed = self._policy.changed = False
         self._admissions.mark_stored()
 
     def learn(self, shares: bytes, now: float, *, commitments: bool) -> None:
@@ -223,6 +226,7 @@ class SchedulerService(ClusterService):
             self._accounts.take_over(state, stored, commitments=commitments)
             if commitments:
                 self._jobs.take_over(stored.jobs, now)
+            self._policy.take_over(stored.policy, now)
         except InvalidError as error:
             self.note(str(error))
 

@@ -21,7 +21,19 @@ from dios.firmament.policies.stored_shares import decode
 from dios.wire.messages import Asked
 
 _RULE: Final = "each run goes to the least loaded node that satisfies its needs"
-_LATER: Final = ("models", "set-model", "history", "export", "shares", "quota", "pack", "learn")
+_LATER: Final = (
+    "models",
+    "set-model",
+    "settings",
+    "set",
+    "reset",
+    "history",
+    "export",
+    "shares",
+    "quota",
+    "pack",
+    "learn",
+)
 """Questions that only the flow scheduler answers."""
 
 

@@ -14,8 +14,7 @@ from typing import cast
 from dios.firmament.models.base import BaseModel
 from dios.firmament.models.cost_terms import BadModelError
 from dios.firmament.models.protocol import CostModel
-
-Value = int | float | str | bool
+from dios.firmament.parameters import Value, converted
 
 _PLACES = {
     "spread": "spread:SpreadModel",
@@ -102,12 +101,7 @@ def _parameters(model: type[BaseModel]) -> list[inspect.Parameter]:
 
 
 def _converted(model: str, name: str, value: Value, default: Value) -> Value:
-    """Return the value in the type of the parameter's default."""
-    wanted = type(default)
     try:
-        if wanted is bool:
-            return {"true": True, "false": False, "1": True, "0": False}[str(value).lower()]
-        return int(str(value)) if wanted is int else wanted(value)
-    except (ValueError, KeyError):
-        kind = {"int": "a whole number", "float": "a number", "bool": "true or false"}[wanted.__name__]
-        raise BadModelError(f"model {model}: {name} is {value!r}; it must be {kind}") from None
+        return converted(value, default)
+    except ValueError as error:
+        raise BadModelError(f"model {model}: {name} is {value!r}; {error}") from None

@@ -90,7 +90,7 @@ class FlowNetwork:
 
     def __init__(self, state: ClusterState, settings: SchedulerSettings) -> None:
         self._state = state
-        self._settings = settings
+        self.settings = settings
         self.vertices = Vertices()
         self.pool = OptionPool()
         self.warm: WarmNetwork | None = None
@@ -103,7 +103,7 @@ class FlowNetwork:
 
     def forget_warm(self, *, for_good: bool = False) -> None:
         """Solve the next round from scratch; with ``for_good``, all rounds under this model."""
-        keeps = self._settings.solver == "auto" and not for_good
+        keeps = self.settings.solver == "auto" and not for_good
         self.warm = WarmNetwork() if keeps else None
 
     def forget_task(self, row: int) -> None:
@@ -242,7 +242,7 @@ class FlowNetwork:
         return options if fits.all() else Options(*(column[fits] for column in options))
 
     def _rules(self, answers: ModelAnswers, plan: RoundPlan) -> RowRules:
-        state, settings, vertices = self._state, self._settings, self.vertices
+        state, settings, vertices = self._state, self.settings, self.vertices
         tasks = plan.tasks
         running = state.tasks.status[tasks] == RUNNING
         leaf = np.full(len(tasks), ABSENT, np.int64)

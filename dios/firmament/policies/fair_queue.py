@@ -55,7 +55,7 @@ class TaskFairQueue:
 
     def __init__(self, ledger: PrincipalAccounts, *, preemption: bool) -> None:
         self.ledger: Final = ledger
-        self._preemption = preemption
+        self.preemption = preemption
         self._in_before: dict[int, float] = {}
         """The tasks that were admitted last, by identifier, and since when."""
         self._first = -1
@@ -193,7 +193,7 @@ class TaskFairQueue:
         table = state.tasks
         old = [task for task, since in self._in_before.items() if state.now - since >= FAIR_QUEUE_TIMEOUT_S]
         before = np.isin(table.id[waiting], old)
-        if self._preemption:
+        if self.preemption:
             before |= _replaces(state, waiting)
         exempt, passed = np.zeros((2, len(demand)), np.bool_)
         np.logical_or.at(exempt, entry, before)

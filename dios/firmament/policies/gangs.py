@@ -51,7 +51,7 @@ class GangTable:
     """Gangs that found no room, and the pause of each."""
 
     def __init__(self, settings: SchedulerSettings) -> None:
-        self._settings = settings
+        self.settings = settings
         self._pauses: dict[int, _Pause] = {}
 
     def choose(self, state: ClusterState, now: float) -> GangChoice:
@@ -76,8 +76,8 @@ class GangTable:
     def failed(self, job: int, now: float) -> None:
         """Record that no room was found; each pause is twice as long as the one before."""
         last = self._pauses.get(job)
-        length = self._settings.retry_first_s if last is None else 2 * last.length
-        length = min(length, self._settings.retry_last_s)
+        length = self.settings.retry_first_s if last is None else 2 * last.length
+        length = min(length, self.settings.retry_last_s)
         self._pauses[job] = _Pause(length, now + length)
 
     def paused_until(self, job: int) -> float:
@@ -98,7 +98,7 @@ class GangTable:
         machines = np.unique(state.resources.machine[state.resources.leaves()])
         usable = machines[state.resources.usable[machines]]
         slots = int(state.resources.slots[usable].sum())
-        if self._settings.gang_preempts:
+        if self.settings.gang_preempts:
             return slots
         return slots - int(state.resources.running[usable].sum())
 

@@ -62,7 +62,7 @@ class Restrictions:
     """Filters by number, and the tasks for which they hold."""
 
     def __init__(self, settings: SchedulerSettings) -> None:
-        self._settings = settings
+        self.settings = settings
         self.labels = LabelIndex()
         self._static: list[_FilterRules] = [_FilterRules()]
         """Constraints and pins of tasks, by number; 0 for none."""
@@ -115,8 +115,8 @@ class Restrictions:
         """Let a task avoid a machine (its identifier) that refused it; the time doubles with each refusal."""
         known = self._special.setdefault(row, _TaskRestrictions()).refusals
         last = known.get(machine)
-        length = self._settings.retry_first_s if last is None else 2 * last.length
-        length = min(length, self._settings.retry_last_s)
+        length = self.settings.retry_first_s if last is None else 2 * last.length
+        length = min(length, self.settings.retry_last_s)
         known[machine] = _Refusal(length, now + length)
 
     def misfits(self, rows: Ints) -> None:
@@ -223,7 +223,7 @@ class Restrictions:
             if constraint.hard:
                 allowed &= fits
             else:
-                penalty += np.where(fits, 0, self._settings.soft_penalty)
+                penalty += np.where(fits, 0, self.settings.soft_penalty)
         if rules.pinned is not None:
             only = state.machine_row(rules.pinned)
             allowed &= np.arange(size) == only
@@ -234,7 +234,7 @@ class Restrictions:
         limit: Ints | None = None
         if rules.demand:
             demand = np.array(rules.demand)
-            limit = fitting_tasks(state, demand, rules.priority, preemption=self._settings.preemption)
+            limit = fitting_tasks(state, demand, rules.priority, preemption=self.settings.preemption)
             allowed &= limit > 0
         if rules.job != ABSENT:
             allowed &= allowed_by_affinity(state, rules.job, allowed)

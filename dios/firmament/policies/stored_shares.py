@@ -1,4 +1,6 @@
-"""The stored form of weights, quotas, commitments and admitted jobs, which coordinators hand to each other.
+"""The stored form of weights, quotas, commitments, admitted jobs and the chosen policy.
+
+Coordinators hand it to each other.
 
 This module needs no NumPy. The live form of the same facts is in ``policies.principal_accounts`` and
 ``policies.packing``.
@@ -10,6 +12,7 @@ import math
 from typing import Annotated, Final, TypeAlias
 
 import msgspec
+from msgspec.structs import replace
 
 from dios.errors import InvalidError
 from dios.firmament.descriptors import Resources
@@ -52,12 +55,26 @@ class StoredJob(msgspec.Struct, frozen=True, array_like=True):
     """Members and nodes."""
 
 
+class StoredPolicy(msgspec.Struct, frozen=True, array_like=True):
+    """The cost model and the settings that were chosen while the cluster ran, as words.
+
+    An empty ``model`` and no settings mean those of the nodes' settings.
+    """
+
+    model: Label
+    parameters: Annotated[tuple[tuple[Label, Label], ...], _FIELDS]
+    settings: Annotated[tuple[tuple[Label, Label], ...], _FIELDS]
+    set_at: _Amount
+    """In seconds since 1970; the later choice is the valid one."""
+
+
 class StoredShares(msgspec.Struct, frozen=True, array_like=True):
     """All accounts and admitted jobs; ``at`` is the time of the snapshot in seconds since 1970."""
 
     at: _Amount
     accounts: Annotated[tuple[StoredAccount, ...], msgspec.Meta(max_length=SHARES_PRINCIPALS_MAX)] = ()
     jobs: Annotated[tuple[StoredJob, ...], msgspec.Meta(max_length=PACKED_JOBS_MAX)] = ()
+    policy: StoredPolicy | None = None
 
 
 def encode(shares: StoredShares) -> bytes:
@@ -66,7 +83,7 @@ def encode(shares: StoredShares) -> bytes:
         data = msgspec.msgpack.encode(shares)
         if len(data) <= SHARES_BYTES_MAX:
             return data
-        shares = StoredShares(shares.at, shares.accounts[: len(shares.accounts) // 2], shares.jobs)
+        shares = replace(shares, accounts=shares.accounts[: len(shares.accounts) // 2])
 
 
 def decode(data: bytes) -> StoredShares:
@@ -80,6 +97,8 @@ def decode(data: bytes) -> StoredShares:
     except (msgspec.MsgspecError, RecursionError, UnicodeDecodeError) as error:
         raise InvalidError(f"stored shares are invalid: {error}") from None
     numbers = [shares.at]
+    if shares.policy is not None:
+        numbers.append(shares.policy.set_at)
     for row in shares.accounts:
         if len(row.quota) != len(RESOURCES) or len(row.commitments) != len(RESOURCES) or row.weight <= 0:
             raise InvalidError(f"stored shares are invalid: the account of {row.principal}")

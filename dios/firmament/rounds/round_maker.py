@@ -62,7 +62,7 @@ class RoundMaker:
         fair_queue: TaskFairQueue | None,
     ) -> None:
         self._state = state
-        self._settings = settings
+        self.settings = settings
         self._network = network
         self._restrictions = restrictions
         self._gangs = gangs
@@ -72,6 +72,11 @@ class RoundMaker:
         """True if E_j of some job was missed in the last round, so that the next one need not ask for it."""
         self.left_over: Ints = np.zeros(0, np.int64)
         """Rows of the tasks that took part in the last round and found no place."""
+
+    def set_settings(self, settings: SchedulerSettings) -> None:
+        """Use other settings from the next round on."""
+        self.settings = settings
+        self._chain = SolverChain(settings.solver, settings.certify_every)
 
     def try_round(self, model: CostModel, guard: ModelGuard, fresh: set[int]) -> TrialRound:
         """Return the result of a trial round; the schedule stays. ModelError and NoSolverError pass."""
@@ -144,7 +149,7 @@ class RoundMaker:
             keep = ~np.isin(tasks, self._restrictions.crowded_out)
             tasks, filter_of = tasks[keep], filter_of[keep]
         running = table.status[tasks] == RUNNING
-        fixed = running & ~(table.restartable[tasks] & self._settings.preemption)
+        fixed = running & ~(table.restartable[tasks] & self.settings.preemption)
         weak = np.flatnonzero(running & ~fixed)
         if self._fair_queue is not None and len(weak):
             fixed[weak] = self._fair_queue.protected(state, tasks[weak])
@@ -159,9 +164,9 @@ class RoundMaker:
         stuck = np.bincount(state.tasks.job[tasks[fixed]], minlength=size)
         most = np.minimum(jobs.maximum, there)
         least = np.where(jobs.alive, jobs.minimum, 0)
-        if self._settings.fairness != Fairness.NONE:
+        if self.settings.fairness != Fairness.NONE:
             most = np.minimum(most, fair_shares(state, tasks, most))
-            if self._settings.fairness == Fairness.STRICT:
+            if self.settings.fairness == Fairness.STRICT:
                 least = np.where(jobs.alive, most, 0)
         for rows in (choice.complete, choice.tried):
             most[rows] = np.maximum(most[rows], np.minimum(needed(state, rows), there[rows]))
@@ -268,9 +273,9 @@ class RoundMaker:
             solved.target,
             state.tasks.leaf[tasks],
         )
-        held = hold_back(state, tasks, leaf, check_fit=self._settings.fit)
+        held = hold_back(state, tasks, leaf, check_fit=self.settings.fit)
         if held.any():
-            if self._settings.fit and self._settings.preemption:
+            if self.settings.fit and self.settings.preemption:
                 make_room(state, tasks, leaf, held, plan.fixed)
             spare(state, tasks, leaf, held, plan.bounds.most)
         short = self._short_gangs(plan, leaf, held, record=record)

@@ -13,7 +13,7 @@ from typing import Final
 from dios import limits
 from dios.errors import InvalidError
 from dios.firmament.knowledge.knowledge_base import KnowledgeBase
-from dios.firmament.models.catalogue import Value
+from dios.firmament.parameters import Value
 from dios.firmament.settings import SchedulerSettings
 from dios.firmament.simulate.events import SimulatedWorkload
 from dios.firmament.simulate.machines import MODEL_CLUSTER, SRG_CLUSTER, thesis_machines

@@ -8,7 +8,7 @@ from typing import Final
 from dios.errors import InvalidError
 from dios.firmament.knowledge.knowledge_base import KnowledgeBase
 from dios.firmament.models import catalogue
-from dios.firmament.models.catalogue import Value
+from dios.firmament.parameters import Value
 from dios.firmament.scheduler import FlowScheduler
 from dios.firmament.settings import SchedulerSettings
 from dios.firmament.simulate.queues import QueueScheduler

@@ -15,7 +15,7 @@ import numpy as np
 
 from dios.firmament.cluster.columns import Floats
 from dios.firmament.knowledge.knowledge_base import KnowledgeBase
-from dios.firmament.models.catalogue import Value
+from dios.firmament.parameters import Value
 from dios.firmament.settings import SchedulerSettings
 from dios.firmament.simulate.machines import MODEL_CLUSTER, SRG_CLUSTER, thesis_machines
 from dios.firmament.simulate.mix import MEM_FIT, TABLE_8_2, MixWorkload

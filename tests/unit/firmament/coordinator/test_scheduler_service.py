@@ -14,6 +14,7 @@ from dios.firmament.coordinator.scheduler_service import SchedulerService
 from dios.firmament.coordinator.start_options import StartOptions
 from dios.firmament.knowledge.knowledge_base import KnowledgeBase
 from dios.firmament.policies.principal_accounts import FairnessRule
+from dios.firmament.policies.stored_shares import StoredPolicy, StoredShares, encode
 from dios.node.settings import FairnessPolicy, SchedulingMode
 from dios.wire.messages import Asked, Occupant, Placed, QueueRows, Submission, Work
 from dios.wire.types import TaskState
@@ -125,6 +126,8 @@ def test_people_see_their_own_tasks(office: SchedulerService) -> None:
         {"ask": "explain", "task": "job1"},
         {"ask": "export"},
         {"ask": "set-model", "model": "coco"},
+        {"ask": "set", "settings": {"preemption": "false"}},
+        {"ask": "reset"},
     ):
         refused = ask(office, question, ruler=False, principal="uid:8")
         assert not refused["ok"]
@@ -279,3 +282,81 @@ def test_settings_have_the_coordinators_words() -> None:
     """What the settings of a node allow for set-up and fairness is what a coordinator knows."""
     assert [one.value for one in SchedulingMode] == [one.value for one in SetUp]
     assert {one.value for one in FairnessPolicy} == {one.value for one in FairnessRule}
+
+
+def setting(office: SchedulerService, name: str) -> tuple[object, object]:
+    """The value of a setting, and where it comes from."""
+    (row,) = [row for row in ask(office, {"ask": "settings"})["settings"] if row["setting"] == name]  # type: ignore[attr-defined] # rows
+    return row["value"], row["from"]
+
+
+def test_settings_apply_from_the_next_round_on(office: SchedulerService) -> None:
+    """Without preemption a task of higher priority waits; with it again the other one has to stop."""
+    low = submission(1, Work(cpus_milli=2000, restartable=True))
+    office.read("n1", board(1, tasks=(occupant(low),)), 0.0)
+    office.read("n2", board(2, tasks=(occupant(submission(2, Work(cpus_milli=2000))),)), 0.0)
+    assert ask(office, {"ask": "set", "settings": {"preemption": "false"}})["ok"]
+    assert setting(office, "preemption") == ("false", "chosen")
+    high = submission(3, Work(cpus_milli=2000, priority=5))
+    office.read("n1", board(1, (high,), (occupant(low),)), 1.0)
+    assert office.round(1.0) == []
+    assert ask(office, {"ask": "reset"})["ok"]
+    (order,) = office.round(2.0)
+    assert order.preempted == [1]
+
+
+@pytest.mark.parametrize(
+    "question",
+    [
+        {"ask": "set", "settings": {"preemption": "perhaps"}},
+        {"ask": "set", "settings": {"preemption": "false", "nosuch": "1"}},
+        {"ask": "set", "settings": {"fairness": "sdrf"}},
+        {"ask": "set", "settings": {"solver": "nosuch"}},
+        {"ask": "set", "settings": {"soft_penalty": "-1"}},
+        {"ask": "set", "settings": ["preemption"]},
+        {"ask": "set-model", "model": "nosuch"},
+        {"ask": "set-model", "model": "coco", "parameters": {"nosuch": "1"}},
+        {"ask": "set-model", "model": "spread", "parameters": {"near": "far"}},
+    ],
+)
+def test_a_wrong_choice_changes_nothing(office: SchedulerService, question: dict[str, object]) -> None:
+    """It is refused as a whole, and nothing is to be stored."""
+    before = ask(office, {"ask": "settings"})
+    refused = ask(office, question)
+    assert not refused["ok"]
+    assert refused["error"]
+    assert ask(office, {"ask": "settings"}) == before
+    assert not office.has_unstored_changes()
+
+
+def test_a_choice_outlives_its_coordinator(office: SchedulerService) -> None:
+    """Another coordinator takes the stored model, its parameters and the settings over, but no older ones."""
+    office.read("n1", board(1, (submission(1, Work()),)), 0.0)
+    assert ask(office, {"ask": "set-model", "model": "quincy", "parameters": {"psi": "500"}})["ok"]
+    assert ask(office, {"ask": "set", "settings": {"solver": "relaxation", "fairness": "bounded"}})["ok"]
+    stored = office.shares_to_store(1.0)
+    assert stored is not None
+    office.mark_stored()
+    assert not office.has_unstored_changes()
+    other = SchedulerService(StartOptions(SetUp.CENTRALISED, "coco"), "n2", KnowledgeBase("n2", 1), WALL + 9)
+    other.learn(stored, 0.0, commitments=False)
+    assert setting(other, "model") == ("quincy", "chosen")
+    assert setting(other, "quincy.psi") == ("500", "chosen")
+    assert setting(other, "solver") == ("relaxation", "chosen")
+    assert setting(other, "fairness") == ("bounded", "chosen")
+    assert setting(other, "fit") == ("true", "default")
+    assert ask(other, {"ask": "reset"})["ok"]
+    other.learn(stored, 1.0, commitments=True)
+    assert setting(other, "model") == ("coco", "settings of the node")
+    reset = other.shares_to_store(2.0)
+    assert reset is not None
+    office.learn(reset, 3.0, commitments=False)
+    assert setting(office, "model") == ("spread", "settings of the node")
+
+
+def test_a_stored_choice_that_cannot_be_used_is_told_of(office: SchedulerService) -> None:
+    """A policy of another version is reported, and the scheduler keeps its own."""
+    strange = StoredPolicy("nosuch", (), (), WALL + 1)
+    office.learn(encode(StoredShares(1.0, policy=strange)), 1.0, commitments=False)
+    assert "nosuch" in str(ask(office, {"ask": "status"})["problems"])
+    assert setting(office, "model") == ("spread", "settings of the node")
