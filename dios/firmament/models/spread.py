@@ -48,6 +48,8 @@ _LEVELS_MAX: Final = 64
 """The most tasks that come to one machine in a round."""
 _STEP: Final = 4 * 10**6
 """The difference of two priorities; more than load, nearness and waiting together."""
+_SMALL_INPUT: Final = 0.25
+"""The worth of all of a small input, as a part of ``near``."""
 _TERM_MAX: Final = _STEP // 8
 """The largest cost of load, or of being far from the input."""
 PRIORITY_MAX: Final = 500
@@ -60,7 +62,8 @@ class SpreadModel(BaseModel):
     Args:
         load: the cost of one task more on a machine of one processor.
         near: the worth of having all of a task's input, if that is large.
-        half_bytes: the bytes of input that are worth half of ``near``; smaller ones are worth less.
+        half_bytes: the bytes of input that are worth half of ``near``. Fewer are worth less, but at least a
+            quarter, and more are worth more.
         per_second: the cost of each second of waiting, up to a quarter of a priority.
 
     Raises:
@@ -171,7 +174,9 @@ class SpreadModel(BaseModel):
 
     def _far(self, absent: Ints, total: Ints) -> Ints:
         """Return the cost of input that is elsewhere, shape (n,), from its bytes and those of all input."""
-        return whole(self.near * (absent / np.maximum(total.astype(float) + self.half_bytes, 1)))
+        size = np.maximum(total.astype(float), 1)
+        worth = np.maximum(_SMALL_INPUT, size / (size + self.half_bytes))
+        return whole(self.near * worth * absent / size)
 
     def _steps(self, state: ClusterState, tasks: Ints) -> Ints:
         return _STEP * (1 + np.clip(state.tasks.priority[tasks], 0, PRIORITY_MAX))

@@ -208,6 +208,32 @@ def test_models_are_chosen_by_name(site: Site) -> None:
         site.person.types("dios sched set-model spread")
 
 
+def test_a_choice_of_the_policy_outlives_coordinators(site: Site) -> None:
+    """The model's parameters and the settings hold when the coordinator is killed, until they are reset."""
+    assert "true or false" in site.person.types("dios sched set fit=perhaps", status=1).stderr
+    try:
+        site.person.types("dios sched set-model spread near=8000")
+        site.person.types("dios sched set migration=false solver=successive_shortest")
+        leader = str(site.ask("dios sched status")["coordinator"])
+        (process,) = [int(str(row["pid"])) for row in site.tasks("coordinator") if row["node"] == leader]
+        os.kill(process, signal.SIGKILL)
+        wait_until(site.is_whole, "somebody attends to all", 120)
+        rows = site.ask("dios sched settings")["settings"]
+        chosen = {row["setting"]: row["value"] for row in rows if row["from"] == "chosen"}  # type: ignore[attr-defined] # rows
+        assert chosen == {
+            "model": "spread",
+            "spread.near": "8000",
+            "migration": "false",
+            "solver": "successive_shortest",
+        }
+        assert json.loads(site.person.types("dios run short.py --json").stdout)["exit_status"] == 0
+        last = site.ask("dios sched history")["rounds"][-1]  # type: ignore[index] # rows
+        assert last["algorithm"] == "successive_shortest"
+    finally:
+        reset = site.ask("dios sched reset")["settings"]
+    assert {row["from"] for row in reset} == {"settings of the node", "default"}  # type: ignore[attr-defined] # rows
+
+
 def test_the_network_can_be_solved_elsewhere(site: Site, tmp_path: Path) -> None:
     """The exported network is DIMACS, and `dios solve` finds it feasible."""
     file = tmp_path / "network.dimacs"

@@ -113,11 +113,13 @@ def test_half_of_the_input_is_worth_half_of_near() -> None:
         assert rounds.rounds(made, 1.0)[10] == place, f"{more} more"
 
 
-@pytest.mark.parametrize(("size", "place"), [(1, 0), (5, 1)])
-def test_little_input_is_worth_little(size: int, place: int) -> None:
-    """Of four tasks' load, the first megabyte is worth one fifth and the first five more than a half."""
+@pytest.mark.parametrize(
+    ("size", "more", "place"), [(0.001, 0, 1), (1, 2, 0), (3, 2, 0), (5, 2, 1), (5, 3, 0), (64, 3, 1)]
+)
+def test_little_input_is_worth_less(size: float, more: int, place: int) -> None:
+    """All is worth four tasks' load: of a kilobyte one, of 3 MB less than two, of 64 MB more than three."""
     made = cluster(8, 8, near=500, load=1000, half_bytes=4_000_000)
-    rounds.submit(made, *(task(number, only=1) for number in range(2)))
+    rounds.submit(made, task(9, only=0), *(task(number, only=1) for number in range(more + 1)))
     rounds.rounds(made, 0.0)
     rounds.submit(made, TaskDescriptor(10, Resources(1), blocks=(block(size / 1000, 1),)), job=2)
     assert rounds.rounds(made, 1.0)[10] == place
