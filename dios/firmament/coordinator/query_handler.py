@@ -14,9 +14,9 @@ import msgspec
 
 from dios.errors import InvalidError, NotPermittedError
 from dios.firmament.coordinator.admissions import Admissions
-from dios.firmament.coordinator.chosen_policy import ChosenPolicy
 from dios.firmament.coordinator.cluster_queries import Answer, ClusterQueries, NodeHoldings, Question
 from dios.firmament.coordinator.cluster_state import Phase, TrackedCluster, TrackedTask
+from dios.firmament.coordinator.live_settings import LiveSettings
 from dios.firmament.coordinator.usage_queries import learned
 from dios.firmament.models import catalogue
 from dios.firmament.policies.principal_accounts import PrincipalAccounts
@@ -64,7 +64,7 @@ class QueryHandler(ClusterQueries):
         set_up: str,
         accounts: PrincipalAccounts,
         admissions: Admissions,
-        policy: ChosenPolicy,
+        policy: LiveSettings,
     ) -> None:
         super().__init__(cluster, node, set_up)
         self._policy = policy

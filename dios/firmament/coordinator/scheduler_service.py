@@ -13,10 +13,10 @@ from msgspec.structs import replace
 from dios.errors import DiosError, InvalidError
 from dios.firmament.coordinator.admissions import Admissions
 from dios.firmament.coordinator.assignment import Assignment
-from dios.firmament.coordinator.chosen_policy import ChosenPolicy
 from dios.firmament.coordinator.cluster_service import ClusterService, NodeActions
 from dios.firmament.coordinator.cluster_state import TrackedCluster
 from dios.firmament.coordinator.job_traffic import JobTraffic
+from dios.firmament.coordinator.live_settings import LiveSettings
 from dios.firmament.coordinator.query_handler import QueryHandler
 from dios.firmament.coordinator.rate_control import RateControl
 from dios.firmament.coordinator.start_options import StartOptions
@@ -72,7 +72,7 @@ class SchedulerService(ClusterService):
         super().__init__(TrackedCluster(self._scheduler), node, knowledge)
         if problem:
             self.note(problem)
-        self._policy = ChosenPolicy(self._scheduler, model.name, wall)
+        self._policy = LiveSettings(self._scheduler, model.name, wall)
         self._rates = RateControl()
         self._traffic = JobTraffic(knowledge, wall)
         self._jobs = AdmittedJobs(self._scheduler, wall=wall)

@@ -19,7 +19,7 @@ from dios.firmament.settings import SchedulerSettings
 _NO_CHOICE = StoredPolicy("", (), (), 0.0)
 
 
-class ChosenPolicy:
+class LiveSettings:
     """The choices of operators, applied to one scheduler; ``default_model`` is that of the node's settings.
 
     ``wall`` is the time in seconds since 1970 at which the scheduler's clock was 0.
