@@ -205,7 +205,7 @@ LOCAL_PORT_FIRST: Final = 20_000
 LOCAL_PORT_LAST: Final = 31_999
 
 # -- membership of a cluster ----------------------------------------------------------------------
-NODES_MAX: Final = 256
+NODES_MAX: Final = 4_096
 NODES_FORGOTTEN_MAX: Final = 4_096
 NODE_ADDRESS_CHARS_MAX: Final = 264
 FINGERPRINT_CHARS_MAX: Final = 64
@@ -213,6 +213,14 @@ EPOCH_MAX: Final = 2**26  # starts of one node
 COUNTER_MAX: Final = 2**62  # of a number that only counts up
 GOSSIP_UPDATES_MAX: Final = 16
 GOSSIP_RETRANSMIT_FACTOR: Final = 3
+GOSSIP_RETRANSMIT_MAX: Final = 18  # sends of one piece of news by one node
+GOSSIP_LOADS_PER_MESSAGE: Final = 4  # rows of nodes of which only the load changed
+GOSSIP_PARTNERS: Final = 8  # in a larger cluster only these and the successor are probed
+GOSSIP_DIGESTS: Final = 32  # parts of a table that two nodes compare
+GOSSIP_TABLE_ROWS_MAX: Final = 128  # of one message
+GOSSIP_TABLES_PER_ANSWER: Final = 2
+GOSSIP_WITNESSES: Final = 16  # nodes that ping a suspect, on average
+GOSSIP_URGENT_PER_PERIOD: Final = 24  # messages with urgent news; what is left over travels with pings
 GOSSIP_PERIOD_MS: Final = 500
 GOSSIP_PINGS_PER_PERIOD: Final = 1
 GOSSIP_ACK_TIMEOUT_MS: Final = 400
@@ -224,6 +232,7 @@ GOSSIP_STALL_MS: Final = 500
 GOSSIP_DEAD_PERIOD_MS: Final = 2_000
 GOSSIP_RECENT_ANSWER_MS: Final = 2_000
 GOSSIP_TABLE_PERIOD_MS: Final = 15_000
+GOSSIP_REPAIR_PERIOD_MS: Final = 1_000  # while tables differ
 GOSSIP_VERSION_JUMP_MAX: Final = 2**32
 ANNOUNCE_PORT: Final = 7_399
 ANNOUNCE_PERIOD_MS: Final = 5_000
@@ -237,15 +246,15 @@ CHAIN_CERTIFICATES_MAX: Final = 12
 CERTIFICATE_BYTES_MAX: Final = 4 * KIB
 NODES_RESERVED: Final = 64  # of the known nodes, for those that were not admitted by one and the same member
 NODES_REMOVED_BY_MEMBER_MAX: Final = 512
-STATEMENT_BYTES_MAX: Final = 96 * KIB
+STATEMENT_BYTES_MAX: Final = 256 * KIB
 STATEMENTS_BURST: Final = 512  # changed statements of one signer that are read at once, and then each second
 STATEMENTS_PER_S: Final = 2
-TRUST_BYTES_MAX: Final = 256 * KIB  # of the statements that a joining node gets with its certificate
+TRUST_BYTES_MAX: Final = 512 * KIB  # of the statements that a joining node gets with its certificate
 TOKENS_MAX: Final = 256
 TOKEN_USES_MAX: Final = NODES_MAX
 TOKEN_VALID_S_MAX: Final = 366 * 24 * 3600
 TOKEN_TEXT_CHARS_MAX: Final = 4 * KIB
-JOIN_FRAME_BYTES_MAX: Final = 512 * KIB
+JOIN_FRAME_BYTES_MAX: Final = 2 * MIB
 JOIN_MS_MAX: Final = 15_000
 PEER_CONNECT_MS_MAX: Final = 5_000
 HANDSHAKE_MS_MAX: Final = 5_000
@@ -270,6 +279,8 @@ STREAM_PIECE_BYTES: Final = 256 * KIB
 DCP_TRANSFERS_QUEUED_MAX: Final = 8_192
 DCP_SMALL_FRAME_BYTES_MAX: Final = 4 * KIB
 DCP_QUEUE_HIGH_WATER_BYTES: Final = 2 * MIB  # above it only small frames are queued
+PEER_IDLE_MS: Final = 30_000  # a connection on which nothing was sent for this time ends
+PEER_WAITING_GOSSIP_MAX: Final = 16  # messages of gossip that wait for a connection
 PEER_RETRY_MS_MIN: Final = 20
 PEER_RETRY_MS_MAX: Final = 1_000
 PEER_PROBE_MS_MAX: Final = 100
@@ -581,7 +592,7 @@ assert FAILED_PROGRAMS_KEPT <= RECIPES_KEPT <= ENDED_TASKS_KEPT, "recipes are ke
 assert CONNECTIONS_PER_OTHER_USER_MAX < CONNECTIONS_MAX, "the node's own user can connect"  # noqa: S101
 assert max(JOB_INPUTS_MAX, JOB_REDUCERS_MAX) < ARGUMENTS_MAX, "the inputs of a mapper fit one call"  # noqa: S101
 assert GOSSIP_BROKEN_SUSPICION_MS < GOSSIP_SUSPICION_MS, "a broken connection is the stronger hint"  # noqa: S101
-assert GOSSIP_PERIOD_MS + 2 * GOSSIP_ACK_TIMEOUT_MS + GOSSIP_SUSPICION_MS < 3_000, (  # noqa: S101
+assert 2 * GOSSIP_PERIOD_MS + 2 * GOSSIP_ACK_TIMEOUT_MS + GOSSIP_SUSPICION_MS < 3_000, (  # noqa: S101
     "a frozen node is dead within 3 s"
 )
 assert EPOCH_MAX * REQUESTS_PER_EPOCH <= COUNTER_MAX, "a request's number fits 63 bits"  # noqa: S101

@@ -25,7 +25,7 @@ from blake3 import blake3
 from msgspec import Struct, msgpack
 
 from dios.core import effects, events
-from dios.core.membership import dissemination, member_table, probes, swim
+from dios.core.membership import dissemination, live_view, member_table, partners, probes, swim, table_digest
 from dios.core.model import (
     accounts,
     defects,
@@ -62,8 +62,10 @@ _MODULES: Final[tuple[ModuleType, ...]] = (
     gossip,
     history,
     io_requests,
+    live_view,
     member_table,
     name_table,
+    partners,
     peers,
     pending,
     probes,
@@ -75,6 +77,7 @@ _MODULES: Final[tuple[ModuleType, ...]] = (
     state,
     submission_queue,
     swim,
+    table_digest,
     type_states,
     types,
     watermark,

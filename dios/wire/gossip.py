@@ -1,4 +1,4 @@
-"""The membership protocol: rows about nodes, and the five messages that carry them.
+"""The membership protocol: rows about nodes, and the six messages that carry them.
 
 Each message is one-way and may be lost, doubled, late or out of order. It is sent inside a ``Gossip`` of
 ``dios.wire.dcp``; ``docs/membership.md`` has the tables. New fields are added at the end with a default,
@@ -19,6 +19,7 @@ from dios.wire.fields import Address, ByteCount, Count, Counter, Epoch, Label
 from dios.wire.types import NodeStatus
 
 Node: TypeAlias = Annotated[NodeId, Meta(ge=1, le=2**63 - 1)]
+TableHash: TypeAlias = Annotated[int, Meta(ge=0, le=2**63 - 1)]
 
 
 class Load(Struct, frozen=True, array_like=True):
@@ -88,14 +89,28 @@ class News(Struct, frozen=True, array_like=True, tag=63):
 
 
 class Table(Struct, frozen=True, array_like=True, tag=64):
-    """Everything that the sender knows; with ``answer`` it asks for the receiver's table."""
+    """Rows of the parts of the sender's table that differ; ``more`` if further ones did not fit."""
 
     row: MemberRow
-    updates: Annotated[tuple[MemberRow, ...], Meta(max_length=limits.NODES_MAX)]
+    updates: Annotated[tuple[MemberRow, ...], Meta(max_length=limits.GOSSIP_TABLE_ROWS_MAX)]
+    more: bool = False
+
+
+class Digests(Struct, frozen=True, array_like=True, tag=65):
+    """The digest of each part of the sender's table; with ``answer`` it asks for the receiver's, too.
+
+    The receiver sends its rows of the parts that differ.
+    """
+
+    row: MemberRow
+    parts: Annotated[
+        tuple[TableHash, ...], Meta(min_length=limits.GOSSIP_DIGESTS, max_length=limits.GOSSIP_DIGESTS)
+    ]
     answer: bool = False
+    updates: Updates = ()
 
 
-GossipMessage: TypeAlias = Ping | Ack | PingRequest | News | Table
+GossipMessage: TypeAlias = Ping | Ack | PingRequest | News | Table | Digests
 
 _encoder: Final = msgspec.msgpack.Encoder()
 _decoder: Final[msgspec.msgpack.Decoder[GossipMessage]] = msgspec.msgpack.Decoder(GossipMessage)

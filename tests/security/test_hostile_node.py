@@ -758,8 +758,10 @@ def test_it_gives_no_group_an_owner(scene: Scene) -> None:
     assert name in scene.target.core.state.tasks[owner.task].memberships
 
 
-def test_nodes_that_it_makes_up_are_bounded(scene: Scene) -> None:
-    """Rows of nodes that come and go leave nothing behind."""
+def test_nodes_that_it_makes_up_are_bounded(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rows of nodes that come and go leave nothing behind; with smaller tables, which fill sooner."""
+    monkeypatch.setattr(limits, "NODES_MAX", 128)
+    monkeypatch.setattr(limits, "PEERS_MAX", 256)
     for n in range(3 * limits.PEERS_MAX):
         row = gossip.MemberRow(NodeId(10_000 + n), f"m{n}", "", "127.0.0.1:1", 1)
         scene.gossip(row)

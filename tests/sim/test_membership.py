@@ -9,6 +9,8 @@ from pathlib import Path
 import pytest
 
 from dios import limits
+from dios.core.membership.dissemination import Dissemination
+from dios.core.membership.table_digest import TableDigest
 from dios.ids import NodeId
 from dios.sim.event_queue import S
 from dios.wire import gossip
@@ -162,14 +164,15 @@ def lie(world: GossipWorld) -> GossipMessage:
         )
 
     rows = tuple(row() for _ in range(rng.randrange(5)))
-    kind = rng.randrange(5)
+    kind = rng.randrange(6)
     number, about = rng.randrange(2**62), rng.choice(ids)
     return (
         gossip.Ping(row(), number, rows),
         gossip.Ack(row(), number, about, rows),
         gossip.PingRequest(row(), number, about, rows),
         gossip.News(row(), rows),
-        gossip.Table(row(), rows, answer=rng.random() < 0.5),
+        gossip.Table(row(), rows, more=rng.random() < 0.5),
+        gossip.Digests(row(), tuple(rng.randrange(2**63) for _ in range(limits.GOSSIP_DIGESTS)), answer=True),
     )[kind]
 
 
@@ -189,6 +192,30 @@ def test_a_liar_does_no_lasting_harm(seed: int) -> None:
     for node in honest:
         rows = world.view(node).members
         assert all(rows[other] == world.view(other).own for other in honest if other != node)
+
+
+def knows_change(monkeypatch: pytest.MonkeyPatch, *, compares: bool) -> list[bool]:
+    """Whether each of 40 nodes learns within a minute of a coordinator, while no news is passed on."""
+    world = stable(40, 1)
+    changed = world.ids()[0]
+    monkeypatch.setattr(Dissemination, "take", lambda *_: [])
+    if not compares:
+        monkeypatch.setattr(TableDigest, "differing", lambda *_: [])
+    world.change(changed, lambda view, now: view.coordinate(now, on=True))
+    world.run(60 * S)
+    return [world.view(node).members[changed].coordinated for node in world.ids() if node != changed]
+
+
+def test_an_update_that_was_lost_is_sent_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """If every piece of news is lost, the comparison of tables brings it to all nodes."""
+    assert all(knows_change(monkeypatch, compares=True))
+
+
+def test_an_update_that_is_never_sent_again_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without the comparison the claim above fails: only those that the node sends to know."""
+    known = knows_change(monkeypatch, compares=False)
+    assert any(known)
+    assert not all(known)
 
 
 def test_the_same_seed_gives_the_same_run_under_every_hash_seed() -> None:

@@ -26,8 +26,10 @@ from msgspec.structs import replace
 from dios import limits
 from dios.core.membership.dissemination import Dissemination
 from dios.core.membership.live_view import LiveView, is_living, live_view
+from dios.core.membership.partners import Partners
+from dios.core.membership.table_digest import TableDigest
 from dios.ids import NodeId
-from dios.wire.gossip import MemberRow
+from dios.wire.gossip import Load, MemberRow
 from dios.wire.types import NodeStatus
 
 _MS: Final = 1_000_000
@@ -52,7 +54,6 @@ class MemberRecord(Struct):
     """The own evidence about another node, which is never sent. Times are ticks of the own clock."""
 
     proven: int = -1  # the highest epoch that the node itself stated
-    connected: bool = False
     heard_ns: int = -1  # the last message from it, or about it from a relay that reached it
     answered_ns: int = -(2**62)  # its last answer to a ping, which shows that the direct path works
     suspected_ns: int = 0
@@ -69,6 +70,7 @@ class TableChanges(Struct):
     suspected: list[NodeId] = field(default_factory=list)
     urgent: list[NodeId] = field(default_factory=list)  # nodes with a new status or incarnation
     denied: bool = False  # a statement about this node itself was wrong
+    is_bulk: bool = False  # the rows repair an old difference of tables, and are no news to others
 
 
 def next_count(count: int) -> int:
@@ -83,16 +85,45 @@ def _is_implausible(row: MemberRow, incarnation: int, version: int) -> bool:
     )
 
 
+def _is_new_load(held: Load, new: Load) -> bool:
+    """Return True if a load has changed by so much that nodes far away should know."""
+    return held.tasks.bit_length() != new.tasks.bit_length() or (
+        abs(held.memory_bytes - new.memory_bytes) > max(held.memory_bytes, new.memory_bytes) // 4
+    )
+
+
 class MemberTable:
     """This node's own row, the rows of the other nodes, and the ids of removed nodes."""
 
-    __slots__ = ("_standings", "_view", "forgotten", "grace_ns", "own", "rows", "spreading", "view_version")
+    __slots__ = (
+        "_answered",
+        "_own",
+        "_standings",
+        "_view",
+        "by_status",
+        "connections",
+        "digest",
+        "forgotten",
+        "grace_ns",
+        "loads",
+        "partners",
+        "rows",
+        "spreading",
+        "view_version",
+    )
 
     def __init__(self, own: MemberRow, forgotten: tuple[NodeId, ...]) -> None:
-        self.own = own
+        self.digest: Final = TableDigest()
+        self._own = own
+        self.digest.put(own)
         self.rows: Final[dict[NodeId, MemberRow]] = {}
+        self.by_status: Final[dict[NodeStatus, dict[NodeId, None]]] = {status: {} for status in NodeStatus}
+        self.connections: Final[dict[NodeId, None]] = {}
+        self.partners: Final = Partners(own.node)
+        self._answered: Final[dict[NodeId, None]] = {}  # in the order of their last answers
         self.forgotten: dict[NodeId, None] = dict.fromkeys(forgotten)
         self.spreading: Final = Dissemination()
+        self.loads: Final = Dissemination(1)
         self.grace_ns = 0  # no node is declared dead before this moment
         self.view_version = 1  # counts the changes of the live view
         self._view: LiveView | None = None
@@ -101,6 +132,18 @@ class MemberTable:
     def standing(self, node: NodeId) -> MemberRecord | None:
         """Return the own evidence about a node, or None if it is not in the table."""
         return self._standings.get(node)
+
+    @property
+    def own(self) -> MemberRow:
+        """This node's own row."""
+        return self._own
+
+    @own.setter
+    def own(self, row: MemberRow) -> None:
+        former, self._own = self._own, row
+        if row != replace(former, load=row.load, version=row.version):
+            self.digest.put(row)
+            self._note_view(former, row)
 
     @property
     def view(self) -> LiveView:
@@ -116,6 +159,49 @@ class MemberTable:
         if was != now:
             self.view_version += 1
             self._view = None
+
+    def _put(self, row: MemberRow) -> None:
+        """Put a row into the table, and into everything that is derived from it."""
+        held = self.rows.get(row.node)
+        self.rows[row.node] = row
+        if held is None or row != replace(held, load=row.load, version=row.version):
+            self._index(held, row)
+            self.digest.put(row)
+
+    def _index(self, before: MemberRow | None, after: MemberRow | None) -> None:
+        self._note_view(before, after)
+        lived = before is not None and is_living(before.status)
+        lives = after is not None and is_living(after.status)
+        if before is not None and (after is None or after.status is not before.status):
+            del self.by_status[before.status][before.node]
+        if after is not None and (before is None or after.status is not before.status):
+            self.by_status[after.status][after.node] = None
+        if lived and not lives and before is not None:
+            self.partners.remove(before.node)
+        elif lives and not lived and after is not None:
+            self.partners.add(after.node)
+
+    def is_alive(self, node: NodeId) -> bool:
+        """Return True if another node is alive and not suspect."""
+        return node in self.by_status[NodeStatus.ALIVE]
+
+    def note_answer(self, now: int, node: NodeId) -> None:
+        """Note an answer of the node to a ping."""
+        standing = self._standings.get(node)
+        if standing is not None:
+            standing.answered_ns = now
+            self._answered.pop(node, None)
+            self._answered[node] = None
+
+    def answered_since(self, since: int) -> list[NodeId]:
+        """Return the living nodes that answered after ``since``, the latest first."""
+        found: list[NodeId] = []
+        for node in reversed(self._answered):
+            if self._standings[node].answered_ns <= since:
+                break
+            if self.is_alive(node):
+                found.append(node)
+        return found
 
     def status(self, node: NodeId) -> NodeStatus | None:
         """Return the status of another node, or None if it is not in the table."""
@@ -145,7 +231,8 @@ class MemberTable:
         if row.epoch == held.epoch:
             self._same_epoch(now, held, row, found, first_hand=first_hand)
             return
-        believed = row.epoch > held.epoch and not (standing.connected and held.status is NodeStatus.ALIVE)
+        is_met = row.node in self.connections and held.status is NodeStatus.ALIVE
+        believed = row.epoch > held.epoch and not is_met
         if first_hand or (believed and not _is_implausible(row, 0, 0)):
             self._store(now, row, found)
 
@@ -215,14 +302,18 @@ class MemberTable:
         return True
 
     def _remove(self, node: NodeId) -> None:
-        self._note_view(self.rows.pop(node, None), None)
+        row = self.rows.pop(node, None)
+        if row is not None:
+            self._index(row, None)
         self._standings.pop(node, None)
-        self.spreading.drop(node)
+        for table in (self.connections, self._answered):
+            table.pop(node, None)
+        for news in (self.spreading, self.loads, self.digest):
+            news.drop(node)
 
     def _store(self, now: int, row: MemberRow, found: TableChanges, *, soon: bool = False) -> None:
         held = self.rows.get(row.node)
-        self.rows[row.node] = row
-        self._note_view(held, row)
+        self._put(row)
         restarted = held is not None and held.epoch != row.epoch
         news = held is None or restarted or held.status != row.status or held.incarnation != row.incarnation
         if row.status is NodeStatus.SUSPECT and news:
@@ -237,10 +328,14 @@ class MemberTable:
                 found.urgent.append(row.node)
             plain = replace(held, load=row.load, version=row.version, incarnation=row.incarnation)
             if plain == row and not news:
-                return  # only the load changed, which travels with the node's own messages
+                # Only the load changed. It travels with the node's own messages, and far if it matters.
+                if _is_new_load(held.load, row.load):
+                    self.loads.add(row.node, len(self.rows))
+                return
             if plain != row:
                 found.changed.append(Change(row, held.status, restarted))
-        self.spreading.add(row.node, len(self.rows))
+        if not found.is_bulk:
+            self.spreading.add(row.node, len(self.rows))
 
     # -- own evidence -------------------------------------------------------------------------------
     def hear(self, now: int, node: NodeId) -> None:
@@ -253,13 +348,13 @@ class MemberTable:
     def connect(self, now: int, node: NodeId, found: TableChanges) -> None:
         """Note a new connection to the node, which makes it alive here in spite of other statements."""
         standing = self._standings[node]
-        standing.connected = True
-        standing.heard_ns = standing.answered_ns = now
+        standing.heard_ns = now
+        self.connections[node] = None
+        self.note_answer(now, node)
         row = self.rows[node]
         if row.status in {NodeStatus.SUSPECT, NodeStatus.DEAD}:
             # Other nodes would not believe this row: the node itself denies with a higher incarnation.
-            self.rows[node] = replace(row, status=NodeStatus.ALIVE)
-            self._note_view(row, self.rows[node])
+            self._put(replace(row, status=NodeStatus.ALIVE))
             found.changed.append(Change(self.rows[node], row.status))
 
     def suspect(self, now: int, node: NodeId, found: TableChanges, *, soon: bool = False) -> None:
@@ -273,11 +368,7 @@ class MemberTable:
 
     def suspects(self) -> list[tuple[int, NodeId]]:
         """Return the suspects, each after the moment at which it is declared dead."""
-        return [
-            (self._standings[node].until_ns, node)
-            for node, row in self.rows.items()
-            if row.status is NodeStatus.SUSPECT
-        ]
+        return [(self._standings[node].until_ns, node) for node in self.by_status[NodeStatus.SUSPECT]]
 
     def expire(self, now: int, found: TableChanges) -> None:
         """Declare the suspects dead whose time is over."""
@@ -287,8 +378,7 @@ class MemberTable:
 
     def leave(self) -> None:
         """State that this node leaves."""
-        former, self.own = self.own, replace(self.own, status=NodeStatus.LEFT)
-        self._note_view(former, self.own)
+        self.own = replace(self.own, status=NodeStatus.LEFT)
 
     def spare(self, until: int) -> None:
         """Declare no node dead before ``until``, because this node was not running."""

@@ -51,12 +51,16 @@ class Probes:
         self._number += 1
         return self._number
 
+    def draw(self, below: int) -> int:
+        """Return a random number below ``below``."""
+        return int.from_bytes(self._entropy(4), "big") % below
+
     def pick(self, nodes: Sequence[NodeId], count: int) -> list[NodeId]:
         """Return up to ``count`` of these nodes, chosen at random without repetition."""
         rest = list(nodes)
         chosen: list[NodeId] = []
         while rest and len(chosen) < count:
-            place = int.from_bytes(self._entropy(4), "big") % len(rest)
+            place = self.draw(len(rest))
             rest[place], rest[-1] = rest[-1], rest[place]
             chosen.append(rest.pop())
         return chosen

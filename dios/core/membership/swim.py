@@ -43,6 +43,9 @@ _STALL_NS: Final = limits.GOSSIP_STALL_MS * _MS
 _DEAD_PING_NS: Final = limits.GOSSIP_DEAD_PERIOD_MS * _MS
 _RECENT_ANSWER_NS: Final = limits.GOSSIP_RECENT_ANSWER_MS * _MS
 _TABLE_NS: Final = limits.GOSSIP_TABLE_PERIOD_MS * _MS
+_REPAIR_NS: Final = limits.GOSSIP_REPAIR_PERIOD_MS * _MS
+_LIVING: Final = (NodeStatus.ALIVE, NodeStatus.SUSPECT)
+_ALL_PROBED: Final = limits.GOSSIP_PARTNERS + 1
 
 
 class Decision(Struct):
@@ -66,7 +69,16 @@ class Membership:
     compared.
     """
 
-    __slots__ = ("_dead_ns", "_next", "_probes", "_round_ns", "_table", "_table_ns")
+    __slots__ = (
+        "_dead_ns",
+        "_next",
+        "_probes",
+        "_round_ns",
+        "_rounds",
+        "_table",
+        "_table_ns",
+        "_urgent_left",
+    )
 
     def __init__(
         self, own: MemberRow, entropy: Callable[[int], bytes], forgotten: Iterable[NodeId] = ()
@@ -74,6 +86,8 @@ class Membership:
         self._table: Final = MemberTable(own, tuple(forgotten))
         self._probes: Final = Probes(entropy)
         self._next: int | None = None
+        self._rounds = 0
+        self._urgent_left = limits.GOSSIP_URGENT_PER_PERIOD
         self._round_ns = 0
         self._dead_ns = 0
         self._table_ns = 0
@@ -105,8 +119,8 @@ class Membership:
 
     def alive(self) -> tuple[MemberRow, ...]:
         """Return the rows of the other living nodes, including suspects."""
-        good = (NodeStatus.ALIVE, NodeStatus.SUSPECT)
-        return tuple(row for row in self._table.rows.values() if row.status in good)
+        by_status, rows = self._table.by_status, self._table.rows
+        return tuple(rows[node] for status in _LIVING for node in by_status[status])
 
     @property
     def view(self) -> LiveView:
@@ -136,8 +150,8 @@ class Membership:
         self._table.merge(now, member, found, first_hand=True)
         standing = self._table.standing(node)
         if standing is not None and standing.proven == member.epoch:
-            # Send the table as it was before this connection: a node that was declared dead must know.
-            decision.send.append((node, self._full_table(answer=False)))
+            # Send its row as it was before this connection: a node that was declared dead must know.
+            decision.send.append((node, self._digests(node, answer=False)))
             self._table.connect(now, node, found)
             self._probes.open.pop(node, None)
         return self._end(now, decision, found)
@@ -147,12 +161,16 @@ class Membership:
         decision, found = self._begin(now)
         standing = self._table.standing(node)
         if standing is not None:
-            standing.connected = False
+            self._table.connections.pop(node, None)
             before = self._table.status(node)
             self._table.suspect(now, node, found, soon=True)
             if before is NodeStatus.ALIVE:
                 self._ask_others(now, node, self._probes.number(), decision)
         return self._end(now, decision, found)
+
+    def closed(self, node: NodeId) -> None:
+        """Note that the connection ended because neither node had used it for a while. Cheap."""
+        self._table.connections.pop(node, None)
 
     def heard(self, now: int, node: NodeId) -> None:
         """Note any message from the node over its own connection. Cheap."""
@@ -167,8 +185,12 @@ class Membership:
         if message.row.node == sender:
             self._table.merge(now, message.row, found, first_hand=True)
         self.heard(now, sender)
+        found.is_bulk = len(message.updates) > limits.GOSSIP_UPDATES_MAX
+        before = self._table.digest.parts if isinstance(message, gossip.Table) else ()
         for row in message.updates:
             self._table.merge(now, row, found, first_hand=False)
+        if isinstance(message, gossip.Table):
+            self._repaired(now, sender, message, decision, changed=before != self._table.digest.parts)
         self._answer(now, sender, message, decision)
         self._correct_sender(sender, message, decision, found)
         return self._end(now, decision, found)
@@ -187,6 +209,7 @@ class Membership:
         if on != self.own.draining:
             self._table.own = replace(self.own, draining=on, version=next_count(self.own.version))
             self._send_to_all(decision)
+            found.urgent.append(self.own.node)
         return self._end(now, decision, found)
 
     def coordinate(self, now: int, *, on: bool) -> Decision:
@@ -221,12 +244,13 @@ class Membership:
 
     def _end(self, now: int, decision: Decision, found: TableChanges) -> Decision:
         for node in dict.fromkeys(found.suspected):
-            if self._table.status(node) is NodeStatus.SUSPECT:
-                # Each node that learns of the suspicion informs the suspect: one answer is enough to deny it.
+            if self._table.status(node) is NodeStatus.SUSPECT and self._is_witness(node):
+                # Nodes that learn of the suspicion inform the suspect: one answer is enough to deny it.
                 self._ping(node, self._probes.number(), decision)
         if found.urgent:
             # A new status travels at once, not with the next round: each node that learns it sends it on.
-            for node in self._choose_relays(now):
+            for node in self._choose_relays(now)[: self._urgent_left]:
+                self._urgent_left -= 1
                 decision.send.append((node, self._news(node, found.urgent)))
         decision.changed = found.changed
         decision.forgotten = found.forgotten
@@ -236,35 +260,67 @@ class Membership:
     def _next_deadline(self, now: int) -> int | None:
         if self.own.status is NodeStatus.LEFT:
             return None
-        statuses = {row.status for row in self._table.rows.values()}
+        by_status = self._table.by_status
         moments = [until for until, _ in self._table.suspects()]
         moments += [probe.until_ns for probe in self._probes.open.values()]
-        if statuses & {NodeStatus.ALIVE, NodeStatus.SUSPECT}:
+        if any(by_status[status] for status in _LIVING):
             moments.append(self._round_ns)
-        elif NodeStatus.DEAD in statuses:
+        elif by_status[NodeStatus.DEAD]:
             moments.append(max(self._round_ns, self._dead_ns))
         return max(now, min(moments)) if moments else None
 
     # -- probes -------------------------------------------------------------------------------------
-    def _alive(self, except_for: NodeId | None = None) -> list[NodeId]:
-        rows = self._table.rows.values()
-        return [row.node for row in rows if row.status is NodeStatus.ALIVE and row.node != except_for]
+    def _probed(self) -> list[NodeId]:
+        """Return the nodes that are probed in turn: all living ones, or the successor and the partners."""
+        table = self._table
+        if len(table.by_status[NodeStatus.ALIVE]) <= _ALL_PROBED:
+            return list(table.by_status[NodeStatus.ALIVE])
+        chosen = dict.fromkeys(table.partners.chosen(table.is_alive))
+        successor = table.partners.successor(table.is_alive)
+        if successor is not None:
+            chosen[successor] = None
+        return list(chosen)
+
+    def _next_probed(self) -> list[NodeId]:
+        """Return the nodes to probe now. Every second probe is one of the successor.
+
+        So each node is probed once in two periods for certain, and by its partners in addition.
+        """
+        table = self._table
+        self._rounds += 1
+        if self._rounds % 2:
+            successor = table.partners.successor(table.is_alive)
+            return [] if successor is None else [successor]
+        return self._probes.next(self._probed(), limits.GOSSIP_PINGS_PER_PERIOD)
+
+    def _is_witness(self, suspect: NodeId) -> bool:
+        """Return True if this node pings a suspect of which it learned.
+
+        In a large cluster only some do: a suspect that lives would drown in connections.
+        """
+        nodes = len(self._table.rows)
+        if nodes <= limits.GOSSIP_WITNESSES or suspect in self._table.connections:
+            return True
+        return self._probes.draw(nodes) < limits.GOSSIP_WITNESSES
 
     def _choose_relays(self, now: int, except_for: NodeId | None = None) -> list[NodeId]:
-        """Return a few live nodes at random, first those that answered lately."""
-        recent: list[NodeId] = []
-        rest: list[NodeId] = []
-        for node in self._alive(except_for):
-            standing = self._table.standing(node)
-            heard = standing is not None and now - standing.answered_ns < _RECENT_ANSWER_NS
-            (recent if heard else rest).append(node)
-        chosen = self._probes.pick(recent, limits.GOSSIP_RELAYS)
-        return chosen + self._probes.pick(rest, limits.GOSSIP_RELAYS - len(chosen))
+        """Return a few live nodes at random: those that answered lately, then those with a connection."""
+        table, wanted = self._table, limits.GOSSIP_RELAYS
+        chosen: list[NodeId] = []
+        for source in (
+            lambda: table.answered_since(now - _RECENT_ANSWER_NS),
+            lambda: filter(table.is_alive, table.connections),
+            lambda: table.by_status[NodeStatus.ALIVE],
+        ):
+            if len(chosen) < wanted:
+                rest = [node for node in source() if node != except_for and node not in chosen]
+                chosen += self._probes.pick(rest, wanted - len(chosen))
+        return chosen
 
     def _round(self, now: int, decision: Decision) -> None:
         self._round_ns = now + _PING_NS
-        alive = self._alive()
-        for node in self._probes.next(alive, limits.GOSSIP_PINGS_PER_PERIOD):
+        self._urgent_left = limits.GOSSIP_URGENT_PER_PERIOD
+        for node in self._next_probed():
             probe = self._probes.open.get(node)
             if probe is None:
                 probe = self._probes.open[node] = Probe(self._probes.number(), now + _ACK_NS)
@@ -273,14 +329,15 @@ class Membership:
             number = self._probes.number()
             self._ping(node, number, decision)
             self._ask_others(now, node, number, decision)
-        dead = [row.node for row in self._table.rows.values() if row.status is NodeStatus.DEAD]
+        dead, alive = self._table.by_status[NodeStatus.DEAD], self._table.by_status[NodeStatus.ALIVE]
         if dead and now >= self._dead_ns:
             # After a partition each side considers the other dead: pings of dead nodes heal that.
             self._dead_ns = now + _DEAD_PING_NS
-            self._ping(self._probes.pick(dead, 1)[0], self._probes.number(), decision)
+            self._ping(self._probes.pick(list(dead), 1)[0], self._probes.number(), decision)
         if alive and now >= self._table_ns:
             self._table_ns = now + _TABLE_NS
-            decision.send.append((self._probes.pick(alive, 1)[0], self._full_table(answer=True)))
+            one = self._probes.pick(self._probed(), 1)[0]
+            decision.send.append((one, self._digests(one, answer=True)))
 
     def _check_probes(self, now: int, decision: Decision, found: TableChanges) -> None:
         for node, probe in list(self._probes.open.items()):
@@ -326,14 +383,13 @@ class Membership:
                 self._ping(message.target, number, decision)
         elif isinstance(message, gossip.Ack):
             self._handle_ack(now, sender, message, decision)
-        elif isinstance(message, gossip.Table) and message.answer:
-            decision.send.append((sender, self._full_table(answer=False)))
+        elif isinstance(message, gossip.Digests):
+            self._compare(sender, message, decision)
 
     def _handle_ack(self, now: int, sender: NodeId, message: gossip.Ack, decision: Decision) -> None:
         standing = self._table.standing(message.subject)
         if message.subject == sender:
-            if standing is not None:
-                standing.answered_ns = now
+            self._table.note_answer(now, sender)
             relayed_probe = self._probes.finish_relayed(message.number, sender, now)
             if relayed_probe is not None:
                 self._send_ack(relayed_probe.asker, relayed_probe.number, sender, decision)
@@ -371,6 +427,9 @@ class Membership:
         chosen.update(dict.fromkeys(about[: limits.GOSSIP_UPDATES_MAX - 1]))
         room = limits.GOSSIP_UPDATES_MAX - len(chosen)
         chosen.update(dict.fromkeys(self._table.spreading.take(room)))
+        room = min(limits.GOSSIP_UPDATES_MAX - len(chosen), limits.GOSSIP_LOADS_PER_MESSAGE)
+        if len(self._table.rows) > _ALL_PROBED and room > 0:
+            chosen.update(dict.fromkeys(self._table.loads.take(room)))
         rows = self._table.rows
         return tuple(rows[node] for node in chosen if node in rows)
 
@@ -378,9 +437,45 @@ class Membership:
         return gossip.News(self.own, self._updates_for(to, about))
 
     def _send_to_all(self, decision: Decision) -> None:
+        """Send the own row to all living nodes; in a large cluster to those with a connection alone."""
+        table = self._table
+        few = len(table.rows) <= limits.GOSSIP_WITNESSES
         for member in self.alive():
-            decision.send.append((member.node, self._news(member.node)))
+            if few or member.node in table.connections:
+                decision.send.append((member.node, self._news(member.node)))
 
-    def _full_table(self, *, answer: bool) -> gossip.Table:
-        rows = tuple(self._table.rows.values())
-        return gossip.Table(self.own, rows, answer)
+    # -- comparison of tables -----------------------------------------------------------------------
+    def _digests(self, to: NodeId, *, answer: bool) -> gossip.Digests:
+        row = self._table.rows.get(to)
+        bad_news = () if row is None or row.status is NodeStatus.ALIVE else (row,)
+        return gossip.Digests(self.own, self._table.digest.parts, answer, bad_news)
+
+    def _compare(self, sender: NodeId, message: gossip.Digests, decision: Decision) -> None:
+        """Send the own rows of the parts that differ, and the own digests if the sender asked for them."""
+        differing = self._table.digest.differing(message.parts)
+        if not differing:
+            return
+        if message.answer:
+            decision.send.append((sender, self._digests(sender, answer=False)))
+        # Begin anywhere, so that parts that always differ do not keep the others waiting.
+        first = self._probes.draw(len(differing))
+        rows = [
+            self.own if node == self.own.node else self._table.rows[node]
+            for part in differing[first:] + differing[:first]
+            for node in self._table.digest.nodes(part)
+        ]
+        most, count = limits.GOSSIP_TABLE_ROWS_MAX, limits.GOSSIP_TABLES_PER_ANSWER
+        for start in range(0, min(len(rows), most * count), most):
+            more = start + most < len(rows) and start + most >= most * count
+            table = gossip.Table(self.own, tuple(rows[start : start + most]), more)
+            decision.send.append((sender, table))
+
+    def _repaired(
+        self, now: int, sender: NodeId, message: gossip.Table, decision: Decision, *, changed: bool
+    ) -> None:
+        """Compare tables again soon after rows that changed the own table, at once if there are more."""
+        if not changed:
+            return
+        self._table_ns = min(self._table_ns, now + _REPAIR_NS)
+        if message.more:
+            decision.send.append((sender, self._digests(sender, answer=False)))

@@ -152,6 +152,10 @@ class GossipWorld(EventQueue):
         body = gossip.decode(gossip.encode(message))
         self._call(self.nodes[to], lambda view, now: view.received(now, sender, body))
 
+    def change(self, node: NodeId, action: Callable[[Membership, int], Decision]) -> None:
+        """Let a node do something of its own."""
+        self._call(self.nodes[node], action)
+
     def break_links(self, one: list[NodeId], other: list[NodeId]) -> None:
         """Both ends notice that their connection is gone."""
         for a in one:

@@ -9,7 +9,7 @@ from dios import limits
 from dios.errors import ProtocolError
 from dios.ids import NodeId
 from dios.wire import gossip
-from dios.wire.gossip import Ack, GossipMessage, Load, MemberRow, News, Ping, PingRequest, Table
+from dios.wire.gossip import Ack, Digests, GossipMessage, Load, MemberRow, News, Ping, PingRequest, Table
 from dios.wire.types import NodeStatus
 
 ROW = MemberRow(
@@ -31,7 +31,8 @@ VECTORS: list[tuple[GossipMessage, str]] = [
     (Ack(ROW, 1, NodeId(8), (ROW,)), f"953d{BYTES}010891{BYTES}"),
     (PingRequest(ROW, 1, NodeId(8), ()), f"953e{BYTES}010890"),
     (News(ROW), f"933f{BYTES}90"),
-    (Table(ROW, (ROW,), answer=True), f"9440{BYTES}91{BYTES}c3"),
+    (Table(ROW, (ROW,), more=True), f"9440{BYTES}91{BYTES}c3"),
+    (Digests(ROW, (1,) * 32, answer=True, updates=(ROW,)), f"9541{BYTES}dc0020{'01' * 32}c391{BYTES}"),
 ]
 
 
@@ -91,7 +92,9 @@ def test_a_row_out_of_bounds_is_no_message(row: object) -> None:
             gossip.decode(msgspec.msgpack.encode(body))
 
 
-@pytest.mark.parametrize(("tag", "rows"), [(63, limits.GOSSIP_UPDATES_MAX), (64, limits.NODES_MAX)])
+@pytest.mark.parametrize(
+    ("tag", "rows"), [(63, limits.GOSSIP_UPDATES_MAX), (64, limits.GOSSIP_TABLE_ROWS_MAX)]
+)
 def test_messages_are_bounded_by_count(tag: int, rows: int) -> None:
     """As many rows as allowed come through, one more does not."""
     gossip.decode(msgspec.msgpack.encode([tag, plain(), [plain()] * rows]))
@@ -100,14 +103,14 @@ def test_messages_are_bounded_by_count(tag: int, rows: int) -> None:
 
 
 def test_the_largest_table_fits_its_frame() -> None:
-    """A table of NODES_MAX rows with everything at its longest is far below a frame between nodes."""
+    """The longest table with everything at its longest is far below a frame between nodes."""
     top, most, last = 2**63 - 1, 2**32 - 1, limits.COUNTER_MAX
     name = "n" * limits.NODE_NAME_BYTES_MAX
     address = "h" * limits.NODE_ADDRESS_CHARS_MAX
     row = MemberRow(
         NodeId(top), name, name, address, most, last, NodeStatus.LEFT, True, Load(most, most, last), last
     )
-    table = Table(row, (row,) * limits.NODES_MAX)
+    table = Table(row, (row,) * limits.GOSSIP_TABLE_ROWS_MAX)
     assert len(gossip.encode(table)) < limits.FRAME_BYTES_MAX
 
 

@@ -256,6 +256,9 @@ class Lies:
                 made = gossip.PingRequest(self.row, number, self._somebody(), updates)
             case gossip.News:
                 made = gossip.News(self.row, updates)
+            case gossip.Digests:
+                parts = tuple(rng.choice((0, rng.randrange(2**63))) for _ in range(limits.GOSSIP_DIGESTS))
+                made = gossip.Digests(self.row, parts, rng.random() < 0.3, updates)
             case _:
                 made = gossip.Table(self.row, updates, rng.random() < 0.3)
         return cast("Tree", tree_of(made))

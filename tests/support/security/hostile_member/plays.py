@@ -128,7 +128,7 @@ async def ghosts(member: HostileMember, count: int) -> None:
     """Rows about nodes that do not exist, more than a table has room for."""
     rng = member.rng
     while member.told < count:
-        rows = tuple(_gone(rng) for _ in range(rng.choice((1, 16, limits.NODES_MAX))))
+        rows = tuple(_gone(rng) for _ in range(rng.choice((1, 16, limits.GOSSIP_TABLE_ROWS_MAX))))
         table = gossip.encode(gossip.Table(member.row(), rows))
         await member.tell(one_of(member), Lie(f"{len(rows)} ghosts", framed([GOSSIP, table])))
 

@@ -21,6 +21,12 @@ MS = 1_000_000
 ALIVE, SUSPECT, DEAD, LEFT = NodeStatus.ALIVE, NodeStatus.SUSPECT, NodeStatus.DEAD, NodeStatus.LEFT
 
 
+@pytest.fixture(autouse=True)
+def _small_tables(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Tables that are full sooner."""
+    monkeypatch.setattr(limits, "NODES_MAX", 256)
+
+
 def entropy(seed: int) -> Callable[[int], bytes]:
     """Bytes that are the same in every run."""
     return Random(seed).randbytes  # noqa: S311 - a test repeats itself
