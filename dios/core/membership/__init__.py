@@ -5,4 +5,6 @@
 - ``live_view``: the living nodes in the order and with the digest that all nodes compute alike.
 - ``probes``: the order of the probed nodes, and the open probes.
 - ``dissemination``: the news to send, and the number of sends left for each.
+- ``partners``: the few nodes that are probed in a large cluster.
+- ``table_digest``: digests of a table, to find the rows in which two tables differ.
 """
