@@ -12,8 +12,8 @@ from typing import Final
 
 from dios import limits
 
-_TASK_DESCRIPTORS: Final = 5
-"""The descriptors of the node for a task: its connection, process, output and two pages."""
+_TASK_DESCRIPTORS: Final = 4
+"""The descriptors of the node for a task: its connection, process, output, and its page until it starts."""
 
 _GROUP_LIMITS: Final = (
     Path("/sys/fs/cgroup/memory.max"),

@@ -60,7 +60,7 @@ MARKS = [
 
 def scribble(ends: Ends, end: Mode, control: tuple[int, int, int]) -> None:
     """Write a hostile end's control words, as only that end can."""
-    with memoryview(ends.ring._mappings[end]) as view, view.cast("Q") as words:
+    with ends.ring._pages[end].cast("Q") as words:
         words[COUNT], words[STATE], words[COMMITS] = control
 
 

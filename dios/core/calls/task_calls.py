@@ -5,6 +5,7 @@ from __future__ import annotations
 from dios import limits
 from dios.core import effects
 from dios.core.calls import access, computed_objects, network_streams
+from dios.core.model.accounts import charge_all
 from dios.core.model.records import Holder, LocalHolder, Pending, PhysicalObject, Reference, Session
 from dios.core.model.type_states import SocketState, StreamState, TimerState
 from dios.core.remote import cached_replies, remote_calls, requests
@@ -12,7 +13,7 @@ from dios.core.step import Step
 from dios.errors import Busy, ClosedError, Code, InvalidError
 from dios.ids import TaskId
 from dios.wire import messages
-from dios.wire.types import Flag, Mode, ObjectType, Permission, TaskState
+from dios.wire.types import Flag, Mode, ObjectType, Permission, Resource, TaskState
 
 
 # -- pause and resume -------------------------------------------------------------------------------
@@ -192,7 +193,13 @@ def attach(step: Step, task: Holder, seq: int, call: messages.Attach) -> None:
         raise ClosedError(f"the {call.mode.name.lower()} end was closed already")
     if call.mode in state.holder:
         raise Busy(f"the {call.mode.name.lower()} end is attached to another reference already")
+    before = reference.object.descriptors
     state.holder[call.mode] = (task.id, reference.id)
+    state.attached.add(call.mode)
+    # With both ends attached, the node needs fewer.
+    freed = before - reference.object.descriptors
+    if freed:
+        charge_all(reference.object.accounts, Resource.DESCRIPTORS, -freed)
     step.audit(task, "attach", "ok", reference.object.fingerprint, call.mode.name)
     duplex = isinstance(state, SocketState)
     answer = effects.AnswerAttach(

@@ -220,16 +220,24 @@ class Version:
     """The bytes of one version of an object: counted until it is superseded and no buffer holds it.
 
     Without this, a task that rewrites an object while it reads old versions could use any amount of memory
-    and be charged for one version. ``volatile`` versions are in memory, the others in the store.
+    and be charged for one version. ``volatile`` versions are in memory, the others in the store. The
+    descriptors of bytes ``in_rings`` are counted with the stream.
     """
 
-    __slots__ = ("_current", "accounts", "bytes", "descriptors", "holders", "volatile")
+    __slots__ = ("_current", "accounts", "bytes", "descriptors", "holders", "in_rings", "volatile")
 
     def __init__(
-        self, accounts: tuple[Account, ...], size: int = 0, *, volatile: bool, current: bool = True
+        self,
+        accounts: tuple[Account, ...],
+        size: int = 0,
+        *,
+        volatile: bool,
+        current: bool = True,
+        in_rings: bool = False,
     ) -> None:
         self.accounts: Final = accounts
         self.volatile: Final = volatile
+        self.in_rings: Final = in_rings
         self._current = current
         self.bytes = 0
         self.descriptors = 0
@@ -240,7 +248,7 @@ class Version:
         """Change the size of this version."""
         if size != self.bytes:
             charge_bytes(self.accounts, size - self.bytes, volatile=self.volatile)
-            descriptors = descriptors_of(size, volatile=self.volatile)
+            descriptors = descriptors_of(size, volatile=self.volatile and not self.in_rings)
             if descriptors != self.descriptors:
                 charge_all(self.accounts, Resource.DESCRIPTORS, descriptors - self.descriptors)
                 self.descriptors = descriptors

@@ -221,7 +221,11 @@ def _use(state: State) -> Iterable[tuple[Account, list[int]]]:
             # A small former memory of a raw object has descriptors as well.
             _require(
                 version.descriptors
-                in {descriptors_of(version.bytes, volatile=True), limits.MEMORY_DESCRIPTORS},
+                in (
+                    {0}
+                    if version.in_rings
+                    else {descriptors_of(version.bytes, volatile=True), limits.MEMORY_DESCRIPTORS}
+                ),
                 "a version does not count its descriptors",
             )
             count(version.accounts, Resource.DESCRIPTORS, version.descriptors)

@@ -20,7 +20,7 @@ from dios import limits
 from dios.core.events import ObjectRecord
 from dios.core.model.accounts import Account, Version, charge_all
 from dios.core.model.type_rules import is_blob
-from dios.core.model.type_states import TypeState
+from dios.core.model.type_states import StreamState, TypeState
 from dios.errors import BadReferenceError, LimitError, shortened
 from dios.ids import BufferId, Name, NodeId, ObjectId, Principal, RefId, TaskId, Ticket
 from dios.wire import dcp, messages
@@ -232,7 +232,7 @@ class PhysicalObject:
         self.state: TypeState = None
         self.accounts = accounts
         self.sharing = accounts[1:]
-        self.version = Version(accounts, volatile=self.volatile)
+        self.version = Version(accounts, volatile=self.volatile, in_rings=kind in _TYPE_DESCRIPTORS)
         self.raw_memory = False
         self.retirements = 0
         self.address = ""  # of a network stream, once it is open
@@ -275,6 +275,9 @@ class PhysicalObject:
     @property
     def descriptors(self) -> int:
         """The number of the node's descriptors that the object needs whatever its size."""
+        if self.type is ObjectType.SHMEM_STREAM and isinstance(self.state, StreamState):
+            is_whole = len(self.state.attached) == len(Mode)
+            return limits.STREAM_DESCRIPTORS_ATTACHED if is_whole else limits.STREAM_DESCRIPTORS
         return descriptors_of_object(self.type, self.buffering)
 
     def record(self) -> ObjectRecord:

@@ -18,15 +18,17 @@ _RIGHTS: Final = ((Mode.READ, Permission.READ), (Mode.WRITE, Permission.WRITE))
 class StreamState:
     """The two ends of a SHMEM_STREAM: the holder of each, and the ends that are gone for good.
 
-    ``able`` is the number of references with the right to attach to each end.
+    ``able`` is the number of references with the right to attach to each end. ``attached`` are the ends that
+    a task has attached to, also if they are gone since.
     """
 
-    __slots__ = ("able", "gone", "holder", "ring_bytes")
+    __slots__ = ("able", "attached", "gone", "holder", "ring_bytes")
 
     def __init__(self, ring_bytes: int) -> None:
         self.ring_bytes: Final = ring_bytes
         self.holder: dict[Mode, tuple[TaskId, int]] = {}  # mode -> task and reference
         self.gone: set[Mode] = set()
+        self.attached: set[Mode] = set()
         self.able = {Mode.READ: 0, Mode.WRITE: 0}
 
     def count(self, permissions: Permission, change: int) -> None:

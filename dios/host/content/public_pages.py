@@ -6,7 +6,6 @@ The layout of a slot is in ``dios.wire.page``. The core decides when something i
 from __future__ import annotations
 
 import contextlib
-import mmap
 import os
 from collections import OrderedDict, deque
 from collections.abc import Callable
@@ -18,6 +17,7 @@ from dios import limits
 from dios.core.effects import BindSlot, PublishCounters, UnbindSlot
 from dios.errors import DiosError
 from dios.ids import ObjectId, TaskId
+from dios.transport.memory.mapping import map_memory
 from dios.transport.memory.memfd import create_memory, reopen_read_only, seal_future_write
 from dios.wire.page import PageWriter
 
@@ -43,27 +43,27 @@ class TaskPage:
 
 
 class SharedPage(TaskPage):
-    """A page in shared memory: the node's mapping, and the descriptor from which the task's own is made."""
+    """A page in shared memory: the node's mapping, and a descriptor until the task has it."""
 
-    __slots__ = ("_map",)
+    __slots__ = ()
 
     def __init__(self) -> None:
         fd = create_memory(limits.PUBLIC_PAGE_BYTES, "dios public page")
         try:
-            self._map: Final = mmap.mmap(fd, limits.PUBLIC_PAGE_BYTES)
+            view = map_memory(fd, limits.PUBLIC_PAGE_BYTES)
             # From now on nobody can map it for writing, not even through a new descriptor.
             seal_future_write(fd)
             reader = reopen_read_only(fd)
         finally:
             os.close(fd)
-        super().__init__(memoryview(self._map))
+        super().__init__(view)
         self.fd = reader
 
     def close(self) -> None:
         """Unmap the page and close its descriptor."""
         super().close()
-        self._map.close()
-        os.close(self.fd)
+        if self.fd >= 0:
+            os.close(self.fd)
 
 
 class _ShownObject:
@@ -127,13 +127,16 @@ class PublicPages:
         spare, self._spare = self._spare, None
         self._pages[task] = self._make() if spare is None else spare
 
-    def descriptor(self, task: TaskId) -> int | None:
-        """Return a descriptor for the task to map, which the caller closes; None if the task has ended.
+    def take_descriptor(self, task: TaskId) -> int | None:
+        """Return the descriptor for the task to map, which the caller closes; the node needs it no more.
 
-        Raise OSError if descriptors are exhausted.
+        Return None if the task has ended, or has it already.
         """
         page = self._pages.get(task)
-        return None if page is None else reopen_read_only(page.fd)
+        if page is None or page.fd < 0:
+            return None
+        fd, page.fd = page.fd, -1
+        return fd
 
     def close(self, task: TaskId) -> None:
         """Free the page of an ended task. Do nothing if it has no page."""

@@ -433,7 +433,7 @@ class Effector:
         result = effect.result
         kind = type(result)
         if kind is Welcome:
-            page = self._parts.pages.descriptor(effect.task)
+            page = self._parts.pages.take_descriptor(effect.task)
             if page is not None:
                 self._hand_over(effect.task, effect.seq, result, (page,))
         elif kind is Info:

@@ -6,9 +6,7 @@ The committed memory of a blob never changes, so a mapping of it stays as it is 
 from __future__ import annotations
 
 import ctypes
-import mmap
 import os
-import weakref
 from collections.abc import Sequence
 from typing import Final, TypeAlias, cast
 
@@ -16,6 +14,7 @@ from dios.client.session import expect_buffer
 from dios.client.sync.connection import Connection
 from dios.client.sync.node import Node, Reference
 from dios.errors import DamagedError, OutOfMemoryError
+from dios.transport.memory.mapping import map_memory
 from dios.wire import messages
 from dios.wire.types import AcquireIov, NameKind, ObjectType, Semantics
 
@@ -28,13 +27,7 @@ ALIGNMENT: Final = 64
 """The place of each part in a blob is a multiple of this, as libraries for arrays like it."""
 
 _libc: Final = ctypes.CDLL(None, use_errno=True)
-_libc.mmap.restype = ctypes.c_void_p
-_libc.mmap.argtypes = (
-    *(ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int, ctypes.c_int, ctypes.c_int, ctypes.c_long),
-)
-_libc.munmap.argtypes = (ctypes.c_void_p, ctypes.c_size_t)
 _libc.memcmp.argtypes = (ctypes.c_void_p, ctypes.c_void_p, ctypes.c_size_t)
-_MAP_FAILED: Final = ctypes.c_void_p(-1).value
 
 
 def aligned(place: int) -> int:
@@ -104,19 +97,10 @@ def _mapped(fd: int, start: int, size: int, *, private: bool) -> memoryview:
         return memoryview(b"")
     if os.fstat(fd).st_size < start + size:
         raise DamagedError(f"the node's memory is shorter than the {size} bytes of the blob")
-    # A mapping of the mmap module keeps a descriptor, of which a process has few.
-    skip = start % mmap.ALLOCATIONGRANULARITY
-    flags = mmap.MAP_PRIVATE if private else mmap.MAP_SHARED
-    rights = mmap.PROT_READ | mmap.PROT_WRITE if private else mmap.PROT_READ
-    address = _libc.mmap(None, skip + size, rights, flags, fd, start - skip)
-    if address == _MAP_FAILED:
-        raise OutOfMemoryError(
-            f"cannot map {size} bytes ({os.strerror(ctypes.get_errno())}). Drop some results."
-        )
-    memory = (ctypes.c_ubyte * size).from_address(address + skip)
-    weakref.finalize(memory, _libc.munmap, address, skip + size).atexit = False
-    view = memoryview(memory).cast("B")
-    return view if private else view.toreadonly()
+    try:
+        return map_memory(fd, size, start=start, writable=private, private=private)
+    except OSError as error:
+        raise OutOfMemoryError(f"cannot map {size} bytes ({error.strerror}). Drop some results.") from error
 
 
 def address_of(view: memoryview) -> int:

@@ -60,7 +60,6 @@ class RingEnd(ABC):
 
     def __init__(self, fds: Sequence[int], ring_bytes: int, own_bytes: int, peer_bytes: int) -> None:
         own_fd, peer_fd, wakeups_fd = fds
-        self._fds: Final = (own_fd, peer_fd)
         self.ring_bytes: Final = ring_bytes
         self.closed = False
         try:
@@ -70,6 +69,8 @@ class RingEnd(ABC):
         except (OSError, ValueError) as error:
             close_all(fds)
             raise ProtocolError(f"these descriptors are not an end of a ring: {error}") from None
+        # Each mapping has a descriptor of its own.
+        close_all((own_fd, peer_fd))
         self._own: Final = memoryview(self._own_map)[:CONTROL_BYTES].cast("Q")
         self._own_halves: Final = memoryview(self._own_map)[:CONTROL_BYTES].cast("I")
         self._peer: Final = memoryview(self._peer_map)[:CONTROL_BYTES].cast("Q")
@@ -206,7 +207,6 @@ class RingEnd(ABC):
             with suppress(BufferError):
                 mapping.close()
         self._wakeups.close()
-        close_all(self._fds)
 
     def __enter__(self) -> Self:
         return self

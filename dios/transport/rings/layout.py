@@ -21,13 +21,14 @@ from typing import Final
 
 from dios import limits
 from dios.errors import InvalidError, OutOfMemoryError
+from dios.transport.memory.mapping import map_memory
 from dios.transport.memory.memfd import (
     close_all,
     create_memory,
     reopen_for_writing,
     reopen_read_only,
 )
-from dios.transport.rings.wakeups import create_wakeups, hang_up
+from dios.transport.rings.wakeups import create_wakeups, hang_up, hang_up_other
 from dios.wire.types import Mode
 
 CONTROL_BYTES: Final = mmap.PAGESIZE
@@ -44,33 +45,28 @@ BROKEN: Final = 2**64 - 1
 WAITING: Final = STATE * 2
 CLOSED: Final = STATE * 2 + 1
 
+_LABELS: Final = {Mode.WRITE: "stream", Mode.READ: "stream reader"}
+_OPPOSITE: Final = {Mode.READ: Mode.WRITE, Mode.WRITE: Mode.READ}
+
 
 class RingDescriptors:
-    """The node's side of one ring: the descriptors of both ends, and the means to close either."""
+    """The node's side of one ring: the descriptors of ends that no task has yet, and the means to close both.
+
+    It has STREAM_DESCRIPTORS at most, and STREAM_DESCRIPTORS_ATTACHED when both ends were handed out.
+    """
 
     def __init__(self, ring_bytes: int) -> None:
         self.ring_bytes: Final = ring_bytes
-        self._fds: Final[list[int]] = []
+        self._memories: Final[dict[Mode, int]] = {}
         self._sockets: Final[dict[Mode, socket.socket]] = {}
-        self._mappings: Final[dict[Mode, mmap.mmap]] = {}
+        self._pages: Final[dict[Mode, memoryview]] = {}
+        self._wanting: Final = set(Mode)
         try:
-            writers = self._keep(create_memory(CONTROL_BYTES + ring_bytes, "stream", sealable=False))
-            readers = self._keep(create_memory(CONTROL_BYTES, "stream reader", sealable=False))
-            self._mappings[Mode.WRITE] = mmap.mmap(writers, CONTROL_BYTES)
-            self._mappings[Mode.READ] = mmap.mmap(readers, CONTROL_BYTES)
+            sizes = {Mode.WRITE: CONTROL_BYTES + ring_bytes, Mode.READ: CONTROL_BYTES}
+            for mode, size in sizes.items():
+                self._memories[mode] = create_memory(size, _LABELS[mode], sealable=False)
+                self._pages[mode] = map_memory(self._memories[mode], CONTROL_BYTES)
             self._sockets[Mode.WRITE], self._sockets[Mode.READ] = create_wakeups()
-            self._ends: Final = {
-                Mode.WRITE: (
-                    writers,
-                    self._keep(reopen_read_only(readers)),
-                    self._sockets[Mode.WRITE].fileno(),
-                ),
-                Mode.READ: (
-                    readers,
-                    self._keep(reopen_read_only(writers)),
-                    self._sockets[Mode.READ].fileno(),
-                ),
-            }
         except OutOfMemoryError:
             self.close()
             raise
@@ -78,59 +74,62 @@ class RingDescriptors:
             self.close()
             raise OutOfMemoryError(f"no memory for a ring of {ring_bytes} bytes: {error.strerror}") from error
 
-    def _keep(self, fd: int) -> int:
-        self._fds.append(fd)
-        return fd
-
-    def end(self, mode: Mode) -> tuple[int, int, int]:
-        """Return the three descriptors of an end, in the order of an ``Attached`` reply.
-
-        The node still owns them.
-        """
-        return self._ends[mode]
-
     def hand_out(self, mode: Mode) -> tuple[int, int, int]:
-        """Return the descriptors of ``end`` for its receiver. Raises OSError.
+        """Return the descriptors of an end for its receiver, in the order of an ``Attached`` reply.
 
         The caller closes them. The memories are open files of the receiver's own. The socket cannot be opened
-        again; the node only hangs it up.
+        again; the node only hangs it up. Each end is handed out once: after both, the node keeps a single
+        descriptor. Raise OSError.
         """
-        own, peers, wakeups = self._ends[mode]
+        other = _OPPOSITE[mode]
         made: list[int] = []
         try:
-            made.append(reopen_for_writing(own))
-            made.append(reopen_read_only(peers))
-            made.append(os.dup(wakeups))
+            made.append(reopen_for_writing(self._memories[mode]))
+            made.append(reopen_read_only(self._memories[other]))
+            made.append(os.dup(self._sockets[mode].fileno()))
         except OSError:
             close_all(made)
             raise
+        self._wanting.discard(mode)
+        if not self._wanting:
+            self._close_memories()
+            # The other socket of the pair hangs up both.
+            self._sockets.pop(Mode.READ).close()
         return made[0], made[1], made[2]
 
     def mark_closed(self, mode: Mode) -> None:
         """Mark an end that is gone as closed, and wake the other end."""
-        with memoryview(self._mappings[mode]) as view, view.cast("I") as words:
+        with self._pages[mode].cast("I") as words:
             words[CLOSED] = 1
-        hang_up(self._sockets[mode])
+        own = self._sockets.get(mode)
+        if own is not None:
+            hang_up(own)
+        else:
+            hang_up_other(self._sockets[_OPPOSITE[mode]])
 
     def is_closed(self, mode: Mode) -> bool:
         """Return True if that end is closed, by itself or by the node."""
-        with memoryview(self._mappings[mode]) as view, view.cast("I") as words:
+        with self._pages[mode].cast("I") as words:
             return bool(words[CLOSED])
 
     def commits(self, mode: Mode) -> int:
         """Return the number of writes (v_w) or reads (v_r) so far, as that end claims."""
-        with memoryview(self._mappings[mode]) as view, view.cast("Q") as words:
+        with self._pages[mode].cast("Q") as words:
             return words[COMMITS]
 
     def close(self) -> None:
         """Close the node's descriptors; attached ends continue with each other."""
-        for mapping in self._mappings.values():
-            mapping.close()
-        self._mappings.clear()
+        for page in self._pages.values():
+            page.release()
+        self._pages.clear()
         for sock in self._sockets.values():
             sock.close()
-        while self._fds:
-            os.close(self._fds.pop())
+        self._sockets.clear()
+        self._close_memories()
+
+    def _close_memories(self) -> None:
+        close_all(self._memories.values())
+        self._memories.clear()
 
 
 def create_ring(ring_bytes: int = limits.STREAM_RING_BYTES_DEFAULT) -> RingDescriptors:

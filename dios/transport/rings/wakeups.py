@@ -41,6 +41,12 @@ def hang_up(sock: socket.socket) -> None:
         sock.shutdown(socket.SHUT_WR)
 
 
+def hang_up_other(sock: socket.socket) -> None:
+    """Hang up for the other end of ``sock``, as ``hang_up`` does with its socket."""
+    with contextlib.suppress(OSError):
+        sock.shutdown(socket.SHUT_RD)
+
+
 def receive_wakeups(sock: socket.socket) -> int:
     """Remove wake-ups that have come, and return their number; 0 if the other end has hung up.
 

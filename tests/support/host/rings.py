@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-
 from dios.transport.rings.waiting import RingDescriptors, RingReader, RingWriter, create_ring
 from dios.wire import messages
 from dios.wire.messages import AnyCall, AnyResult
@@ -22,7 +20,7 @@ class Rings:
         """Attaches, and answers select as told."""
         if isinstance(call, messages.Attach):
             ring = self.of(call.ref)
-            return messages.Attached(ring.ring_bytes), [os.dup(fd) for fd in ring.end(call.mode)]
+            return messages.Attached(ring.ring_bytes), list(ring.hand_out(call.mode))
         if isinstance(call, messages.Select):
             return self.select
         return messages.Done(1)
@@ -36,14 +34,14 @@ class Rings:
     def writer(self, ref: int) -> RingWriter:
         """Another task's writing end."""
         ring = self.of(ref)
-        end = RingWriter([os.dup(fd) for fd in ring.end(Mode.WRITE)], ring.ring_bytes)
+        end = RingWriter(ring.hand_out(Mode.WRITE), ring.ring_bytes)
         self.far.append(end)
         return end
 
     def reader(self, ref: int) -> RingReader:
         """Another task's reading end."""
         ring = self.of(ref)
-        end = RingReader([os.dup(fd) for fd in ring.end(Mode.READ)], ring.ring_bytes)
+        end = RingReader(ring.hand_out(Mode.READ), ring.ring_bytes)
         self.far.append(end)
         return end
 

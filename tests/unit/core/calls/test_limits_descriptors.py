@@ -10,7 +10,7 @@ from dios.errors import Code
 from dios.ids import Principal
 from dios.wire import messages
 from dios.wire.messages import Bound
-from dios.wire.types import Buffering, Flag, ObjectType, Resource, Scope
+from dios.wire.types import Buffering, Flag, Mode, ObjectType, Resource, Scope
 from tests.support.core.harness import Client, Node
 
 OTHER = Principal("uid:2000")
@@ -63,6 +63,20 @@ def test_a_stream_is_counted_whether_or_not_it_is_attached(node: Node) -> None:
     assert used(session) >= before + limits.STREAM_DESCRIPTORS
     session.ask(messages.Done, messages.Delete(made.reference.ref, int(Flag.DESTROY)))
     assert used(session) == before
+
+
+def test_a_stream_with_both_ends_attached_needs_fewer(node: Node) -> None:
+    """The memories of its ring are with its ends then, whatever end came first and however it ends."""
+    session = node.session()
+    before = used(session)
+    for first, second in ((Mode.READ, Mode.WRITE), (Mode.WRITE, Mode.READ)):
+        made = session.ask(messages.Created, messages.Create(ObjectType.SHMEM_STREAM))
+        session.call(messages.Attach(made.reference.ref, first))
+        assert used(session) == before + limits.STREAM_DESCRIPTORS
+        session.call(messages.Attach(made.reference.ref, second))
+        assert used(session) == before + limits.STREAM_DESCRIPTORS_ATTACHED
+        session.ask(messages.Done, messages.Delete(made.reference.ref, int(Flag.DESTROY)))
+        assert used(session) == before
 
 
 def test_one_principal_leaves_descriptors_to_others() -> None:

@@ -4,6 +4,7 @@ import mmap
 import os
 from collections.abc import Iterator
 from pathlib import Path
+from weakref import WeakKeyDictionary
 
 import msgspec
 import pytest
@@ -15,6 +16,7 @@ from dios.core.effects import BindSlot, PublishCounters, UnbindSlot
 from dios.host.content import public_pages
 from dios.host.content.public_pages import PublicPages
 from dios.ids import ObjectId, TaskId
+from dios.transport.memory.mapping import map_memory
 from dios.transport.memory.memfd import close_all
 from dios.wire.messages import Reference
 from dios.wire.page import PageWriter, PublicAttributes, read_slot
@@ -64,14 +66,19 @@ def counters(target: int, size: int, *, zombie: bool = False) -> PublishCounters
     return PublishCounters(ObjectId(target), size, 0, 0, 0, 0, 0, zombie)
 
 
+VIEWS: WeakKeyDictionary[PublicPages, dict[TaskId, memoryview]] = WeakKeyDictionary()
+"""The mappings of tasks, which get their descriptor once."""
+
+
 def shown(pages: PublicPages, task: TaskId, slot: int) -> PublicAttributes:
     """What the task sees through its own mapping."""
-    fd = pages.descriptor(task)
-    assert fd is not None
-    page = mmap.mmap(fd, limits.PUBLIC_PAGE_BYTES, prot=mmap.PROT_READ)
-    os.close(fd)
-    with page, memoryview(page) as view:
-        return read_slot(view, slot)
+    views = VIEWS.setdefault(pages, {})
+    if task not in views:
+        fd = pages.take_descriptor(task)
+        assert fd is not None
+        views[task] = map_memory(fd, limits.PUBLIC_PAGE_BYTES, writable=False)
+        os.close(fd)
+    return read_slot(views[task], slot)
 
 
 def test_counters_are_seen_by_every_holder(pages: PublicPages) -> None:
@@ -200,17 +207,17 @@ def test_closed_page_is_left_alone(pages: PublicPages) -> None:
 
 def test_page_is_read_only(pages: PublicPages) -> None:
     """What the task is sent cannot be mapped for writing."""
-    fd = pages.descriptor(ONE)
+    fd = pages.take_descriptor(ONE)
     assert fd is not None
     with pytest.raises(OSError, match=r"ermi"):
         mmap.mmap(fd, limits.PUBLIC_PAGE_BYTES)
     os.close(fd)
-    assert pages.descriptor(TaskId(99)) is None
+    assert pages.take_descriptor(TaskId(99)) is None
 
 
 def test_a_page_kept_ready_is_nobody_elses(pages: PublicPages) -> None:
     """The page made when a task ends is a fresh one, given to one task, and closed with the others."""
-    first = pages.descriptor(ONE)
+    first = pages.take_descriptor(ONE)
     assert first is not None
     before = os.fstat(first).st_ino
     os.close(first)
@@ -218,19 +225,15 @@ def test_a_page_kept_ready_is_nobody_elses(pages: PublicPages) -> None:
     pages.close(ONE)
     pages.open(TaskId(3))
     pages.open(TaskId(4))
-    found = [pages.descriptor(TaskId(number)) for number in (2, 3, 4)]
+    found = [pages.take_descriptor(TaskId(number)) for number in (2, 3, 4)]
     inodes = {os.fstat(fd).st_ino for fd in found if fd is not None}
     assert len(inodes) == 3
     assert before not in inodes
-    close_all(fd for fd in found if fd is not None)
-    third = pages.descriptor(TaskId(3))
+    third = found[1]
     assert third is not None
-    with (
-        mmap.mmap(third, limits.PUBLIC_PAGE_BYTES, prot=mmap.PROT_READ) as mapped,
-        memoryview(mapped) as view,
-    ):
-        os.close(third)
-        assert not read_slot(view, 0).used
+    assert not read_slot(map_memory(third, limits.PUBLIC_PAGE_BYTES, writable=False), 0).used
+    close_all(fd for fd in found if fd is not None)
+    assert pages.take_descriptor(TaskId(3)) is None
 
 
 def test_nothing_is_left_open() -> None:

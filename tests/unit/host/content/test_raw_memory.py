@@ -16,10 +16,10 @@ from dios.host.content.buffers import Buffers
 from dios.host.content.contents import Content, Contents, read_from, size_of
 from dios.host.content.memories import ContentMemory
 from dios.ids import BufferId, ObjectId, PayloadId, TaskId
+from dios.transport.rings.waiting import RingDescriptors, create_ring
 from dios.wire.messages import Buffer
 from dios.wire.types import Mode
 from tests.support.host.empty_contents import empty_contents, finish
-from tests.support.host.ring_ends import Ends
 
 TARGET, TASK = ObjectId(1), TaskId(1)
 LARGE = 2 * limits.INLINE_BYTES_MAX
@@ -117,7 +117,7 @@ def test_bytes_of_a_message_make_it_grow(contents: Contents, buffers: Buffers) -
     assert bytes_now(contents) == b"first".ljust(LARGE - 2, b"\0") + b"tail"
 
 
-def _descriptors(buffers: Buffers, contents: Contents, ends: Ends) -> Iterator[tuple[str, int]]:
+def _descriptors(buffers: Buffers, contents: Contents, ring: RingDescriptors) -> Iterator[tuple[str, int]]:
     shadow = AnswerWrite(TASK, 1, Buffer(8, LARGE, 0, 0), TARGET, 0, LARGE, blank=True)
     answered = finish(buffers.write(shadow))
     assert answered is not None
@@ -128,7 +128,7 @@ def _descriptors(buffers: Buffers, contents: Contents, ends: Ends) -> Iterator[t
     version = ContentMemory.version(LARGE, contents.pool)
     yield "a version", version.reader_fd()
     for mode in Mode:
-        end = ends.ring.hand_out(mode)
+        end = ring.hand_out(mode)
         yield f"an end's own memory {mode}", end[0]
         yield f"the other end's memory {mode}", end[1]
         os.close(end[2])
@@ -138,9 +138,9 @@ def _descriptors(buffers: Buffers, contents: Contents, ends: Ends) -> Iterator[t
 
 def test_no_memory_that_is_handed_out_changes_its_size(contents: Contents, buffers: Buffers) -> None:
     """Its receiver can make none larger, smaller or executable, or fill it beyond what was counted."""
-    ends = Ends()
+    ring = create_ring()
     libc = ctypes.CDLL(None, use_errno=True)
-    for what, fd in _descriptors(buffers, contents, ends):
+    for what, fd in _descriptors(buffers, contents, ring):
         size = os.fstat(fd).st_size
         for attempt in (
             lambda fd=fd, size=size: os.ftruncate(fd, size + mmap.PAGESIZE),
@@ -155,14 +155,14 @@ def test_no_memory_that_is_handed_out_changes_its_size(contents: Contents, buffe
         assert libc.fallocate(fd, 0, ctypes.c_int64(size), ctypes.c_int64(1 << 20)) == -1, what
         assert os.fstat(fd).st_size == size, what
         os.close(fd)
-    ends.close()
+    ring.close()
 
 
 def test_no_writer_of_a_shared_memory_locks_the_others_out(contents: Contents) -> None:
     """A writer of raw memory or of a ring cannot add a seal, which would forbid the others to write."""
     raw = ContentMemory.own(LARGE)
-    ends = Ends()
-    for fd in (raw.writer_fd(), *(ends.ring.hand_out(mode)[0] for mode in Mode)):
+    ring = create_ring()
+    for fd in (raw.writer_fd(), *(ring.hand_out(mode)[0] for mode in Mode)):
         for seal in (fcntl.F_SEAL_WRITE, 0x10):
             with pytest.raises(PermissionError):
                 fcntl.fcntl(fd, fcntl.F_ADD_SEALS, seal)
@@ -170,4 +170,4 @@ def test_no_writer_of_a_shared_memory_locks_the_others_out(contents: Contents) -
     raw.fill(0, b"written", 0, 7)
     assert raw.read(0, 7) == b"written"
     raw.release()
-    ends.close()
+    ring.close()

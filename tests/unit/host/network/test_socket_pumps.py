@@ -1,6 +1,5 @@
 """The pumps between rings and sockets, against a task that writes what it wants into its ring."""
 
-import mmap
 import socket
 import struct
 from collections.abc import Callable, Iterator
@@ -16,10 +15,10 @@ from dios.host.network.socket_pump import SocketBackend
 from dios.host.network.tcp import TcpBackend
 from dios.host.network.udp import UdpBackend
 from dios.transport.rings import waiting_trio
-from dios.transport.rings.layout import CLOSED, CONTROL_BYTES
+from dios.transport.rings.layout import CLOSED
 from dios.transport.rings.waiting import RingEnd, is_ready
 from dios.wire.types import Mode
-from tests.support.host.ring_ends import RING, Ends
+from tests.support.host.ring_ends import RING, Ends, write_control
 
 LIMIT_S = 30
 
@@ -53,12 +52,7 @@ def ends() -> Iterator[Ends]:
 
 def set_closed(ends: Ends, mode: Mode, value: int) -> None:
     """Write the word of an end that says whether it is closed."""
-    with (
-        mmap.mmap(ends.ring.end(mode)[0], CONTROL_BYTES) as page,
-        memoryview(page) as view,
-        view.cast("I") as words,
-    ):
-        words[CLOSED] = value
+    write_control(ends.ring, mode, "I", CLOSED, value)
 
 
 async def test_a_datagram_that_none_can_be_is_not_collected(ends: Ends) -> None:

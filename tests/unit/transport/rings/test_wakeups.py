@@ -4,7 +4,6 @@ Nothing here waits: an operation that could would end the test by its time limit
 """
 
 import contextlib
-import mmap
 import os
 import select
 import socket
@@ -16,12 +15,12 @@ import trio
 from dios.errors import ClosedError, EndOfStreamError, ProtocolError, TimeLimitError
 from dios.limits import STREAM_MESSAGE_BYTES_MAX
 from dios.transport.rings import waiting_trio
-from dios.transport.rings.layout import CLOSED, CONTROL_BYTES
+from dios.transport.rings.layout import CLOSED
 from dios.transport.rings.waiting import RingDescriptors, wait_any
 from dios.transport.rings.wakeups import create_wakeups, receive_wakeups, wake
 from dios.transport.unix.descriptors import refuse_descriptors
 from dios.wire.types import Mode
-from tests.support.host.ring_ends import RING, Ends
+from tests.support.host.ring_ends import RING, Ends, write_control
 
 
 @pytest.fixture
@@ -34,17 +33,12 @@ def ends() -> Iterator[Ends]:
 
 def hostile_socket(ends: Ends, mode: Mode) -> socket.socket:
     """The socket of an end, as its task may use it: a copy, with the flags of the same open file."""
-    return socket.socket(fileno=os.dup(ends.ring.end(mode)[2]))
+    return socket.socket(fileno=os.dup(ends.of(mode).fileno()))
 
 
 def set_closed(ring: RingDescriptors, mode: Mode, value: int) -> None:
     """Write the word of an end that says whether it is closed."""
-    with (
-        mmap.mmap(ring.end(mode)[0], CONTROL_BYTES) as page,
-        memoryview(page) as view,
-        view.cast("I") as words,
-    ):
-        words[CLOSED] = value
+    write_control(ring, mode, "I", CLOSED, value)
 
 
 @pytest.mark.parametrize("mode", Mode, ids=str)
@@ -56,7 +50,7 @@ def test_a_full_socket_that_blocks_delays_nobody(ends: Ends, mode: Mode) -> None
             while True:
                 sock.send(bytes(4096), socket.MSG_DONTWAIT)
         os.set_blocking(sock.fileno(), True)
-        os.set_blocking(ends.ring.end(Mode(1 - mode))[2], True)
+        os.set_blocking(ends.of(Mode(1 - mode)).fileno(), True)
         other._notify(1)
         assert other.arm()
         assert select.select([other], [], [], 0)[0]
