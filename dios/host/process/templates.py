@@ -5,10 +5,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import time
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final, Protocol
 
 import trio
@@ -32,6 +33,13 @@ FORK_S_MAX: Final = 20.0
 
 UNNAMED: Final = ""
 """The template of sessions that can be forked and name none."""
+
+TASK_BYTES: Final = 2 * limits.MIB
+"""The memory of a task that counts as its template's: its namespaces, and pages as they were when it was
+forked, which the template has changed since. About 1.2 MB were measured."""
+
+_TASKS_AT_ONCE: Final = 64
+"""The limit of a template is raised for this number of tasks."""
 
 BACK_OFF_S: Final = 1.0
 BACK_OFF_S_MAX: Final = 60.0
@@ -73,6 +81,9 @@ class _Template:
     load_ms: int = 0
     started: int = 0
     sessions: int = 0
+    tasks: set[TaskProcess] = field(default_factory=set)
+    room: int = 0
+    """The number of tasks that the memory limit of the process has room for, in addition to the process."""
 
     @property
     def running(self) -> TaskProcess | None:
@@ -140,6 +151,7 @@ class Templates:
     def ended(self, child: TaskProcess) -> None:
         """Note the end of a process, which may be a prepared task."""
         for template in self._templates.values():
+            template.tasks.discard(child)
             template.prepared.ended(child)
 
     def close(self) -> None:
@@ -159,9 +171,12 @@ class Templates:
         process, link = template.running, template.link
         if process is None or link is None:
             raise OutOfMemoryError(f"the template {name!r} has just ended; try again", call="run")
+        _make_room(template, process)
         try:
             with trio.fail_after(FORK_S_MAX):
-                return await link.make(bounds, process, forkable=forkable)
+                child = await link.make(bounds, process, forkable=forkable)
+                template.tasks.add(child)
+                return child
         except trio.TooSlowError:
             process.kill()
             raise OutOfMemoryError(
@@ -219,6 +234,7 @@ class Templates:
                 template.link = link = await self._maker.template_link()
                 bounds = ProcessLimits(spec.memory_bytes, 0, _PROCESSES)
                 template.process = process = await link.make_template(bounds)
+                template.room = 0
                 await self._maker.counted(process)
                 reason = await link.load(process, (*self._base, *spec.modules), self._warm_up)
         except trio.TooSlowError:
@@ -233,6 +249,16 @@ class Templates:
                     reason = f"{reason} ({end.detail})"
             return NotSupportedError(reason)
         return None
+
+
+def _make_room(template: _Template, process: TaskProcess) -> None:
+    """Raise the memory limit of a template's control group for one more task that lives with it."""
+    if len(template.tasks) < template.room or process.group is None:
+        return
+    template.room = len(template.tasks) + _TASKS_AT_ONCE
+    # A group that is gone ends with the process, which others report.
+    with contextlib.suppress(OSError):
+        process.group.limit(memory_bytes=template.spec.memory_bytes + template.room * TASK_BYTES, processes=0)
 
 
 async def _close_at_end(template: _Template) -> None:
