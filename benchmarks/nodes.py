@@ -18,6 +18,9 @@ from dios.node.daemon import command
 DISK: Final = "BENCH_DISK"
 """The environment variable with the folder for the sections' files."""
 
+STARTS: Final = "BENCH_STARTS"
+"""The environment variable with the file of the times of starts, for a traced node."""
+
 _DISK: Final = "/var/tmp"  # noqa: S108 - the one folder for temporary files that is never kept in memory
 
 
@@ -42,18 +45,21 @@ def workspace() -> Iterator[Path]:
 
 
 @contextlib.contextmanager
-def running_node(cpu: int | None = None, *, without: str = "", **settings: str) -> Iterator[BenchNode]:
+def running_node(
+    cpu: int | None = None, *, without: str = "", module: str = "", **settings: str
+) -> Iterator[BenchNode]:
     """Start a new node and stop it at the end of the context; ``cpu`` binds its threads, but not its tasks.
 
-    ``without`` removes one part of it, see ``benchmarks.weakened_node``.
+    ``without`` removes one part of it, see ``benchmarks.weakened_node``. ``module`` runs in place of
+    the daemon's, see ``benchmarks.traced_node``.
     """
-    with workspace() as folder, node_in(folder, cpu, without=without, **settings) as node:
+    with workspace() as folder, node_in(folder, cpu, without=without, module=module, **settings) as node:
         yield node
 
 
 @contextlib.contextmanager
 def node_in(
-    folder: Path, cpu: int | None = None, *, without: str = "", **settings: str
+    folder: Path, cpu: int | None = None, *, without: str = "", module: str = "", **settings: str
 ) -> Iterator[BenchNode]:
     """Start a node in an existing folder, which remains; its log is the file ``log`` in it."""
     with private_environment(folder) as environment:
@@ -61,7 +67,9 @@ def node_in(
         ready, far = os.pipe()
         line = command(data, config=None, flags=settings, ready=far)
         if without:
-            line[1:3] = ["-m", "benchmarks.weakened_node", without]
+            line[2:4] = ["-m", "benchmarks.weakened_node", without]
+        if module:
+            line[2:4] = ["-m", module]
         began = clock()
         with (folder / "log").open("wb") as log:
             process = subprocess.Popen(
@@ -70,7 +78,7 @@ def node_in(
                 stdout=log,
                 stderr=log,
                 pass_fds=(far,),
-                env=environment,
+                env={**environment, STARTS: str(data.with_name("starts"))},
                 # Ctrl-C is for the benchmark, which then stops the node.
                 start_new_session=True,
             )

@@ -51,7 +51,7 @@ SECONDS_MAX: Final = {
     "guarantees": 300,
     "sprayer": 300,
     "files": 240,
-    "sandbox": 180,
+    "sandbox": 420,
     "large_stores": 900,
     "long_queues": 600,
 }

@@ -1,31 +1,36 @@
 """Sessions of ``dios.Sandbox``, with and without a template: their start, their use and their memory.
 
-The template has numpy and Polars. Starts of pure tasks are in ``benchmarks.tasks``.
+The template has numpy and Polars. Two rows are the start of a pure task, which is what sessions begin with;
+more about starts is in ``benchmarks.tasks``.
 """
 
 from __future__ import annotations
 
 import contextlib
 import math
+import os
 import subprocess
 import sys
 import threading
 import time
 from pathlib import Path
-from typing import Final
+from typing import Final, NamedTuple
 
 import dios
+from benchmarks import start_steps
 from benchmarks.measure import clock, median
 from benchmarks.nodes import running_node
 from benchmarks.peers import containers
 from benchmarks.report import Row, Section, judge, number, times
+from benchmarks.tasks import first_lines, ray_worker
 from dios.limits import KIB
 
 MODULES: Final = "numpy,polars"
 USE: Final = f"import {MODULES}"
 STARTS: Final = 25
 PEER_STARTS: Final = 7
-MANY: Final = 300
+MANY: Final = 2_000
+MANY_S: Final = 200.0
 ALONE: Final = "python -I -c"
 _PAUSE_S: Final = 0.08
 RUNS: Final = 200
@@ -41,14 +46,13 @@ BYTES: Final = f"state = bytearray(b'x') * {STATE_BYTES}"
 
 def run(section: Section) -> None:
     """Measure, and compare with the goals."""
-    with running_node(templates=f"data={MODULES}", pool_size="4", tasks_max=str(MANY + 50)) as node:
+    with running_node(templates=f"data={MODULES}", pool_size="4", tasks_max="64") as node:
         place = str(node.data)
         with dios.connect(place) as client:
             client.run(b"", template="data").wait()
             loaded = client.info().templates[0]
             section.figure("template: time to load it", loaded.load_ms, "ms")
             section.figure("template: memory of its process", loaded.used_bytes / _MB, "MB")
-        _many(section, place)
         plain = section.figure("session with the imports, open to first result", _opens(place, ""), "ms")
         forked = section.figure("session of a template, open to first result", _opens(place, "data"), "ms")
         run_us, private = _open_session(place)
@@ -57,7 +61,9 @@ def run(section: Section) -> None:
         arrays = section.figure("fork() of a session with 200 MB in arrays", _forks(place, ARRAYS), "ms")
         objects = section.figure("fork() of a session with 200 MB in small pages", _forks(place, BYTES), "ms")
         lives = section.figure("sessions of a template opened, used and closed", _lives(place), "/s")
+    many = _many(section)
     peers = _others(section)
+    section.rows += _starts(section, peers.get(ALONE, NAN))
     interpreter = peers.get(ALONE, NAN)
     beside = ", ".join(f"{name} {number(value)} ms" for name, value in peers.items())
     section.rows += [
@@ -100,6 +106,49 @@ def run(section: Section) -> None:
             "",
             judge("6 MB", private, 6),
             judge("3 MB", private, 3),
+        ),
+        Row(
+            "open sessions of a template at once",
+            number(many.number),
+            "",
+            "",
+            judge("2,000", many.number, 2_000, below=False),
+            judge("4,000", many.number, 4_000, below=False),
+            f"each with {number(many.megabytes)} MB of the machine and {number(many.descriptors)} "
+            f"descriptors of the node; at the end: {many.stopped}",
+        ),
+    ]
+
+
+def _starts(section: Section, interpreter: float) -> list[Row]:
+    """Measure the start of a pure task from the pool and cold, with its steps, and Ray's new worker."""
+    pool, _, _ = first_lines("4", at_work=True)
+    cold, _, _ = first_lines("0", at_work=True)
+    section.figure("pure task from the pool, run to its first line", pool, "ms")
+    section.figure("pure task cold, run to its first line", cold, "ms")
+    steps = start_steps.in_words(start_steps.pool(section)), start_steps.in_words(start_steps.cold(section))
+    worker = ray_worker(section)
+    peer = f"python -I -c with the imports {number(interpreter)} ms"
+    if not math.isnan(worker):
+        peer = f"Ray's new worker {number(worker)} ms"
+    return [
+        Row(
+            "pure task from the pool, run to its first line",
+            f"{number(pool)} ms",
+            peer,
+            f"{times(worker / pool)} faster than Ray's new worker",
+            judge("0.4 ms", pool, 0.4),
+            judge("0.1 ms", pool, 0.1),
+            steps[0],
+        ),
+        Row(
+            "pure task cold, run to its first line",
+            f"{number(cold)} ms",
+            peer,
+            f"{times(worker / cold)} faster than Ray's new worker",
+            judge("4 ms", cold, 4),
+            judge("2 ms", cold, 2),
+            steps[1],
         ),
     ]
 
@@ -207,23 +256,54 @@ def _spawns(command: containers.Command) -> float:
     return median(taken)
 
 
-def _many(section: Section, place: str) -> None:
-    """Open many sessions at once, run a cell in each, and note what they cost."""
+class _Sessions(NamedTuple):
+    """Many open sessions: their number, what each costs, and the reason why there are no more."""
+
+    number: int
+    megabytes: float
+    descriptors: float
+    stopped: str
+
+
+def _many(section: Section) -> _Sessions:
+    """Open sessions until something stops that, run a cell in each, and return their costs."""
     boxes: list[dios.Sandbox] = []
-    with contextlib.ExitStack() as stack:
-        client = stack.enter_context(dios.connect(place))
+    stopped = "the number that was asked for"
+    with (
+        running_node(templates=f"data={MODULES}", tasks_max=str(MANY + 50)) as node,
+        dios.connect(str(node.data)) as client,
+        contextlib.ExitStack() as stack,
+    ):
+        client.run(b"", template="data").wait()
         free, began = _available(), clock()
+        before, own = _descriptors(node.pid), _descriptors(os.getpid())
         try:
-            for _ in range(MANY):
+            while len(boxes) < MANY:
                 boxes.append(stack.enter_context(dios.Sandbox(node=client, template="data")))
                 boxes[-1].run("1+1")
+                if clock() - began > MANY_S * 1e9:
+                    stopped = f"{MANY_S:.0f} s of this measurement"
+                    break
         except dios.DiosError as error:
-            section.trouble.append(f"no more than {len(boxes)} open sessions: {error}")
-        if boxes:
-            taken = (clock() - began) / 1e6 / len(boxes)
-            section.figure("open sessions of a template at once", len(boxes), "")
-            section.figure("memory of the machine for each of them", (free - _available()) / len(boxes), "MB")
-            section.figure("time for each of them to open and to run a cell, in a row", taken, "ms")
+            stopped = str(error)
+        count = len(boxes)
+        if not count:
+            return _Sessions(0, NAN, NAN, stopped)
+        taken = (clock() - began) / 1e6 / count
+        megabytes = (free - _available()) / count
+        descriptors = (_descriptors(node.pid) - before) / count
+        section.figure("open sessions of a template at once", count, "")
+        section.figure("memory of the machine for each of them", megabytes, "MB")
+        section.figure("descriptors of the node for each of them", descriptors, "")
+        section.figure(
+            "descriptors of their caller for each of them", (_descriptors(os.getpid()) - own) / count, ""
+        )
+        section.figure("time for each of them to open and to run a cell, in a row", taken, "ms")
+        return _Sessions(count, megabytes, descriptors, stopped)
+
+
+def _descriptors(pid: int) -> int:
+    return len(os.listdir(f"/proc/{pid}/fd"))  # noqa: PTH208 - one line for a count
 
 
 def _available() -> float:

@@ -28,9 +28,9 @@ NAN = float("nan")
 
 def run(section: Section) -> None:
     """Measure, and compare with the goals."""
-    pool, pool_call, ended = _ours("4", at_work=True)
-    paused, _, _ = _ours("4", at_work=False)
-    cold, cold_call, _ = _ours("0", at_work=True)
+    pool, pool_call, ended = first_lines("4", at_work=True)
+    paused, _, _ = first_lines("4", at_work=False)
+    cold, cold_call, _ = first_lines("0", at_work=True)
     section.figure("pure task from the pool, call to first line", pool, "ms")
     section.figure("pure task from the pool after a pause, call to first line", paused, "ms")
     section.figure("pure task from the pool, call to its return", pool_call, "ms")
@@ -38,7 +38,7 @@ def run(section: Section) -> None:
     section.figure("pure task cold, call to first line", cold, "ms")
     section.figure("pure task cold, call to its return", cold_call, "ms")
     spawns = _others(section)
-    worker = _ray(section)
+    worker = ray_worker(section)
     section.rows.append(
         Row(
             "start of a pure task, cold: call to first line",
@@ -71,7 +71,7 @@ def run(section: Section) -> None:
     )
 
 
-def _ours(pool_size: str, *, at_work: bool) -> tuple[float, float, float]:
+def first_lines(pool_size: str, *, at_work: bool) -> tuple[float, float, float]:
     """Return the milliseconds to the first line, to the return of ``run``, and to the known end.
 
     Between two starts the client makes other calls (``at_work``) or sleeps.
@@ -152,7 +152,8 @@ def _first_line() -> int:
     return time.perf_counter_ns()
 
 
-def _ray(section: Section) -> float:
+def ray_worker(section: Section) -> float:
+    """Return the milliseconds from the call to the first line on a new Ray worker, NaN without Ray."""
     try:
         with ray_session() as (ray, _):
             remote = ray.remote(_first_line)

@@ -1,0 +1,73 @@
+"""The times of the steps of one start in the zygote and its child: a module for the setting ``preload``.
+
+The steps of the node are in ``benchmarks.traced_node``.
+"""
+
+from __future__ import annotations
+
+import functools
+import resource
+import sys
+import time
+from collections.abc import Callable
+from typing import Final, ParamSpec, TypeVar
+
+from dios.client import task_main
+from dios.client.sync.connection import Connection
+from dios.host.sandbox import landlock, linux_calls, lockdown, private_folder, privileges
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+MARKS: Final[list[tuple[str, int, int]]] = []
+"""Names of steps, when they ended, and the page faults of the process until then."""
+
+_STEPS: Final = (
+    (private_folder, "make", "private folder, made"),
+    (linux_calls, "clone3", "fork"),
+    (private_folder, "enter", "private folder, attached"),
+    (lockdown, "_limit", "limits"),
+    (landlock, "restrict_self", "Landlock"),
+    (lockdown, "place_descriptors", "descriptors"),
+    (privileges, "drop_everything", "capabilities"),
+    (lockdown.LockdownState, "install_filter", "seccomp"),
+    (Connection, "welcome", "welcome"),
+)
+
+
+def _mark(name: str) -> None:
+    MARKS.append((name, time.perf_counter_ns(), resource.getrusage(resource.RUSAGE_SELF).ru_minflt))
+
+
+def _after(name: str, function: Callable[P, T]) -> Callable[P, T]:
+    @functools.wraps(function)
+    def call(*args: P.args, **options: P.kwargs) -> T:
+        try:
+            return function(*args, **options)
+        finally:
+            _mark(name)
+
+    return call
+
+
+def _before(name: str, function: Callable[P, T], *, first: bool = False) -> Callable[P, T]:
+    @functools.wraps(function)
+    def call(*args: P.args, **options: P.kwargs) -> T:
+        if first:
+            MARKS.clear()
+        _mark(name)
+        return function(*args, **options)
+
+    return call
+
+
+def install(zygote: type) -> None:
+    """Wrap the steps of a zygote and of its children."""
+    for place, function, name in _STEPS:
+        setattr(place, function, _after(name, getattr(place, function)))
+    for where, function, name in ((zygote, "_make", "order"), (task_main, "_welcome_is_near", "interpreter")):
+        setattr(where, function, _before(name, getattr(where, function), first=where is zygote))
+
+
+if "ZygoteProcess" in vars(sys.modules["__main__"]):
+    install(vars(sys.modules["__main__"])["ZygoteProcess"])
