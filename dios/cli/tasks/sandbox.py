@@ -105,7 +105,7 @@ HeadersOption = Annotated[
         "--network-header",
         metavar="ORIGIN=NAME:VARIABLE",
         help="Add this header, with the value of an environment variable, to requests outside of the session;"
-        ' also "ORIGIN=Authorization:Bearer VARIABLE".',
+        ' also "ORIGIN=Authorization:Bearer VARIABLE", and @/PATH of a file with the value for VARIABLE.',
     ),
 ]
 TimeOption = Annotated[float, typer.Option("--timeout", metavar="SECONDS", help="Time of each run.")]

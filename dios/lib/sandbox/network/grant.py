@@ -19,7 +19,7 @@ from dios.client.sync.node import Node, Reference, Task
 from dios.errors import InvalidError
 from dios.lib.sandbox.network import gateway, records
 from dios.lib.sandbox.network.authorities import authorities
-from dios.lib.sandbox.network.checked import checked_additions
+from dios.lib.sandbox.network.checked import ADDED_CHARS_MAX, checked_additions
 from dios.lib.sandbox.network.records import Header
 from dios.lib.sandbox.steps import Steps, call
 from dios.limits import MIB
@@ -103,29 +103,62 @@ class NetworkGrant:
 def headers_from_variables(texts: Iterable[str]) -> dict[str, dict[str, str]]:
     """Return the headers that texts like ``ORIGIN=NAME:[WORDS ]VARIABLE`` name, with values of variables.
 
-    So a value is in no list of processes, and in no file of settings. Raises InvalidError.
+    In place of a variable, ``@/PATH`` names a file with the value, which only its owner may read. So a value
+    is in no list of processes, and in no file of settings. Raises InvalidError.
     """
     found: dict[str, dict[str, str]] = {}
     for text in texts:
-        origin, _, header = text.rpartition("=")
-        name, _, value = header.partition(":")
-        *words, variable = value.split() or [""]
-        if not origin or not name or not variable.isidentifier():
-            raise InvalidError(
-                f"{text!r} names no header. Write ORIGIN=NAME:VARIABLE, such as"
-                " https://api.example.org=X-Api-Key:API_KEY, or a word before the variable:"
-                " https://api.example.org=Authorization:Bearer API_KEY"
-            )
-        secret = os.environ.get(variable, "").strip()
-        if not secret:
-            raise InvalidError(
-                f"the header {name} needs the variable {variable}, which is not set: export it"
-            )
+        origin, name, words, source = _parts_of_header(text)
+        secret = _secret_in_file(name, source[1:]) if source.startswith("@") else _secret_of(name, source)
         headers = found.setdefault(str(parse_origin(origin)), {})
         if name in headers:
             raise InvalidError(f"the header {name} for {origin} is given twice")
         headers[name] = " ".join((*words, secret))
     return found
+
+
+def _parts_of_header(text: str) -> tuple[str, str, list[str], str]:
+    """Return origin, name, words before the value, and the variable or ``@/PATH`` of the value."""
+    before, at, path = text.partition("@")
+    origin, _, header = before.rpartition("=")
+    name, _, value = header.partition(":")
+    words = value.split()
+    source = at + path if at else words.pop() if words else ""
+    if not origin or not name or not (at or source.isidentifier()):
+        raise InvalidError(
+            f"{text!r} names no header. Write ORIGIN=NAME:VARIABLE, such as"
+            " https://api.example.org=X-Api-Key:API_KEY, or a word before the variable:"
+            " https://api.example.org=Authorization:Bearer API_KEY, or @/PATH of a file in its place"
+        )
+    return origin, name, words, source
+
+
+def _secret_of(name: str, variable: str) -> str:
+    secret = os.environ.get(variable, "").strip()
+    if not secret:
+        raise InvalidError(f"the header {name} needs the variable {variable}, which is not set: export it")
+    return secret
+
+
+def _secret_in_file(name: str, path: str) -> str:
+    if not Path(path).is_absolute():
+        raise InvalidError(
+            f"the header {name} needs the whole path of its file, such as @/secrets/key, not @{path}"
+        )
+    try:
+        with Path(path).open("rb") as file:
+            if os.fstat(file.fileno()).st_mode & 0o077:
+                raise InvalidError(
+                    f"the file {path} of the header {name} may be read by others: chmod 600 {path}"
+                )
+            data = file.read(2 * ADDED_CHARS_MAX)
+    except OSError as error:
+        raise InvalidError(f"cannot read the file {path} of the header {name}: {error.strerror}") from None
+    # Headers are bytes; what a header may not have is refused with all others.
+    secret = data.decode("latin-1").strip()
+    if not secret:
+        raise InvalidError(f"the file {path} of the header {name} is empty: write the value into it")
+    return secret
 
 
 def _by_place(origins: tuple[Origin, ...], given: NetworkHeaders) -> bytes:

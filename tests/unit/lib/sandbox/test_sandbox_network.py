@@ -13,7 +13,7 @@ from dios.errors import InvalidError, ProtocolError
 from dios.lib.sandbox.network import records
 from dios.lib.sandbox.network.authorities import authorities
 from dios.lib.sandbox.network.checked import RequestError, answered_headers, request_bytes
-from dios.lib.sandbox.network.grant import NetworkGrant
+from dios.lib.sandbox.network.grant import NetworkGrant, headers_from_variables
 from dios.lib.sandbox.network.records import RequestHead
 from dios.wire.origins import parse_origin
 from tests.support.web_servers import Authority
@@ -151,3 +151,30 @@ def test_an_added_header_is_sent_once_and_never_overridden(
         return
     named = [line for line in data.split(b"\r\n") if line.lower().startswith(b"x:")]
     assert named == [b"X: ours"]
+
+
+def test_the_value_of_a_header_is_in_a_file(tmp_path: Path) -> None:
+    """A path stands for the value, also with words before it and with signs of headers in it."""
+    key = tmp_path / "my=key:@ file"
+    key.write_text("secret\n")
+    key.chmod(0o600)
+    found = headers_from_variables(
+        [f"https://a.example=Authorization:Bearer @{key}", f"https://a.example=X-Key:@{key}"]
+    )
+    assert found == {"https://a.example": {"Authorization": "Bearer secret", "X-Key": "secret"}}
+
+
+def test_a_file_that_others_can_read_has_no_secret(tmp_path: Path) -> None:
+    """Each mistake is told with what to do, and without the value."""
+    key = tmp_path / "key"
+    key.write_text("value-of-the-key")
+    key.chmod(0o640)
+    wrong = {str(key): "chmod 600", "key": "whole path", str(tmp_path / "none"): "cannot read"}
+    for path, told in wrong.items():
+        with pytest.raises(InvalidError, match=told) as refused:
+            headers_from_variables([f"https://a.example=X-Key:@{path}"])
+        assert "value-of" not in str(refused.value)
+    key.chmod(0o600)
+    key.write_text(" \n")
+    with pytest.raises(InvalidError, match="is empty"):
+        headers_from_variables([f"https://a.example=X-Key:@{key}"])
