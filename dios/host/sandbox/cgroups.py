@@ -1,6 +1,8 @@
 """Limits on all processes of a task together, through control groups of version 2, 1, or both mixed.
 
 On machines where this process may not write control groups, only the resource limits of each process hold.
+Processors are divided among tasks, whatever their numbers of threads: by the controller ``cpu`` where it
+divides them already, and elsewhere by the kernel's groups of sessions (autogroup), which cost nothing.
 Groups are created below the group that the daemon runs in: a folder for the node, and below it a folder for
 each task. They are removed again.
 """
@@ -10,6 +12,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
+from collections.abc import Collection
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -18,6 +21,14 @@ _MEMORY_FILES: Final = {1: "memory.limit_in_bytes", 2: "memory.max"}
 _OOM_FILES: Final = {1: "memory.oom_control", 2: "memory.events"}
 _PEAK_FILES: Final = {1: "memory.max_usage_in_bytes", 2: "memory.peak"}
 _WANTED: Final = ("memory", "pids")
+_CPU: Final = "cpu"
+_SHARES: Final = {1: ("cpu.shares", 1024), 2: ("cpu.weight", 100)}
+"""The file with a group's share of the processors, and the share of a process or a group by default."""
+
+_TASKS_LIKE: Final = 16
+"""All tasks of a node together count like this number of processes next to them."""
+
+_AUTOGROUP: Final = "sys/kernel/sched_autogroup_enabled"
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,6 +168,9 @@ def _open(name: str, proc: Path) -> tuple[list[Hierarchy], list[str]]:
             folder.mkdir(exist_ok=True)
             if version == 2:
                 (folder / "cgroup.subtree_control").write_text(" ".join(f"+{c}" for c in sorted(usable)))
+            if _CPU in usable:
+                file, share = _SHARES[version]
+                (folder / file).write_text(str(_TASKS_LIKE * share))
             made.append(Hierarchy(folder, version, usable))
             taken |= usable
         except OSError as error:
@@ -184,9 +198,13 @@ def _lives(number: str) -> bool:
         return False
 
 
-def _own_groups(proc: Path) -> list[tuple[Path, int, set[str]]]:
-    """Return the groups of this process: folder, version, and the available wanted controllers."""
+def _own_groups(proc: Path, *, autogroup: bool | None = None) -> list[tuple[Path, int, set[str]]]:
+    """Return the groups of this process: folder, version, and the available wanted controllers.
+
+    ``autogroup`` is True if the kernel divides processors by sessions where no group does; None: look at it.
+    """
     mounts = _mounts(proc)
+    has_autogroup = is_autogroup_on(proc) if autogroup is None else autogroup
     found: list[tuple[Path, int, set[str]]] = []
     for line in (proc / "cgroup").read_text().splitlines():
         number, names, path = line.split(":", 2)
@@ -194,16 +212,52 @@ def _own_groups(proc: Path) -> list[tuple[Path, int, set[str]]]:
         for mount, mount_root, mount_version, options in mounts:
             if mount_version != version or (version == 1 and not set(names.split(",")) & options):
                 continue
-            below = os.path.relpath(path, mount_root)
-            if below.startswith(".."):
+            place = os.path.relpath(path, mount_root)
+            if place.startswith(".."):
                 continue
-            folder = mount / below
+            folder = mount / place
             offered = set(names.split(",")) if version == 1 else _words(folder / "cgroup.controllers")
             wanted = offered & set(_WANTED)
+            # Elsewhere than in the first group of its hierarchy, autogroup divides nothing.
+            below = (folder / _SHARES[2][0]).exists() if version == 2 else path != "/"
+            if _CPU in offered and (below or not has_autogroup):
+                wanted.add(_CPU)
             if wanted:
                 found.append((folder, version, wanted))
             break
     return found
+
+
+def is_autogroup_on(proc: Path = Path("/proc/self")) -> bool:
+    """Return True if the kernel has groups of sessions (autogroup), and they are switched on."""
+    try:
+        return (proc.parent / _AUTOGROUP).read_text().strip() == "1"
+    except OSError:
+        return False
+
+
+def divides_processors(proc: Path = Path("/proc/self")) -> int:
+    """Return the version of the hierarchy whose controller ``cpu`` a node here gives to its tasks.
+
+    Return 0 if there is none, or if it cannot be written.
+    """
+    try:
+        found = _own_groups(proc)
+    except OSError:
+        return 0
+    for folder, version, controllers in found:
+        if _CPU in controllers:
+            file = folder / "cgroup.subtree_control" if version == 2 else folder
+            return version if os.access(file, os.W_OK) else 0
+    return 0
+
+
+def has_processor_group(proc: Path = Path("/proc/self")) -> bool:
+    """Return True if control groups divide the processors for this process, so that autogroup does not."""
+    try:
+        return any(_CPU in controllers for _, _, controllers in _own_groups(proc, autogroup=True))
+    except OSError:
+        return False
 
 
 def _mounts(proc: Path) -> list[tuple[Path, str, int, set[str]]]:
@@ -231,18 +285,26 @@ def _delegate(parent: Path, wanted: frozenset[str]) -> set[str]:
     group below.
     """
     missing = wanted - _words(parent / "cgroup.subtree_control")
-    if missing:
-        request = " ".join(f"+{name}" for name in sorted(missing))
-        try:
-            (parent / "cgroup.subtree_control").write_text(request)
-        except OSError as error:
-            if error.errno != errno.EBUSY or _words(parent / "cgroup.procs") != {str(os.getpid())}:
-                raise
-            own = parent / "daemon"
-            own.mkdir(exist_ok=True)
-            (own / "cgroup.procs").write_text(str(os.getpid()))
-            (parent / "cgroup.subtree_control").write_text(request)
+    if missing - {_CPU}:
+        _enable(parent, missing - {_CPU})
+    if _CPU in missing:
+        # A process with a real-time policy, for one, keeps it from being enabled. The others hold without it.
+        with contextlib.suppress(OSError):
+            _enable(parent, {_CPU})
     return set(wanted & _words(parent / "cgroup.subtree_control"))
+
+
+def _enable(parent: Path, names: Collection[str]) -> None:
+    request = " ".join(f"+{name}" for name in sorted(names))
+    try:
+        (parent / "cgroup.subtree_control").write_text(request)
+    except OSError as error:
+        if error.errno != errno.EBUSY or _words(parent / "cgroup.procs") != {str(os.getpid())}:
+            raise
+        own = parent / "daemon"
+        own.mkdir(exist_ok=True)
+        (own / "cgroup.procs").write_text(str(os.getpid()))
+        (parent / "cgroup.subtree_control").write_text(request)
 
 
 def attempt(controller: str) -> str:

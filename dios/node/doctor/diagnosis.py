@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import enum
 import importlib.metadata
 import importlib.util
@@ -21,7 +20,7 @@ from typing import Final
 
 from dios import limits
 from dios.errors import InvalidError
-from dios.host.sandbox import limits_of_task, syscall_numbers
+from dios.host.sandbox import cgroups, limits_of_task, syscall_numbers
 from dios.host.sandbox.mechanisms import LOST_WITHOUT, Mechanism, missing_for_pure, probe
 from dios.lib.sandbox.network.authorities import BEGIN, authorities
 from dios.node.doctor import cluster as doctor_cluster
@@ -257,36 +256,22 @@ def _processor_time() -> DoctorFinding:
     return DoctorFinding("time limits", DoctorLevel.OK, detail, purpose)
 
 
-def _processor_share(proc: Path = Path("/proc")) -> DoctorFinding:
+def _processor_share(proc: Path = Path("/proc/self")) -> DoctorFinding:
     purpose = "tasks that compute get equal parts of the processors, whatever their numbers of threads"
-    name, advice = "processor share", "optional: sysctl kernel.sched_autogroup_enabled=1"
-    try:
-        enabled = (proc / "sys/kernel/sched_autogroup_enabled").read_text().strip() == "1"
-        groups = (proc / "self/cgroup").read_text().splitlines()
-    except OSError:
-        enabled, groups = False, []
-    if not enabled:
-        detail = "the kernel's groups of sessions (autogroup) are off, so each thread counts"
-        return DoctorFinding(name, DoctorLevel.WEAK, detail, purpose, advice)
-    if _has_processor_group(groups):
+    name = "processor share"
+    version = cgroups.divides_processors(proc)
+    if version:
+        detail = f"the controller cpu of control groups of version {version}, with a group for each task"
+        return DoctorFinding(name, DoctorLevel.OK, detail, purpose)
+    if cgroups.has_processor_group(proc):
         detail = "the control group of the node divides processors, where each thread counts"
-        advice = "optional: run the node where no control group has the controller cpu"
+        advice = "optional: let the node write its control group (Delegate=yes in a unit of systemd)"
+        return DoctorFinding(name, DoctorLevel.WEAK, detail, purpose, advice)
+    if not cgroups.is_autogroup_on(proc):
+        detail = "the kernel's groups of sessions (autogroup) are off, so each thread counts"
+        advice = "optional: sysctl kernel.sched_autogroup_enabled=1"
         return DoctorFinding(name, DoctorLevel.WEAK, detail, purpose, advice)
     return DoctorFinding(name, DoctorLevel.OK, "the kernel's groups of sessions (autogroup)", purpose)
-
-
-def _has_processor_group(groups: list[str], mounted: Path = Path("/sys/fs/cgroup")) -> bool:
-    """Return True if a control group below the first one divides the processors for these processes."""
-    for line in groups:
-        number, names, path = line.split(":", 2)
-        if path == "/":
-            continue
-        if "cpu" in names.split(","):
-            return True
-        if number == "0" and not names:
-            with contextlib.suppress(OSError):
-                return "cpu" in (mounted / path[1:] / "cgroup.controllers").read_text().split()
-    return False
 
 
 def _sees_processes() -> bool:

@@ -31,7 +31,7 @@ def test_version_1_controllers_have_a_folder_each(tmp_path: Path) -> None:
     mounts = [("cgroup", "memory", "rw,memory"), ("cgroup", "pids", "rw,pids"), ("cgroup", "cpu", "rw,cpu")]
     proc = fake_process(tmp_path, mounts, ["3:memory:/own", "2:pids:/own", "1:cpu:/own"])
     groups = cgroups.open_control_groups("node", proc=proc)
-    assert groups.controllers == {"memory", "pids"}
+    assert groups.controllers == {"memory", "pids", "cpu"}
     group = groups.make("task-1")
     group.limit(memory_bytes=4096, processes=7)
     group.enter(42)
@@ -39,7 +39,9 @@ def test_version_1_controllers_have_a_folder_each(tmp_path: Path) -> None:
     assert (tmp_path / "memory" / task / "memory.limit_in_bytes").read_text() == "4096"
     assert (tmp_path / "pids" / task / "pids.max").read_text() == "7"
     assert (tmp_path / "pids" / task / "cgroup.procs").read_text() == "42"
-    assert not (tmp_path / "cpu" / "own" / "node").exists()
+    assert (tmp_path / "cpu" / task / "cgroup.procs").read_text() == "42"
+    assert (tmp_path / "cpu/own/node/cpu.shares").read_text() == str(16 * 1024)
+    assert cgroups.divides_processors(proc) == 1
     assert group.peak_bytes() == 0, "a kernel that does not tell"
     (tmp_path / "memory" / task / "memory.max_usage_in_bytes").write_text("5\n")
     assert group.peak_bytes() == 5
@@ -49,7 +51,7 @@ def test_version_2_hands_controllers_down(tmp_path: Path) -> None:
     """Version 2 has one hierarchy; a group whose parent hands memory and pids on is limited by memory.max."""
     proc = fake_process(tmp_path, [("cgroup2", "unified", "rw")], ["0::/own"])
     own = tmp_path / "unified" / "own"
-    (own / "cgroup.controllers").write_text("cpu memory pids")
+    (own / "cgroup.controllers").write_text("memory pids")
     (own / "cgroup.subtree_control").write_text("memory pids")
     groups = cgroups.open_control_groups("node", proc=proc)
     group = groups.make("task-1")
@@ -60,6 +62,36 @@ def test_version_2_hands_controllers_down(tmp_path: Path) -> None:
     assert group.oom_kills() == 2
     (own / "node/task-1/memory.peak").write_text("7\n")
     assert group.peak_bytes() == 7
+
+
+def test_version_2_divides_processors_among_tasks(tmp_path: Path) -> None:
+    """Each task has a group with the controller cpu, and all of them together weigh more than one process."""
+    proc = fake_process(tmp_path, [("cgroup2", "unified", "rw")], ["0::/own"])
+    own = tmp_path / "unified" / "own"
+    (own / "cgroup.controllers").write_text("cpu memory pids")
+    (own / "cgroup.subtree_control").write_text("cpu memory pids")
+    (own / "cpu.weight").write_text("100")
+    (tmp_path / "sys/kernel").mkdir(parents=True)
+    (tmp_path / "sys/kernel/sched_autogroup_enabled").write_text("1\n")
+    assert cgroups.divides_processors(proc) == 2
+    groups = cgroups.open_control_groups("node", proc=proc)
+    groups.make("task-1").enter(42)
+    assert (own / "node/cgroup.subtree_control").read_text() == "+cpu +memory +pids"
+    assert (own / "node/cpu.weight").read_text() == "1600"
+    assert (own / "node/task-1/cgroup.procs").read_text() == "42"
+
+
+@pytest.mark.parametrize(("autogroup", "divides"), [("1", 0), ("0", 1)])
+def test_the_kernels_groups_of_sessions_are_left_alone(tmp_path: Path, autogroup: str, divides: int) -> None:
+    """In the first group of a hierarchy the kernel divides processors itself, where that is switched on."""
+    mounts = [("cgroup", "cpu", "rw,cpu"), ("cgroup", "memory", "rw,memory")]
+    proc = fake_process(tmp_path, mounts, ["1:cpu:/", "2:memory:/own"])
+    (tmp_path / "sys/kernel").mkdir(parents=True)
+    (tmp_path / "sys/kernel/sched_autogroup_enabled").write_text(f"{autogroup}\n")
+    assert cgroups.divides_processors(proc) == divides
+    assert not cgroups.has_processor_group(proc)
+    groups = cgroups.open_control_groups("node", proc=proc)
+    assert groups.controllers == ({"memory", "cpu"} if divides else {"memory"})
 
 
 def test_mixed_versions_use_each_controller_where_it_is(tmp_path: Path) -> None:
