@@ -26,37 +26,26 @@ import numba
 from numba.core import event
 from numba.core.caching import FunctionCache, NullCache
 
+from dios.kernel_sources import PACKAGE, kernel_states
 from dios.trusted_files import weakness
 
 _P = ParamSpec("_P")
 _R = TypeVar("_R")
 
 _log: Final = logging.getLogger(__name__)
-PACKAGE: Final = Path(__file__).parent
 
 _FOLDERS: Final = tuple(PACKAGE / name for name in ("fairness", "packer", "sprayer", "papers", "firmament"))
 _STAMP: Final = PACKAGE / "firmament" / "__pycache__" / "kernels.stamp"
 
 
-def kernel_files() -> list[Path]:
-    """Return the files on which the compiled kernels depend, sorted.
-
-    They are the modules with kernels, this module, and ``dios.limits``, whose bounds are part of kernels.
-    """
-    files = [path for folder in _FOLDERS for path in folder.rglob("*.py")]
-    with_kernels = sorted(path for path in files if b"from dios.kernels import" in path.read_bytes())
-    return [*with_kernels, PACKAGE / "kernels.py", PACKAGE / "limits.py"]
-
-
 @functools.cache
 def delete_outdated_kernels() -> None:
-    """Delete all compiled kernels if a file with kernels changed since they were compiled.
+    """Delete all compiled kernels if a file with kernels, or a bound in one, changed since.
 
     The first call of a process does the work. Folders that cannot be written are left as they are: Numba
     keeps no compiled kernels there either.
     """
-    seen = [(str(path.relative_to(PACKAGE)), path.stat().st_mtime_ns) for path in kernel_files()]
-    stamp = f"{numba.__version__} {seen}"
+    stamp = "\n".join([numba.__version__, *kernel_states(_FOLDERS, PACKAGE)])
     with contextlib.suppress(OSError):
         _STAMP.parent.mkdir(exist_ok=True)
         with _locked(_STAMP.parent):

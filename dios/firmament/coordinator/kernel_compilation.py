@@ -21,6 +21,7 @@ from typing import Final, NamedTuple, Protocol
 
 import trio
 
+from dios.kernel_sources import kernel_states
 from dios.trusted_files import weakness
 
 _PACKAGE: Final = Path(__file__).parents[2]
@@ -172,11 +173,7 @@ def _fingerprint() -> str:
     for package in ("numba", "llvmlite", "numpy"):
         digest.update(f"{package} {metadata.version(package)}\n".encode())
     digest.update(_processor().encode())
-    sources = [path for name in _FOLDERS for path in (_PACKAGE / name).rglob("*.py")]
-    for path in sorted([*sources, _PACKAGE / "limits.py", _PACKAGE / "kernels.py"]):
-        # Numba compares times of change; a file that only others read, such as prose, has no kernels.
-        if b"dios.kernels" in path.read_bytes() or path.parent == _PACKAGE:
-            digest.update(f"{path.relative_to(_PACKAGE)} {path.stat().st_mtime_ns}\n".encode())
+    digest.update("\n".join(kernel_states(_PACKAGE / name for name in _FOLDERS)).encode())
     return digest.hexdigest()
 
 

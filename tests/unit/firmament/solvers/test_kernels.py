@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from dios import kernels
+from dios import kernels, limits
 from dios.kernels import (
     delete_outdated_kernels,
     force_inlined_kernel,
@@ -27,8 +28,11 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setattr(kernels, "PACKAGE", tmp_path)
     monkeypatch.setattr(kernels, "_FOLDERS", (tmp_path,))
     monkeypatch.setattr(kernels, "_STAMP", cache / "kernels.stamp")
-    for name in ("kernels.py", "limits.py"):
-        (tmp_path / name).write_text("from dios.kernels import kernel\n")
+    (tmp_path / "kernels.py").touch()
+    (tmp_path / "with_kernels.py").write_text(
+        "from dios import limits\nfrom dios.kernels import kernel\nfrom dios.limits import SPRAYER_BATCH\n"
+        "SIZE = limits.FLOW_UNBOUNDED\n"
+    )
     delete_outdated_kernels.cache_clear()
     return cache
 
@@ -45,18 +49,28 @@ def test_outdated_kernels_are_deleted_at_the_first_call_and_not_before(folder: P
     assert sorted(path.name for path in folder.iterdir()) == ["kernels.lock", "kernels.stamp"]
 
 
-def test_kernels_that_are_up_to_date_stay(folder: Path) -> None:
-    """Compiled kernels stay until a file with kernels changes."""
-    delete_outdated_kernels()
-    (folder / "new.nbi").touch()
-    delete_outdated_kernels.cache_clear()
-    delete_outdated_kernels()
-    assert (folder / "new.nbi").exists()
-    changed = folder.parent / "limits.py"
-    changed.write_text(changed.read_text() + "BOUND = 1\n")
-    delete_outdated_kernels.cache_clear()
-    delete_outdated_kernels()
-    assert not (folder / "new.nbi").exists()
+def test_kernels_that_are_up_to_date_stay(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Compiled kernels stay until a file with kernels changes, or a bound that such a file uses."""
+    changes: list[Callable[[], object]] = [
+        lambda: (folder.parent / "with_kernels.py").write_text(
+            "from dios.kernels import kernel  # changed\n"
+        ),
+        lambda: monkeypatch.setattr(limits, "SPRAYER_BATCH", 1),
+        lambda: monkeypatch.setattr(limits, "FLOW_UNBOUNDED", 1),
+    ]
+    for change in reversed(changes):
+        delete_outdated_kernels.cache_clear()
+        delete_outdated_kernels()
+        (folder / "new.nbi").touch()
+        (folder.parent / "other.py").write_text("from dios.limits import QUEUE_ROWS_MAX\n")
+        monkeypatch.setattr(limits, "QUEUE_ROWS_MAX", limits.QUEUE_ROWS_MAX + 1)
+        delete_outdated_kernels.cache_clear()
+        delete_outdated_kernels()
+        assert (folder / "new.nbi").exists()
+        change()
+        delete_outdated_kernels.cache_clear()
+        delete_outdated_kernels()
+        assert not (folder / "new.nbi").exists()
 
 
 def test_all_decorators_compute_what_python_does() -> None:
