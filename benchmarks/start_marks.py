@@ -35,8 +35,13 @@ _STEPS: Final = (
 )
 
 
+def page_faults() -> int:
+    """Return the number of page faults of this process that needed no disk."""
+    return resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+
+
 def _mark(name: str) -> None:
-    MARKS.append((name, time.perf_counter_ns(), resource.getrusage(resource.RUSAGE_SELF).ru_minflt))
+    MARKS.append((name, time.perf_counter_ns(), page_faults()))
 
 
 def _after(name: str, function: Callable[P, T]) -> Callable[P, T]:

@@ -21,9 +21,8 @@ _PAUSE_S: Final = 0.08
 _NODE: Final = "benchmarks.traced_node"
 _MARKS: Final = "benchmarks.start_marks"
 _PROGRAM: Final = f"""import time; now = time.perf_counter_ns()
-import json, resource, sys
-faults = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
-print(json.dumps([now, faults, sys.modules["{_MARKS}"].MARKS]))
+import sys; marks = sys.modules["{_MARKS}"]; faults = marks.page_faults()
+import json; print(json.dumps([now, faults, marks.MARKS]))
 """.encode()
 
 Times: TypeAlias = dict[str, float]

@@ -26,7 +26,7 @@ from dios.host.process.zygote_link import ZygoteLink
 from dios.host.process.zygote_messages import ZygoteModules, ZygoteSetup
 from dios.host.process.zygote_process import StartedZygote
 from dios.host.sandbox import limits_of_task
-from dios.host.sandbox.cgroups import ControlGroups, open_control_groups
+from dios.host.sandbox.cgroups import ControlGroup, ControlGroups, open_control_groups
 from dios.host.sandbox.mechanisms import Mechanism, missing_for_pure, probe, require_pure
 from dios.host.sandbox.native_programs import NativeProgram, ProgramSetting, examine
 from dios.host.sandbox.notifications import FORKS
@@ -232,14 +232,31 @@ class ZygotePool:
     async def fork(self, task_limits: Limits, session: TaskProcess) -> TaskProcess:
         """Wait until a session that can be forked has forked itself.
 
-        The fork has the limits of the session, or lower ones. Raise ``DiosError`` with the reason if there is
-        none.
+        The fork has the limits of the session, or lower ones. It is in the control group of the session until
+        it is in its own, so it need not wait for that. Raise ``DiosError`` with the reason if there is none.
         """
         link = self._supervisor
         if link is None or not link.alive:
             raise OutOfMemoryError("cannot fork the session: it has ended", call="run")
         child = await link.fork(_bounds(task_limits, self._defaults), session)
-        return await self.counted(child)
+        self._alive.add(child)
+        if child.exit is not None:
+            self._on_end(child)
+        elif self._groups:
+            self._nursery.start_soon(self._count_fork, child, name="count the memory of a fork")
+        return child
+
+    async def _count_fork(self, child: TaskProcess) -> None:
+        """Put a fork into a control group of its own; end it if that fails."""
+        with trio.CancelScope(shield=True):
+            try:
+                await trio.to_thread.run_sync(self._enter_group, child)
+            except DiosError as error:
+                _log.error("a fork was ended, because it has no control group", extra={"why": error.message})
+                child.kill()
+        if child.exit is not None and child.group is not None:
+            # Its end may have come before the group.
+            self._dispose(child.group)
 
     async def spawn(
         self, brand: Brand, task_limits: Limits, template: str = "", *, forkable: bool = False
@@ -447,10 +464,7 @@ class ZygotePool:
         self._alive.discard(child)
         self.templates.ended(child)
         if child.group is not None:
-            self._groups.dispose(child.group)
-            if not self._is_removing:
-                self._is_removing = True
-                self._nursery.start_soon(self._remove_groups, name="remove control groups")
+            self._dispose(child.group)
         folder = child.detach_folder()
         if folder >= 0:
             self._nursery.start_soon(_close_folder, folder, name="close a private folder")
@@ -462,6 +476,13 @@ class ZygotePool:
                 self._failures += 1
             child.close()
             self._refill.set()
+
+    def _dispose(self, group: ControlGroup) -> None:
+        """Remove the control groups of an ended task, later."""
+        self._groups.dispose(group)
+        if not self._is_removing:
+            self._is_removing = True
+            self._nursery.start_soon(self._remove_groups, name="remove control groups")
 
 
 async def _close_folder(folder: int) -> None:
