@@ -63,7 +63,7 @@ def run(section: Section) -> None:
         lives = section.figure("sessions of a template opened, used and closed", _lives(place), "/s")
     many = _many(section)
     peers = _others(section)
-    section.rows += _starts(section, peers.get(ALONE, NAN))
+    section.rows += _starts(section)
     interpreter = peers.get(ALONE, NAN)
     beside = ", ".join(f"{name} {number(value)} ms" for name, value in peers.items())
     section.rows += [
@@ -120,7 +120,7 @@ def run(section: Section) -> None:
     ]
 
 
-def _starts(section: Section, interpreter: float) -> list[Row]:
+def _starts(section: Section) -> list[Row]:
     """Measure the start of a pure task from the pool and cold, with its steps, and Ray's new worker."""
     pool, _, _ = first_lines("4", at_work=True)
     cold, _, _ = first_lines("0", at_work=True)
@@ -128,15 +128,19 @@ def _starts(section: Section, interpreter: float) -> list[Row]:
     section.figure("pure task cold, run to its first line", cold, "ms")
     steps = start_steps.in_words(start_steps.pool(section)), start_steps.in_words(start_steps.cold(section))
     worker = ray_worker(section)
-    peer = f"python -I -c with the imports {number(interpreter)} ms"
-    if not math.isnan(worker):
-        peer = f"Ray's new worker {number(worker)} ms"
+    bare = section.figure("python -I -c pass", _spawns(lambda: [sys.executable, "-I", "-c", "pass"]), "ms")
+    ray = "Ray is not installed" if math.isnan(worker) else f"Ray's new worker {number(worker)} ms"
+    peer = f"{ray}, python -I -c pass {number(bare)} ms to its end"
+
+    def faster(ours: float) -> str:
+        return "" if math.isnan(worker) else f"{times(worker / ours)} faster than Ray's new worker"
+
     return [
         Row(
             "pure task from the pool, run to its first line",
             f"{number(pool)} ms",
             peer,
-            f"{times(worker / pool)} faster than Ray's new worker",
+            faster(pool),
             judge("0.4 ms", pool, 0.4),
             judge("0.1 ms", pool, 0.1),
             steps[0],
@@ -145,7 +149,7 @@ def _starts(section: Section, interpreter: float) -> list[Row]:
             "pure task cold, run to its first line",
             f"{number(cold)} ms",
             peer,
-            f"{times(worker / cold)} faster than Ray's new worker",
+            faster(cold),
             judge("4 ms", cold, 4),
             judge("2 ms", cold, 2),
             steps[1],
