@@ -420,11 +420,16 @@ class AnswerAttachRemote(Struct, frozen=True, tag=74):
 
 
 class Contact(Struct, frozen=True, tag=75):
-    """Keep a connection to this node from now on."""
+    """Note the address of a node, and connect to it.
+
+    With ``on_demand`` no connection is made before something is sent to the node; otherwise the connection is
+    kept from now on.
+    """
 
     node: NodeId
     name: str
     address: str
+    on_demand: bool = False
 
 
 class HangUp(Struct, frozen=True, tag=76):

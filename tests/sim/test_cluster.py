@@ -9,6 +9,8 @@ from collections.abc import Callable
 
 import pytest
 
+from dios import limits
+from dios.core.membership import swim
 from dios.errors import Code
 from dios.sim.cluster.network import DeliveryPolicy
 from dios.sim.cluster.world import simulate_cluster
@@ -47,6 +49,15 @@ def test_seed_keeps_every_promise(seed: int) -> None:
     report = simulate_cluster(seed)
     assert report.faults
     assert report.calls > 100
+
+
+@pytest.mark.extended(keep=2)
+@pytest.mark.parametrize("seed", range(100, 106))
+def test_connections_on_demand_keep_every_promise(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nodes that probe few others and connect when they need to, as in a large cluster, keep promises."""
+    monkeypatch.setattr(swim, "ALL_PROBED", 0)
+    monkeypatch.setattr(limits, "GOSSIP_PARTNERS", 1)
+    assert simulate_cluster(seed).calls > 100
 
 
 @pytest.mark.extended(keep=5)

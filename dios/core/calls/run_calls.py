@@ -256,7 +256,7 @@ def _place(step: Step, call: messages.Run, flags: Flag) -> Peer | None:
     candidates = [
         cluster.expected_load(member)
         for member in cluster.membership.alive()
-        if cluster.peer(member.node).reachable
+        if cluster.peer(member.node).is_reachable(on_demand=not cluster.membership.probes_all)
     ]
     own = cluster.membership.own
     busy = sum(1 for _ in step.state.living_tasks())

@@ -45,7 +45,7 @@ _RECENT_ANSWER_NS: Final = limits.GOSSIP_RECENT_ANSWER_MS * _MS
 _TABLE_NS: Final = limits.GOSSIP_TABLE_PERIOD_MS * _MS
 _REPAIR_NS: Final = limits.GOSSIP_REPAIR_PERIOD_MS * _MS
 _LIVING: Final = (NodeStatus.ALIVE, NodeStatus.SUSPECT)
-_ALL_PROBED: Final = limits.GOSSIP_PARTNERS + 1
+ALL_PROBED: Final = limits.GOSSIP_PARTNERS + 1
 
 
 class Decision(Struct):
@@ -116,6 +116,11 @@ class Membership:
     def next_tick(self) -> int | None:
         """The moment at which ``tick`` should be called; None while there is no node to probe."""
         return self._next
+
+    @property
+    def probes_all(self) -> bool:
+        """Return True in a small cluster, in which every node probes all others."""
+        return len(self._table.by_status[NodeStatus.ALIVE]) <= ALL_PROBED
 
     def alive(self) -> tuple[MemberRow, ...]:
         """Return the rows of the other living nodes, including suspects."""
@@ -273,7 +278,7 @@ class Membership:
     def _probed(self) -> list[NodeId]:
         """Return the nodes that are probed in turn: all living ones, or the successor and the partners."""
         table = self._table
-        if len(table.by_status[NodeStatus.ALIVE]) <= _ALL_PROBED:
+        if self.probes_all:
             return list(table.by_status[NodeStatus.ALIVE])
         chosen = dict.fromkeys(table.partners.chosen(table.is_alive))
         successor = table.partners.successor(table.is_alive)
@@ -428,7 +433,7 @@ class Membership:
         room = limits.GOSSIP_UPDATES_MAX - len(chosen)
         chosen.update(dict.fromkeys(self._table.spreading.take(room)))
         room = min(limits.GOSSIP_UPDATES_MAX - len(chosen), limits.GOSSIP_LOADS_PER_MESSAGE)
-        if len(self._table.rows) > _ALL_PROBED and room > 0:
+        if len(self._table.rows) > ALL_PROBED and room > 0:
             chosen.update(dict.fromkeys(self._table.loads.take(room)))
         rows = self._table.rows
         return tuple(rows[node] for node in chosen if node in rows)

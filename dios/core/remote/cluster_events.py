@@ -199,7 +199,8 @@ def _apply_change(step: Step, cluster: Cluster, change: Change) -> None:
                 # The connection may have survived. Then no PeerUp event repeats the notices.
                 requests.repeat_notices(step, peer)
         if member.address and not peer.connected:
-            step.emit(effects.Contact(member.node, member.name, member.address))
+            on_demand = not cluster.membership.probes_all
+            step.emit(effects.Contact(member.node, member.name, member.address, on_demand))
     if change.former is None or change.former is not member.status:
         cluster.since[member.node] = step.now
         status = member.status.name.lower()

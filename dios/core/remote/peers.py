@@ -301,10 +301,11 @@ class Peer:
         self.proxies: dict[ObjectId, Proxy] = {}
         self.notices: dict[bytes | int, dcp.RequestBody] = {}  # unconfirmed notices that it must receive
 
-    @property
-    def reachable(self) -> bool:
-        """Return True if a request would be sent to the node now."""
-        return self.connected and self.epoch > 0 and self.dead_since is None and not self.cut_off
+    def is_reachable(self, *, on_demand: bool) -> bool:
+        """Return True if a request would be sent to the node now, or after connecting ``on_demand``."""
+        return (
+            (self.connected or on_demand) and self.epoch > 0 and self.dead_since is None and not self.cut_off
+        )
 
     def may_open(self, request: PendingRequest) -> bool:
         """Return True if there is room for one more open request to the node.

@@ -22,7 +22,7 @@ from dios.core.remote.peers import CachedReply, Cluster, Peer, PendingRequest, R
 from dios.core.step import Step
 from dios.errors import Code, ProtocolError, UnreachableError
 from dios.ids import BufferId, NodeId, ObjectId, Ticket
-from dios.wire import dcp, messages
+from dios.wire import dcp, gossip, messages
 
 _MS: Final = 1_000_000
 _OPENS: Final = (effects.AnswerRead, effects.AnswerWrite)
@@ -181,6 +181,10 @@ def _send(step: Step, cluster: Cluster, request: PendingRequest) -> None:
         message = dcp.Ask(request.number, next(iter(peer.asked)), request.body, peer.numbers_to_name())
         step.emit(effects.Send(peer.node, message, request.source, peer.epoch))
         request.sent = True
+    elif not cluster.membership.probes_all:
+        # In a large cluster a connection is made for the first gossip; then the request is repeated.
+        hello = gossip.encode(gossip.News(cluster.membership.own))
+        step.emit(effects.Send(peer.node, dcp.Gossip(hello)))
     # A node with many open requests is busy, and repeats would take time from its answers.
     pause = (limits.DCP_REPEAT_MS_MIN << min(request.repeats, 8)) * (
         1 + len(peer.asked) // limits.DCP_REPEAT_OPEN

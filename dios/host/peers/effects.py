@@ -55,8 +55,8 @@ class PeerEffects:
         """The ends of streams that tasks of other nodes write to."""
 
     def contact(self, effect: fx.Contact) -> None:
-        """Keep a connection with a node."""
-        self._links.contact(effect.node, effect.name, effect.address)
+        """Keep a connection with a node, or make one when something is sent to it."""
+        self._links.contact(effect.node, effect.name, effect.address, on_demand=effect.on_demand)
 
     def hang_up(self, effect: fx.HangUp) -> None:
         """Close the connection with a node and do not reconnect."""

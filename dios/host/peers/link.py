@@ -258,6 +258,10 @@ class PeerLink:
         """Cancels the attempt to connect, while there is one."""
         self.keeper_scope: trio.CancelScope | None = None
         """Cancels the task that keeps the node connected, while there is one."""
+        self.kept = True
+        """True if the connection is made again when it is lost; otherwise only when gossip is sent."""
+        self.waiting: list[dcp.Gossip] = []
+        """Gossip that waits for the connection, at most PEER_WAITING_GOSSIP_MAX messages."""
         self.lost = trio.Event()
         self.last_error = ""
         """The reason why the last attempt to connect failed."""

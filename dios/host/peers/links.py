@@ -81,15 +81,17 @@ class PeerLinks:
         return self._parts.rates.inline_bytes_max
 
     # -- what the core asks ---------------------------------------------------------------------------
-    def contact(self, node: NodeId, name: str, address: str) -> None:
-        """Keep a connection with this node from now on."""
+    def contact(self, node: NodeId, name: str, address: str, *, on_demand: bool = False) -> None:
+        """Keep a connection with this node from now on; ``on_demand`` not before something is sent to it."""
         if node == self._me.node:
             return
         link = self._links.get(node)
         if link is None:
             link = self._links[node] = PeerLink(node, name, address)
         link.name, link.address = name, address or link.address
-        self._keep_connected(link)
+        link.kept = not on_demand
+        if link.kept:
+            self._keep_connected(link)
 
     def hang_up(self, node: NodeId, reason: str) -> None:
         """Close the connections with a node and do not reconnect."""
@@ -157,10 +159,18 @@ class PeerLinks:
     def send(
         self, node: NodeId, message: dcp.Message, attached: bytes | None = None, task: TaskId = _NOBODY
     ) -> None:
-        """Send a message for ``task``, with few attached bytes; do nothing without a connection."""
+        """Send a message for ``task``, with few attached bytes.
+
+        Without a connection the message is lost. Only gossip waits for a connection, which is made then.
+        """
         link = self._links.get(node)
-        if link is not None and link.session is not None:
+        if link is None:
+            return
+        if link.session is not None:
             link.session.send_message(message, attached, task)
+        elif not link.kept and link.address and type(message) is dcp.Gossip:
+            link.waiting = [*link.waiting, message][-limits.PEER_WAITING_GOSSIP_MAX :]
+            self._keep_connected(link)
 
     def send_bulk(
         self,
@@ -261,6 +271,10 @@ class PeerLinks:
                     await link.lost.wait()
                 elif link.dialling is None:
                     await self._dial(link)
+                if not link.kept and link.session is None:
+                    link.keeper_scope = None
+                    link.waiting.clear()
+                    return
                 # A connection that ends at once counts as a failed attempt, and the delay grows.
                 if (trio.current_time() - began) * 1000 > 2 * limits.PEER_RETRY_MS_MAX:
                     wait_ms = limits.PEER_RETRY_MS_MIN
@@ -378,6 +392,9 @@ class PeerLinks:
         )
         link.name, link.address = hello.name, hello.address or link.address
         link.reported_epoch, link.last_error = hello.epoch, ""
+        waiting, link.waiting = link.waiting, []
+        for message in waiting:
+            session.send_message(message)
         self.counts["connections"] += 1
         _log.info("a node is connected", extra={"peer": link.name, "epoch": hello.epoch})
         for statement in self._guard.statements:

@@ -36,8 +36,8 @@ class HostOutputs(Protocol):
         """Send a message to another node."""
         ...
 
-    def contact(self, to: NodeId) -> None:
-        """Keep a connection to a node."""
+    def contact(self, to: NodeId, *, on_demand: bool) -> None:
+        """Keep a connection to a node, or make one when gossip is sent to it."""
         ...
 
     def hang_up(self, to: NodeId) -> None:
@@ -135,7 +135,7 @@ class ClusterHost(SimHost):
             case effects.AnswerReceived():
                 self._received(effect)
             case effects.Contact():
-                self._outputs.contact(effect.node)
+                self._outputs.contact(effect.node, on_demand=effect.on_demand)
             case effects.HangUp():
                 self._outputs.hang_up(effect.node)
             case effects.EndConnection():

@@ -241,10 +241,10 @@ class SimMachine:
         if self.host is not None:
             self.network.send(self.node, to, message, attached)
 
-    def contact(self, to: NodeId) -> None:
-        """Keep a connection to another node from now on."""
+    def contact(self, to: NodeId, *, on_demand: bool) -> None:
+        """Keep a connection to another node from now on, or make one when gossip is sent to it."""
         if self.host is not None:
-            self.network.request_connection(self.node, to)
+            self.network.request_connection(self.node, to, on_demand=on_demand)
 
     def hang_up(self, to: NodeId) -> None:
         """Close the connection to another node."""

@@ -94,9 +94,12 @@ class SimNetwork:
         """Check regularly if two nodes want a connection and have none."""
         self._queue.after(self._span(DIAL_NS), partial(self._dial, one, other))
 
-    def request_connection(self, node: NodeId, other: NodeId) -> None:
-        """Keep a connection from one node to another from now on."""
-        self._wanted.add((node, other))
+    def request_connection(self, node: NodeId, other: NodeId, *, on_demand: bool = False) -> None:
+        """Keep a connection from one node to another from now on, or ``on_demand`` for the next gossip."""
+        if on_demand:
+            self._wanted.discard((node, other))
+        else:
+            self._wanted.add((node, other))
 
     def hang_up(self, node: NodeId, other: NodeId) -> None:
         """End a node's connection to another."""
@@ -196,6 +199,8 @@ class SimNetwork:
         self.counts["messages"] += 1
         if connection is None or connection.broken:
             self.counts["not sent"] += 1
+            if isinstance(message, dcp.Gossip):
+                self._wanted.add((sender, to))
             return
         data = encode_message(message)
         self._put(connection, sender, to, data, attached)

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 import trio
+import trio.testing
 
 from dios import limits
 from dios.core import effects as fx
@@ -18,7 +19,7 @@ from dios.transport.identity.identity import Identity
 from dios.transport.tcp.tls import dial
 from dios.wire import dcp
 from dios.wire.dcp_frames import encode_frame
-from dios.wire.messages import Buffer, Results
+from dios.wire.messages import Buffer, Done, Results
 from tests.support.host.harness import open_descriptors
 from tests.support.peers.hosts import PeerHost, connected, identities, peer_host, two_hosts, until, ups
 
@@ -45,6 +46,38 @@ async def test_a_connection_that_breaks_is_made_anew(tmp_path: Path) -> None:
             assert not down.refused
         await heard(one, other)
         await heard(other, one)
+
+
+async def test_a_connection_on_demand_is_made_for_gossip(tmp_path: Path) -> None:
+    """A node that is known has no connection before gossip is sent to it, which then arrives in order."""
+    async with two_hosts(tmp_path) as (one, other):
+        one.links.contact(other.node, other.name, other.address, on_demand=True)
+        one.links.send(other.node, dcp.PeerReply(1, Done(1)))
+        await trio.testing.wait_all_tasks_blocked()
+        assert not one.links.counts["connections"]
+        said = [dcp.Gossip(bytes([number])) for number in range(limits.PEER_WAITING_GOSSIP_MAX + 2)]
+        for message in said:
+            one.links.send(other.node, message)
+        await until(lambda: len(other.messages()) >= limits.PEER_WAITING_GOSSIP_MAX, "it arrived")
+        assert other.messages() == said[2:]
+
+
+async def test_a_lost_connection_on_demand_is_made_for_the_next_gossip(tmp_path: Path) -> None:
+    """Both cores learn of the loss, and what is sent next brings the connection back."""
+    async with two_hosts(tmp_path) as (one, other):
+        for here, there in ((one, other), (other, one)):
+            here.links.contact(there.node, there.name, there.address, on_demand=True)
+        one.links.send(other.node, GOSSIP)
+        await until(lambda: one.links.is_up(other.node) and other.links.is_up(one.node), "they are connected")
+        session = one.links.session_of(other.node)
+        assert session is not None
+        session.end()
+        for host in (one, other):
+            await until(lambda host=host: host.core.seen(PeerDown), "it is down")  # type: ignore[misc] # bound early
+        other.links.send(one.node, GOSSIP)
+        one.links.send(other.node, GOSSIP)
+        await until(lambda: one.links.is_up(other.node) and other.links.is_up(one.node), "they are connected")
+        await heard(one, other)
 
 
 async def test_a_node_that_ended_is_told_as_such(tmp_path: Path) -> None:
