@@ -187,13 +187,18 @@ class PeerUp(Struct, frozen=True, tag=13):
 
 
 class PeerDown(Struct, frozen=True, tag=14):
-    """The control connection is closed; ``refused`` if no process listens at the other node's address."""
+    """The control connection is closed.
+
+    ``refused`` if no process listens at the other node's address; ``idle`` if one of the nodes closed it
+    because nothing was sent on it for a while, which says nothing against the other node.
+    """
 
     now: int
     node: NodeId
     epoch: int
     reason: str = ""
     refused: bool = False
+    idle: bool = False
 
 
 class Received(Struct, frozen=True, tag=15):

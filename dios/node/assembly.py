@@ -196,7 +196,9 @@ class NodeHost:
             self.denied_connection,
             ReceivingMemory(volatile_bytes_max * RECEIVING_PERCENT // 100),
         )
-        return PeerLinks(membership.me, membership.network, membership.guard, around, self._nursery)
+        links = PeerLinks(membership.me, membership.network, membership.guard, around, self._nursery)
+        self._nursery.start_soon(links.close_idle)
+        return links
 
     def _make_peers(self, links: PeerLinks) -> PeerEffects:
         from dios.host.peers.effects import PeerEffects  # noqa: PLC0415 - see the top

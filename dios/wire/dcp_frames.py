@@ -9,7 +9,7 @@ completely or not at all. ``dios.wire.dcp`` has the messages, ``dios.transport.t
 from __future__ import annotations
 
 import struct
-from typing import Annotated, Final, NamedTuple
+from typing import Annotated, Final, NamedTuple, TypeAlias
 
 import msgspec
 from msgspec import Meta, Struct
@@ -38,10 +38,18 @@ class Revoked(Struct, frozen=True, array_like=True, tag=50):
     statement: Annotated[bytes, Meta(max_length=limits.STATEMENT_BYTES_MAX)]
 
 
+class Resting(Struct, frozen=True, array_like=True, tag=51):
+    """The sender closes this connection because nothing was sent on it for a while. Both nodes live."""
+
+
+Control: TypeAlias = Revoked | Resting
+"""The messages between hosts, which the core does not see."""
+
+
 class Envelope(Struct, frozen=True, array_like=True):
     """The content of a frame: a message, and the bytes next to it, if there are few."""
 
-    message: dcp.Message | Revoked
+    message: dcp.Message | Control
     beside: Annotated[bytes, Meta(max_length=limits.DCP_INLINE_BYTES_MAX)] | None = None
 
 
@@ -70,13 +78,13 @@ _channels: Final = msgspec.msgpack.Decoder(Channel)
 _MALFORMED: Final = (msgspec.DecodeError, msgspec.ValidationError, RecursionError, UnicodeDecodeError)
 
 
-def encode_frame(message: dcp.Message | Revoked, beside: bytes | None = None) -> bytes:
+def encode_frame(message: dcp.Message | Control, beside: bytes | None = None) -> bytes:
     """Return one frame with its length; the caller checks it against DCP_FRAME_BYTES_MAX."""
     body = _encode((message,)) if beside is None else _encode((message, beside))
     return _LENGTH.pack(len(body)) + body
 
 
-def decode_frame(body: bytes | bytearray | memoryview) -> tuple[dcp.Message | Revoked, bytes | None]:
+def decode_frame(body: bytes | bytearray | memoryview) -> tuple[dcp.Message | Control, bytes | None]:
     """Validate the body of one frame; return its message and the bytes next to it.
 
     Raises ProtocolError.

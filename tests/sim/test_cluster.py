@@ -54,10 +54,12 @@ def test_seed_keeps_every_promise(seed: int) -> None:
 @pytest.mark.extended(keep=2)
 @pytest.mark.parametrize("seed", range(100, 106))
 def test_connections_on_demand_keep_every_promise(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nodes that probe few others and connect when they need to, as in a large cluster, keep promises."""
+    """Nodes that probe few others connect when they need to, and close what is not used, keep promises."""
     monkeypatch.setattr(swim, "ALL_PROBED", 0)
     monkeypatch.setattr(limits, "GOSSIP_PARTNERS", 1)
-    assert simulate_cluster(seed).calls > 100
+    report = simulate_cluster(seed, rests=True)
+    assert report.calls > 100
+    assert report.network["rests"]
 
 
 @pytest.mark.extended(keep=5)

@@ -56,6 +56,8 @@ def peer_up(step: Step, event: PeerUp) -> None:
     row = gossip.MemberRow(event.node, event.name, event.rack, event.address, event.epoch)
     follow(step, cluster, cluster.membership.connected(step.now, row))
     revive(cluster, peer)
+    if not cluster.membership.probes_all:
+        step.emit(effects.Contact(event.node, event.name, event.address, on_demand=True))
     requests.repeat_all(step, peer)
     requests.repeat_notices(step, peer)
     reconciliation.reconcile(step, cluster, peer)
@@ -78,7 +80,10 @@ def peer_down(step: Step, event: PeerDown) -> None:
     if peer is None or event.epoch != peer.epoch:
         return
     peer.connected = False
-    follow(step, cluster, cluster.membership.disconnected(step.now, event.node))
+    if event.idle:
+        cluster.membership.closed(event.node)
+    else:
+        follow(step, cluster, cluster.membership.disconnected(step.now, event.node))
 
 
 def received(step: Step, event: Received) -> None:

@@ -254,6 +254,7 @@ class Peer:
         "reconcile_round",
         "reconciled_epoch",
         "reconciled_ns",
+        "reconciled_unshared",
         "remote_tasks",
         "requests_unnamed",
         "settled",
@@ -273,6 +274,7 @@ class Peer:
         self.epoch = 0
         self.reconciled_epoch = 0
         self.reconciled_ns: int | None = None  # when its first reconciliation round was complete
+        self.reconciled_unshared = 0  # the number of rounds since something was shared with it
         self.reconcile_round = 0  # the number of reconciliation rounds that were sent to it
         self.reconcile_missing = 0  # the number of answers to the last round that are still missing
         self.connected = False

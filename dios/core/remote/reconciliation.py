@@ -30,6 +30,8 @@ from dios.wire import dcp, messages
 from dios.wire.types import ObjectType, Permission
 
 _MS: Final = 1_000_000
+_UNSHARED_ROUNDS: Final = 2
+"""Rounds with a node after nothing is shared with it any more."""
 _LAST_ID: Final = 2**63 - 1
 
 _OWN_AUTHORITY: Final = frozenset({Provenance.RESOLVED, Provenance.CREATED})
@@ -160,8 +162,15 @@ def reconcile_all(step: Step, cluster: Cluster) -> None:
     """Reconcile with every reachable node, and schedule the next time."""
     # Schedule it even without reachable nodes: a node that is treated as dead may live and stay connected.
     cluster.reconcile_at = step.now + limits.RECONCILE_PERIOD_MS * _MS
+    shared = {node for task in step.state.tasks.values() for node in task.remote_nodes}
     for peer in list(cluster.peers.values()):
         if peer.connected and peer.dead_since is None:
+            if peer.node in shared or peer.remote_tasks or peer.proxies or peer.lost:
+                peer.reconciled_unshared = 0
+            elif not cluster.membership.probes_all and peer.reconciled_unshared >= _UNSHARED_ROUNDS:
+                continue  # so that a connection that nobody uses comes to rest
+            else:
+                peer.reconciled_unshared += 1
             reconcile(step, cluster, peer)
 
 

@@ -31,7 +31,7 @@ from dios.host.peers.incoming import IncomingQueue
 from dios.host.peers.sending import TransferQueue
 from dios.ids import NodeId, TaskId
 from dios.wire import dcp, messages
-from dios.wire.dcp_frames import Revoked, decode_frame, encode_frame
+from dios.wire.dcp_frames import Control, Resting, Revoked, decode_frame, encode_frame
 from dios.wire.types import Traffic
 
 _log: Final = logging.getLogger(__name__)
@@ -72,6 +72,10 @@ class PeerSession:
         self.ends: set[Callable[[], None]] = set()
         """Functions to call when the connection ends."""
         self.closed = False
+        self.resting = False
+        """True if one of the nodes ends the connection because it was not used."""
+        self.used_s = trio.current_time()
+        """The time of the last message."""
         self.incoming = IncomingQueue()
         self._counts = counts
         self._rates = rates
@@ -83,9 +87,10 @@ class PeerSession:
 
     # -- sending --------------------------------------------------------------------------------------
     def send_message(
-        self, message: dcp.Message | Revoked, attached: bytes | None = None, task: TaskId = _NOBODY
+        self, message: dcp.Message | Control, attached: bytes | None = None, task: TaskId = _NOBODY
     ) -> None:
         """Send a message now, with few attached bytes, on behalf of ``task``."""
+        self.used_s = trio.current_time()
         if type(message) is dcp.Ask:
             self._note_asker(message)
         frame = encode_frame(message, attached)
@@ -207,6 +212,19 @@ class PeerSession:
             Charge(self._rates, principal, Traffic.IN, size, task), size, partial(receiver.in_loop, tell)
         )
 
+    def is_idle(self, since_s: float) -> bool:
+        """Return True if nothing was sent or received since then, and nothing is open."""
+        busy = self.closed or self.receivers or self.ends or self._under_way or self.incoming
+        return not busy and self.used_s < since_s and not self.sending.queued
+
+    async def rest(self) -> None:
+        """End the connection, and let the other node know that it was only not used."""
+        self.resting = True
+        self.send_message(Resting())
+        with trio.move_on_after(limits.HANDSHAKE_MS_MAX / 1000):
+            await self.line.flush()
+        self.end()
+
     def end(self, fault: Exception | None = None) -> None:
         """End the connection; the task that serves it notices."""
         if self.closed:
@@ -227,11 +245,11 @@ class PeerSession:
         await self._quiet.wait()
 
 
-def _is_control(message: dcp.Message | Revoked) -> bool:
+def _is_control(message: dcp.Message | Control) -> bool:
     """Return True for messages that overtake others: gossip, acknowledgements, progress and statements."""
     if type(message) is dcp.PeerReply:
         return isinstance(message.result, dcp.Working | messages.Done | messages.Failure)
-    return type(message) is dcp.Gossip or type(message) is Revoked
+    return type(message) is dcp.Gossip or isinstance(message, Revoked | Resting)
 
 
 def _charged_to(body: dcp.RequestBody) -> tuple[str, TaskId]:

@@ -1,10 +1,11 @@
-"""Keeps one control connection with every other node: makes, accepts, serves and replaces it (thesis §4.8).
+"""Makes, accepts, serves and replaces the control connections with other nodes, one for each (thesis §4.8).
 
 The core processes the messages; ``dios.host.peers.bulk`` moves attached bytes.
 
-Both nodes of a pair try to connect. If both succeed at once, the connection made by the node with the lower
-id stays. An invalid message, or one that the core refuses, ends the connection and is audited; the nodes then
-connect again.
+A connection is kept, or made when something is sent to the node and closed when nothing was for a while;
+the core decides which. Both nodes of a pair may try to connect. If both succeed at once, the connection made
+by the node with the lower id stays. An invalid message, or one that the core refuses, ends the connection and
+is audited; the nodes then connect again.
 """
 
 from __future__ import annotations
@@ -425,6 +426,9 @@ class PeerLinks:
         elif reason is not None and not isinstance(reason, DiosError | OSError):
             _log.error("an internal error ended a connection with a node", exc_info=reason)
         if link.reported_epoch == session.epoch and link.session is None:
+            if session.resting:
+                self._report_down(link, "it was not used", idle=True)
+                return
             refused = await refuses_connections(self._network, link)
             if link.session is None:
                 self._report_down(link, str(reason or "the connection ended"), refused=refused)
@@ -435,19 +439,31 @@ class PeerLinks:
             link.lost.set()
             link.lost = trio.Event()
 
-    def _report_down(self, link: PeerLink, reason: str, *, refused: bool = False) -> None:
+    def _report_down(self, link: PeerLink, reason: str, *, refused: bool = False, idle: bool = False) -> None:
         if link.reported_epoch is None:
             return
         epoch, link.reported_epoch = link.reported_epoch, None
         _log.info("a node is disconnected", extra={"peer": link.name, "why": reason, "refused": refused})
         self._parts.driver.feed(
-            PeerDown(self._parts.clock.now(), link.node, epoch, reason[: limits.TEXT_BYTES_MAX], refused)
+            PeerDown(
+                self._parts.clock.now(), link.node, epoch, reason[: limits.TEXT_BYTES_MAX], refused, idle
+            )
         )
 
     def _deny(self, name: str, error: DiosError) -> None:
         self.counts["denied"] += 1
         _log.warning("a node's connection was refused", extra={"peer": name, "why": error.message})
         self._parts.denied(Principal(f"node:{name}"), error.message)
+
+    async def close_idle(self) -> None:
+        """Close the connections that were not used for PEER_IDLE_MS and are not kept, until cancelled."""
+        while True:
+            await trio.sleep(limits.PEER_IDLE_MS / 4000)
+            since_s = trio.current_time() - limits.PEER_IDLE_MS / 1000
+            for link in self._links.values():
+                session = link.session
+                if not link.kept and session is not None and not session.resting and session.is_idle(since_s):
+                    self._nursery.start_soon(session.rest, name="end an unused connection")
 
     async def aclose(self) -> None:
         """End every connection and wait for their threads, in bounded time."""

@@ -29,7 +29,7 @@ from dios.host.peers.link import PeerSession
 from dios.host.peers.statements import RevocationList, StatementReader
 from dios.ids import NodeId, Principal
 from dios.wire import dcp
-from dios.wire.dcp_frames import Revoked, decode_frame
+from dios.wire.dcp_frames import Control, Resting, Revoked, decode_frame
 from dios.wire.messages import Failure
 
 _log: Final = logging.getLogger(__name__)
@@ -92,7 +92,10 @@ class MessageReader:
                             node, session, message, inline, len(body)
                         ):
                             continue
-                    if isinstance(message, Revoked):
+                    session.used_s = trio.current_time()
+                    if isinstance(message, Resting):
+                        session.resting = True
+                    elif isinstance(message, Revoked):
                         if await self._statements.merge(node, message.statement):
                             driver.units += limits.TURN_UNITS_MAX  # its signatures take as long as a turn
                     else:
@@ -237,21 +240,21 @@ class MessageReader:
             _log.warning("a data connection of a node ended", extra={"why": str(reason)})
 
 
-def _message_of(body: bytes, attached: ContentMemory | None) -> tuple[dcp.Message | Revoked, bytes | None]:
+def _message_of(body: bytes, attached: ContentMemory | None) -> tuple[dcp.Message | Control, bytes | None]:
     message, inline = decode_frame(body)
     if attached is not None and inline is not None:
         raise ProtocolError("a message has bytes inside its frame and attached to it")
     if isinstance(message, dcp.PeerHello):
         raise ProtocolError("a second hello on one connection")
-    if isinstance(message, Revoked) and (attached is not None or inline is not None):
-        raise ProtocolError("a statement of a member has bytes attached to it")
+    if isinstance(message, Revoked | Resting) and (attached is not None or inline is not None):
+        raise ProtocolError("a message between hosts has bytes attached to it")
     return message, inline
 
 
 def _transferred(body: bytes, attached: ContentMemory | None) -> tuple[dcp.Message, bytes | None]:
     message, inline = _message_of(body, attached)
-    if isinstance(message, Revoked):
-        raise ProtocolError("a statement of a member came as a transfer")
+    if isinstance(message, Revoked | Resting):
+        raise ProtocolError("a message between hosts came as a transfer")
     return message, inline
 
 

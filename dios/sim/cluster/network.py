@@ -27,6 +27,7 @@ DELAY_NS: Final = (100 * US, 4 * MS)
 LATE_NS: Final = (20 * MS, 600 * MS)
 DIAL_NS: Final = (100 * MS, 700 * MS)
 NOTICED_NS: Final = (1 * MS, 40 * MS)
+REST_NS: Final = (100 * MS, 900 * MS)
 GIVEN_UP_NS: Final = (1_500 * MS, 9_000 * MS)  # until a side notices that nothing arrives any more
 
 
@@ -82,6 +83,7 @@ class SimNetwork:
         self._rng: Final = rng
         self._endpoints: Final = endpoints
         self.policy = policy
+        self.rests = False
         self.cut: Final[set[tuple[NodeId, NodeId]]] = set()
         self.counts: Final[Counter[str]] = Counter()
         self._connections: Final[dict[tuple[NodeId, NodeId], SimConnection]] = {}
@@ -144,6 +146,28 @@ class SimNetwork:
         early, connection.early[node] = connection.early[node], []
         for arrive in early:
             arrive()
+
+    def rest(self) -> None:
+        """End a random connection as if it was not used, again and again while ``rests``."""
+        if not self.rests:
+            return
+        self._queue.after(self._span(REST_NS), self.rest)
+        found = [pair for pair, connection in self._connections.items() if not connection.broken]
+        if found:
+            pair = self._rng.choice(found)
+            connection = self._connections[pair]
+            connection.broken = True
+            self.counts["rests"] += 1
+            self._wanted.difference_update((pair, pair[::-1]))
+            for node, peer in (pair, pair[::-1]):
+                down = partial(self._endpoints.post, node, partial(self._rested, connection, node, peer))
+                self._queue.after(self._span(NOTICED_NS), down)
+
+    def _rested(self, connection: SimConnection, node: NodeId, peer: NodeId, host: ClusterHost) -> None:
+        if self._known.get((node, peer)) is connection:
+            del self._known[node, peer]
+            epoch = connection.hellos[peer].epoch
+            host.step(events.PeerDown(host.now, peer, epoch, "it was not used", idle=True))
 
     def break_connection(self, one: NodeId, other: NodeId, *, span_ns: tuple[int, int] = NOTICED_NS) -> None:
         """Break the connection of two nodes; each notices at its own time."""

@@ -152,7 +152,7 @@ class ClusterWorld:
         if not self.slow:
             self.injector.begin(self.queue.now + span_ns)
         self.queue.run(span_ns)
-        self.acting = False
+        self.acting = self.network.rests = False
         if self.slow:
             self._work_off()
         else:
@@ -462,7 +462,15 @@ def _random_policy(rng: Random) -> DeliveryPolicy:
 
 
 def simulate_cluster(
-    seed: int, span_ns: int = SPAN_NS, *, policy: DeliveryPolicy | None = None, slow: bool = False
+    seed: int,
+    span_ns: int = SPAN_NS,
+    *,
+    policy: DeliveryPolicy | None = None,
+    slow: bool = False,
+    rests: bool = False,
 ) -> ClusterReport:
     """Run one seed; raise BrokenPromiseError if the nodes are wrong."""
-    return ClusterWorld(seed, policy=policy, slow=slow).run(span_ns)
+    world = ClusterWorld(seed, policy=policy, slow=slow)
+    world.network.rests = rests
+    world.network.rest()
+    return world.run(span_ns)

@@ -28,7 +28,11 @@ REQUESTS: tuple[type[msgspec.Struct], ...] = described.members(dcp.RequestBody)
 ANSWERS: tuple[type[msgspec.Struct], ...] = tuple(
     kind for kind in described.members(dcp.Answer) if kind.__module__ == dcp.__name__
 )
-MESSAGES: tuple[type[msgspec.Struct], ...] = (*described.members(dcp.Message), dcp_frames.Revoked)
+MESSAGES: tuple[type[msgspec.Struct], ...] = (
+    *described.members(dcp.Message),
+    dcp_frames.Revoked,
+    dcp_frames.Resting,
+)
 PARTS: tuple[type[msgspec.Struct], ...] = (
     dcp.Caller,
     dcp.HeldReference,
@@ -40,7 +44,7 @@ PARTS: tuple[type[msgspec.Struct], ...] = (
 )
 
 
-def message_with(inside: object) -> dcp.Message | dcp_frames.Revoked:
+def message_with(inside: object) -> dcp.Message | dcp_frames.Control:
     """The message that carries a request, an answer, or is one itself."""
     if isinstance(inside, REQUESTS):
         return dcp.Ask(7, 3, inside)  # type: ignore[arg-type] # one of REQUESTS

@@ -80,6 +80,24 @@ async def test_a_lost_connection_on_demand_is_made_for_the_next_gossip(tmp_path:
         await heard(one, other)
 
 
+async def test_an_unused_connection_ends_and_no_node_is_suspected(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An unused connection on demand ends; both cores learn why, and the next gossip is heard."""
+    monkeypatch.setattr(limits, "PEER_IDLE_MS", 400)
+    async with two_hosts(tmp_path) as (one, other), trio.open_nursery() as nursery:
+        nursery.start_soon(one.links.close_idle)
+        one.links.contact(other.node, other.name, other.address, on_demand=True)
+        other.links.contact(one.node, one.name, one.address, on_demand=True)
+        one.links.send(other.node, GOSSIP)
+        for host in (one, other):
+            (down,) = await until(lambda host=host: host.core.seen(PeerDown), "it is down")  # type: ignore[misc] # bound early
+            assert down.idle
+            assert not down.refused
+        nursery.cancel_scope.cancel()
+        await heard(other, one)
+
+
 async def test_a_node_that_ended_is_told_as_such(tmp_path: Path) -> None:
     """When nobody listens any more at the other's address, the core is told so at once."""
     first, second = identities(tmp_path, 2)
