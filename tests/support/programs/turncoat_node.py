@@ -18,7 +18,7 @@ from dios.host.peers import link
 from dios.ids import NodeId
 from dios.node import daemon
 from dios.wire import dcp, gossip
-from dios.wire.dcp_frames import Revoked, encode_frame
+from dios.wire.dcp_frames import Control, Resting, Revoked, encode_frame
 from tests.fuzz.dcp import Pools
 from tests.support.security.hostile_member.lies import GOSSIP, Lies, Tree, framed, name_of, tree_of
 
@@ -35,11 +35,11 @@ class Turncoat:
         self._lies: Final = Lies(self._rng, Pools(), gossip.MemberRow(NodeId(1), "turncoat"), OWN_USER)
         self._sent: Final[deque[bytes]] = deque(maxlen=KEPT)
 
-    def frame(self, message: dcp.Message | Revoked, beside: bytes | None = None) -> bytes:
+    def frame(self, message: dcp.Message | Control, beside: bytes | None = None) -> bytes:
         """Return the frame of a message, a false one, an old one before it, or both."""
         true = encode_frame(message, beside)
         rng = self._rng
-        if isinstance(message, Revoked | dcp.PeerHello) or rng.random() > self._share:
+        if isinstance(message, Revoked | Resting | dcp.PeerHello) or rng.random() > self._share:
             self._sent.append(true)
             return true
         dice = rng.random()
