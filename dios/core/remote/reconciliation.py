@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from typing import Final
 
 from dios import limits
-from dios.core import lifetimes
+from dios.core import effects, lifetimes
 from dios.core.calls import lifecycle
 from dios.core.model.records import LocalHolder, Provenance, Reference, RemoteTask, Task
 from dios.core.model.work_items import (
@@ -165,6 +165,9 @@ def reconcile_all(step: Step, cluster: Cluster) -> None:
     shared = {node for task in step.state.tasks.values() for node in task.remote_nodes}
     for peer in list(cluster.peers.values()):
         if peer.connected and peer.dead_since is None:
+            if not cluster.membership.probes_all:
+                # The connection may be from the time when the cluster was small, and was to be kept.
+                step.emit(effects.Contact(peer.node, peer.name, peer.address, on_demand=True))
             if peer.node in shared or peer.remote_tasks or peer.proxies or peer.lost:
                 peer.reconciled_unshared = 0
             elif not cluster.membership.probes_all and peer.reconciled_unshared >= _UNSHARED_ROUNDS:
