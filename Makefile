@@ -37,7 +37,7 @@ ROUNDS ?= 500
 export PIP_ROOT_USER_ACTION := ignore
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-.PHONY: help setup demo demo-evil test test-all lab docker fmt fmt-check lint type imports sim bench fuzz fuzz-nodes fuzz-members fuzz-tasks fuzz-frames fuzz-replay soak neighbours load crashtest chaos docs site changelog deniability all clean
+.PHONY: help setup demo demo-evil test test-all lab docker fmt fmt-check lint type imports sim scale bench fuzz fuzz-nodes fuzz-members fuzz-tasks fuzz-frames fuzz-replay soak neighbours load crashtest chaos docs site changelog deniability all clean
 
 help: ## List the targets.
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -141,6 +141,9 @@ sim: setup ## Run the simulator over SEEDS seeds (default 20), then with a faili
 	$(BIN)/python -m dios.sim --seeds 2 --every-operation
 	$(BIN)/python -m dios.sim --seeds $(SEEDS) --cluster
 	$(BIN)/python -m dios.sim --seeds $(SEEDS) --cluster --slow
+
+scale: setup ## Print the costs of simulated clusters of up to 1,000 nodes against their number of nodes; slow.
+	$(BIN)/python -m dios.sim.scale
 
 bench: $(BENCH_STAMP) ## Measure DIOS and what one would use instead (ONLY=calls,streams for a part).
 	@$(BENCH_VENV)/bin/python -m benchmarks.run $(if $(ONLY),--only $(ONLY))
