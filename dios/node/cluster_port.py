@@ -53,6 +53,8 @@ class ClusterMembership(NamedTuple):
     forgotten: tuple[NodeId, ...]
     network: PeerNetwork
     guard: RevocationList
+    disk_rate: int = 0
+    link_rate: int = 0
     slots: int = limits.TASKS_MAX
     labels: tuple[tuple[str, str], ...] = ()
     coordinator: bool = False
@@ -70,6 +72,8 @@ class ClusterMembership(NamedTuple):
             self.secret,
             len(os.sched_getaffinity(0)),
             machine.memory_bytes(),
+            self.disk_rate,
+            self.link_rate,
             self.slots,
             self.labels,
             self.coordinator,
@@ -118,6 +122,8 @@ async def open_port(
         forgotten,
         network,
         found.trust,
+        settings.store_rate,
+        settings.link_rate,
         settings.tasks_max,
         settings.labels,
         coordinator_supervisor.wanted(settings),

@@ -235,6 +235,9 @@ class QueueRows(Struct, frozen=True, array_like=True, tag=15):
     listed: U63 = 0
     gone: Annotated[tuple[Identifier, ...], Meta(max_length=limits.QUEUE_GONE_KEPT)] = ()
     tasks_listed: U63 = 0
+    disk_io: U63 = 0
+    """Bytes per second, from the node's settings, as for ``network``; 0: unknown, and none is reserved."""
+    network: U63 = 0
 
 
 class Placed(Struct, frozen=True, array_like=True, tag=16):

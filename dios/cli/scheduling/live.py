@@ -14,7 +14,7 @@ from typing import Annotated, Final
 
 import typer
 
-from dios.cli.common.context import opened
+from dios.cli.common.context import CommandContext, opened
 from dios.cli.common.output import (
     JsonOption,
     NodeOption,
@@ -57,7 +57,12 @@ def ask(node: str | None, question: dict[str, object]) -> dict[str, object]:
     Raises ``InvalidError`` with the coordinator's own message if it refuses.
     """
     with opened(node) as place:
-        answer = json.loads(place.node.ask_scheduler(json.dumps(question).encode()))
+        return ask_at(place, question)
+
+
+def ask_at(place: CommandContext, question: dict[str, object]) -> dict[str, object]:
+    """Ask the coordinator through an open connection, like :func:`ask`."""
+    answer = json.loads(place.node.ask_scheduler(json.dumps(question).encode()))
     if not isinstance(answer, dict) or not answer.pop("ok", False):
         told = answer.get("error") if isinstance(answer, dict) else None
         raise InvalidError(str(told or "the coordinator's answer is malformed; is it of another version?"))
@@ -90,7 +95,7 @@ def status(node: NodeOption = None, *, as_json: JsonOption = False) -> None:
                 f"{_size(row['memory_set_aside'])} of {_size(row['memory_bytes'])}",
                 ("draining" if row["draining"] else "") + ("" if row["coordinator"] else " no coordinator"),
             )
-            for row in _rows(found, "nodes")
+            for row in rows_of(found, "nodes")
         ]
         table(("NODE", "RACK", "TASKS", "CPUS SET ASIDE", "MEMORY SET ASIDE", ""), rows, right=("TASKS",))
         for problem in _texts(found, "problems"):
@@ -106,7 +111,7 @@ def models(node: NodeOption = None, *, as_json: JsonOption = False) -> None:
             return
         rows = [
             ("*" if row["model"] == found["current"] else "", str(row["model"]), str(row["summary"]))
-            for row in _rows(found, "models")
+            for row in rows_of(found, "models")
         ]
         table(("", "MODEL", "WHAT IT DOES"), rows)
 
@@ -184,7 +189,7 @@ def _show_settings(found: dict[str, object], *, as_json: bool) -> None:
         return
     rows = [
         tuple(str(row[key]) for key in ("setting", "value", "default", "from"))
-        for row in _rows(found, "settings")
+        for row in rows_of(found, "settings")
     ]
     table(("SETTING", "VALUE", "DEFAULT", "FROM"), rows)
 
@@ -208,7 +213,7 @@ def history(node: NodeOption = None, *, as_json: JsonOption = False) -> None:
                 f"{float(str(row['total_s'])) * _MS:.1f}",
                 "; ".join(_texts(row, "faults")) or ("" if row["stands"] else "the last schedule stands"),
             )
-            for row in _rows(found, "rounds")
+            for row in rows_of(found, "rounds")
         ]
         head = ("ROUND", "MODEL", "SOLVER", "CHANGES", "WAIT", "RUN", "SOLVE MS", "ALL MS", "FAULTS")
         table(head, rows, right=("ROUND", "WAIT", "RUN", "SOLVE MS", "ALL MS"))
@@ -268,7 +273,8 @@ def explain(
             write_line(line)
 
 
-def _rows(found: dict[str, object], key: str) -> list[dict[str, object]]:
+def rows_of(found: dict[str, object], key: str) -> list[dict[str, object]]:
+    """Return the rows that an answer has under a key."""
     rows = found.get(key)
     return [row for row in rows if isinstance(row, dict)] if isinstance(rows, list) else []
 

@@ -29,6 +29,7 @@ from dios.cli.common.output import (
     write_json,
 )
 from dios.cli.common.signals import Stopped, stopped_by_signals
+from dios.cli.scheduling.live import ask_at, rows_of
 from dios.cli.tasks import job as jobs
 from dios.cli.tasks.control import described, pour
 from dios.cli.tasks.endings import explain
@@ -38,6 +39,7 @@ from dios.cli.tasks.work_options import TaskNeeds, needs_of, with_needs
 from dios.client.program import NATIVE_NAME, Program
 from dios.errors import DiosError, InvalidError, UnreachableError
 from dios.node.limit_text import limits_of_run, parse_size
+from dios.wire.messages import Work
 from dios.wire.nametext import format_name
 from dios.wire.types import Brand, Cause
 
@@ -192,6 +194,7 @@ def run(
             raise InvalidError("--output needs this command to store it: leave out --detach and --gang")
         name = label or chosen.name
         work = wanted.of(name, [place.object(text) for text in wanted.near])
+        _note_unknown_rates(place, work)
         bounds = limits_of_run(limit or (), memory_bytes=_memory(memory), cpu_ms=round(cpu_seconds * 1000))
 
         def begin(at: CommandContext) -> Task:
@@ -292,6 +295,20 @@ def _go(
         for line in explain(ended):
             say(line)
     raise typer.Exit(ended.exit_status)
+
+
+def _note_unknown_rates(place: CommandContext, work: Work) -> None:
+    """Say that bandwidth is not reserved on nodes that do not know how much they have."""
+    for wanted, option, key, setting in (
+        (work.disk_io, "--disk-io", "disk_io", "store_rate"),
+        (work.network, "--net", "network", "link_rate"),
+    ):
+        if wanted:
+            nodes = rows_of(ask_at(place, {"ask": "status"}), "nodes")
+            unknown = [str(row["node"]) for row in nodes if not row[key]]
+            if unknown:
+                names = ", ".join(unknown)
+                say(f"{option} reserves nothing on {names}, whose settings do not give {setting}")
 
 
 def _placed(begin: Callable[[CommandContext], Task], place: CommandContext, label: str) -> Task:

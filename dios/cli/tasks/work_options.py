@@ -34,9 +34,11 @@ CpusOption = Annotated[
 MemOption = Annotated[str, typer.Option("--mem", metavar="SIZE", help="Memory reserved for it: 2GiB.")]
 DiskOption = Annotated[
     str,
-    typer.Option("--disk-io", metavar="RATE", help="Disk bandwidth in bytes per second: 50MiB."),
+    typer.Option("--disk-io", metavar="RATE", help="Disk bandwidth per second reserved for it: 50MiB."),
 ]
-NetOption = Annotated[str, typer.Option("--net", metavar="RATE", help="Network bandwidth per second: 10MiB.")]
+NetOption = Annotated[
+    str, typer.Option("--net", metavar="RATE", help="Network bandwidth per second reserved for it: 10MiB.")
+]
 PriorityOption = Annotated[
     int,
     typer.Option("--priority", metavar="N", min=0, help="Higher priorities go first."),

@@ -159,6 +159,8 @@ def _rows(step: Step, call: messages.ReadQueue) -> messages.QueueRows:
         table.waiting[TaskId(waiting[-1].id)].version if partial else 0,
         tuple(gone),
         tasks_listed,
+        cluster.here.disk_io,
+        cluster.here.network,
     )
 
 

@@ -26,6 +26,7 @@ from dios.wire.nametext import fingerprint
 from dios.wire.types import Cause, TaskState
 
 _MS: Final = 1_000_000
+_MILLI: Final = 1000
 
 
 def changed(step: Step) -> None:
@@ -82,15 +83,28 @@ def require_fit(step: Step, work: messages.Work) -> None:
     cluster = step.state.cluster
     if cluster is None or not work.reserves:
         return
-    running = [task.recipe.work for task in step.state.living_tasks() if task.recipe]
+    others = [task.recipe.work for task in step.state.living_tasks() if task.recipe]
     here = cluster.here
-    cpus = work.cpus_milli + sum(other.cpus_milli for other in running)
-    memory = work.memory_bytes + sum(other.memory_bytes for other in running)
-    if cpus > here.cpus * 1000 or (here.memory_bytes and memory > here.memory_bytes):
-        raise WouldBlockError(
-            f"node {here.name} has {here.cpus} processors and {here.memory_bytes} bytes of memory; with "
-            f"this task {cpus / 1000:g} and {memory} would be reserved"
-        )
+    for wanted, reserved, most, amount in (
+        (work.cpus_milli, (one.cpus_milli for one in others), here.cpus * _MILLI, _processors),
+        (
+            work.memory_bytes,
+            (one.memory_bytes for one in others),
+            here.memory_bytes,
+            "{} B of memory".format,
+        ),
+        (work.disk_io, (one.disk_io for one in others), here.disk_io, "{} B/s of its disk".format),
+        (work.network, (one.network for one in others), here.network, "{} B/s of its network".format),
+    ):
+        total = wanted + sum(reserved)
+        if wanted and most and total > most:
+            raise WouldBlockError(
+                f"node {here.name} has {amount(most)}; with this task {amount(total)} would be reserved"
+            )
+
+
+def _processors(milli: int) -> str:
+    return f"{milli / _MILLI:g} processors"
 
 
 def task_rows(step: Step, principal: Principal) -> tuple[messages.TaskRow, ...]:

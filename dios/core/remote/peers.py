@@ -33,6 +33,7 @@ class Here(Struct, frozen=True):
     """The properties of this node. Its id is 0 if it is not in a cluster.
 
     ``secret`` is the cluster's secret. ``cpus`` and ``memory_bytes`` are the node's resources for tasks;
+    ``disk_io`` and ``network`` are the bytes per second that its operator gave, 0 for unknown.
     ``slots`` is the maximum number of running tasks. Placement constraints refer to ``labels``.
     ``coordinator`` is True if a coordinator runs here or will start soon.
     """
@@ -45,6 +46,8 @@ class Here(Struct, frozen=True):
     secret: bytes = b""
     cpus: int = 1
     memory_bytes: int = 0
+    disk_io: int = 0
+    network: int = 0
     slots: int = limits.TASKS_MAX
     labels: tuple[tuple[str, str], ...] = ()
     coordinator: bool = False

@@ -113,6 +113,8 @@ class ClusterQueries(ABC):
             "rack": queue.rack,
             "cpus": queue.cpus,
             "memory_bytes": queue.memory_bytes,
+            "disk_io": queue.disk_io,
+            "network": queue.network,
             "running": holdings.running,
             "cpus_set_aside": holdings.cpus,
             "memory_set_aside": holdings.memory_bytes,

@@ -26,7 +26,7 @@ def described_machine(board: QueueRows, machine_type: str) -> MachineDescriptor:
         board.node,
         board.name,
         board.rack,
-        Resources(float(board.cpus), float(board.memory_bytes)),
+        Resources(float(board.cpus), float(board.memory_bytes), float(board.disk_io), float(board.network)),
         board.slots,
         machine_type,
         labels=tuple(sorted(labels.items())),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from msgspec.structs import replace
 
 from dios import limits
 from dios.core import events
@@ -327,6 +328,37 @@ def test_a_node_that_is_named_sets_aside_no_more_than_it_has(yard: Yard, place: 
     assert isinstance(answer, messages.Failure)
     assert answer.code == Code.EAGAIN
     assert "2 processors" in answer.message
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "named"),
+    [
+        (Work(disk_io=60), Work(disk_io=50), "100 B/s of its disk"),
+        (Work(network=7), Work(network=4), "10 B/s of its network"),
+        (Work(memory_bytes=700), Work(memory_bytes=400), "1000 B of memory"),
+    ],
+)
+def test_every_reservation_is_checked_on_its_node(
+    yard: Yard, monkeypatch: pytest.MonkeyPatch, first: Work, second: Work, named: str
+) -> None:
+    """A second run does not get what the first has, and one that needs another resource does."""
+    node = yard.nodes[0]
+    cluster = node.core.state.cluster
+    assert cluster is not None
+    here = replace(cluster.here, disk_io=100, network=10, memory_bytes=1000)
+    monkeypatch.setattr(cluster, "here", here)
+    seq = yard.caller.send(messages.Run(yard.program, host="n1", work=first))
+    yard.cluster.settle()
+    yard.started(seq)
+    answer = yard.cluster.call(yard.caller, messages.Run(yard.program, host="n1", work=second))
+    assert isinstance(answer, messages.Failure)
+    assert answer.code == Code.EAGAIN
+    assert named in answer.message
+    seq = yard.caller.send(messages.Run(yard.program, host="n1", work=Work(cpus_milli=100)))
+    yard.cluster.settle()
+    yard.started(seq)
+    board = yard.board()
+    assert (board.disk_io, board.network) == (100, 10)
 
 
 @pytest.mark.parametrize(

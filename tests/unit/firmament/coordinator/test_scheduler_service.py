@@ -16,8 +16,8 @@ from dios.firmament.knowledge.knowledge_base import KnowledgeBase
 from dios.firmament.policies.principal_accounts import FairnessRule
 from dios.firmament.policies.stored_shares import StoredPolicy, StoredShares, encode
 from dios.node.settings import FairnessPolicy, SchedulingMode
-from dios.wire.messages import Asked, Occupant, Placed, QueueRows, Submission, Work
-from dios.wire.types import TaskState
+from dios.wire.messages import Asked, Constraint, Occupant, Placed, QueueRows, Submission, Work
+from dios.wire.types import Operator, TaskState
 
 ALL = frozenset({"n1", "n2"})
 WALL = 1.7e9
@@ -146,6 +146,24 @@ def test_what_is_told_to_everybody_names_nobody(office: SchedulerService) -> Non
         assert "job 77" not in json.dumps(told)
         assert '"place", 1,' in whole
         assert '"place", 1,' not in json.dumps(told)
+
+
+def test_bandwidth_is_reserved_where_it_is_known(office: SchedulerService) -> None:
+    """Of two runs that want most of a node's network one waits, with the reason; elsewhere both run."""
+    work = Work(network=7, constraints=(Constraint("node", Operator.EQUAL, "n1"),))
+    rows = (submission(1, work), submission(2, work), submission(3, replace(work, network=11)))
+    office.read("n1", replace(board(1, rows), network=10), 0.0)
+    office.read("n2", board(2), 0.0)
+    (order,) = office.round(1.0)
+    assert order.placements == [(1, "n1")]
+    for task, why in ((2, "not enough free: 7 B/s of network"), (3, "too small: 11 B/s of network")):
+        assert why in str(ask(office, {"ask": "explain", "task": f"job{task}"})["lines"])
+    known = {row["node"]: row["network"] for row in ask(office, {"ask": "status"})["nodes"]}  # type: ignore[attr-defined] # rows
+    assert known == {"n1": 10, "n2": 0}
+    free = replace(work, constraints=(Constraint("node", Operator.EQUAL, "n2"),))
+    office.read("n2", board(2, (submission(4, free), submission(5, free))), 2.0)
+    (order,) = office.round(2.0)
+    assert order.placements == [(4, "n2"), (5, "n2")]
 
 
 def test_a_task_that_is_to_stop_is_explained(office: SchedulerService) -> None:
