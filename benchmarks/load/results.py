@@ -18,6 +18,10 @@ _COLUMNS: Final = (
     *("neighbour: median", "99th percentile", "longest"),
     *("clients", "daemons", "zygotes", "tasks", "coordinator"),
 )
+_RUNS_PER_S: Final = 300.0
+_COORDINATOR_MS: Final = 0.3
+_FIRST_MS: Final = 1000.0
+_NEIGHBOUR_MS: Final = 20.0
 
 
 class BurstResult(Struct, frozen=True):
@@ -39,6 +43,10 @@ class BurstResult(Struct, frozen=True):
     """The median, the 99th percentile and the longest of a neighbour's calls."""
     used: ProcessorTime
     """Milliseconds of processor for each, by kind of process."""
+    is_first: bool = False
+    """True for the burst in which the first runs of a long queue count."""
+    is_runs: bool = False
+    """True for the burst of trivial runs."""
 
     @classmethod
     def of(cls, burst: Burst, machine: str) -> BurstResult:
@@ -58,18 +66,40 @@ class BurstResult(Struct, frozen=True):
             max(burst.times, default=0.0),
             (percentile(calls, 0.5), percentile(calls, 0.99), max(calls, default=0.0)),
             ProcessorTime(*(seconds * 1000 / max(1, burst.wanted) for seconds in burst.used)),
+            is_first=burst.name.startswith("first"),
+            is_runs=burst.name == "trivial runs",
         )
 
     def line(self) -> str:
         """Return a row of the table."""
         median, late, longest = self.neighbour
-        return (
-            f"| {self.name} | {self.machine} | {self.done} | {self.lost} | {self.refused} | {self.twice} "
-            f"| {self.seconds:.1f} | {self.done / max(self.seconds, 1e-9):.0f} | {self.median:.0f} "
-            f"| {self.late:.0f} | {self.longest:.0f} | {median:.1f} | {late:.1f} | {longest:.1f} | "
-            + " | ".join(f"{each:.2f}" for each in self.used)
-            + " |"
+        rate = self.done / max(self.seconds, 1e-9)
+        used = [f"{each:.2f}" for each in self.used]
+        if self.is_runs:
+            used[-1] = _judged(self.used.coordinator, _COORDINATOR_MS, digits=2)
+        cells = (
+            self.name,
+            self.machine,
+            f"{self.done} of {self.wanted}",
+            *(_judged(count, 0) for count in (self.lost, self.refused, self.twice)),
+            f"{self.seconds:.1f}",
+            _judged(rate, _RUNS_PER_S, below=False) if self.is_runs else f"{rate:.0f}",
+            f"{self.median:.0f}",
+            f"{self.late:.0f}",
+            _judged(self.longest, _FIRST_MS) if self.is_first else f"{self.longest:.0f}",
+            f"{median:.1f}",
+            _judged(late, _NEIGHBOUR_MS, digits=1),
+            _judged(longest, _NEIGHBOUR_MS, digits=1),
+            *used,
         )
+        return f"| {' | '.join(cells)} |"
+
+
+def _judged(value: float, goal: float, *, digits: int = 0, below: bool = True) -> str:
+    """Return a figure with its goal, and if it meets the goal."""
+    is_met = value <= goal if below else value >= goal
+    sign = "" if not goal else "at most " if below else "at least "
+    return f"{value:.{digits}f} (goal {sign}{goal:g}: {'met' if is_met else '**missed**'})"
 
 
 def save(rows: Sequence[BurstResult], troubles: Sequence[str], about: str, path: Path) -> None:
@@ -80,7 +110,8 @@ def save(rows: Sequence[BurstResult], troubles: Sequence[str], about: str, path:
         "Each object is read back. In the rows with a busy machine, every processor has a program that only "
         "computes. A neighbour on the second node makes short calls with pauses of 10 ms meanwhile. Times "
         "are in milliseconds. The last five columns are processor time for each run, client or object, by "
-        "kind of process."
+        "kind of process. A figure with a goal says if the goal is met, which is meant for a machine with "
+        "nothing else to do."
     )
     lines = [
         "# Bursts on a cluster of three nodes",
