@@ -11,6 +11,7 @@ import subprocess
 import sys
 import textwrap
 import threading
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -43,6 +44,29 @@ def executor(node: RunningNode) -> Iterator[dios.Executor]:
     """An executor with two workers."""
     with dios.Executor(2, node=node.place) as executor:
         yield executor
+
+
+def test_a_waiting_call_shows_its_place_and_the_reason(node: RunningNode) -> None:
+    """A future tells its state without waiting, from the queue to the end of the call."""
+    with dios.Executor(1, node=node.place) as executor:
+        done = executor.submit(pow, 2, 3)
+        assert done.result() == 8
+        assert done.status() == ("done", 0, 0, "")
+        first = executor.submit(time.sleep, 3600)
+        wait_until(lambda: first.status().state == "running", "the first call runs")
+        rest = [executor.submit(pow, 2, each) for each in range(50)]
+        wait_until(lambda: rest[49].status().place > 0, "the last call waits")
+        found = [each.status() for each in rest]
+        queued = [each for each in found if each.place]
+        assert [each.place for each in queued] == list(range(1, len(queued) + 1))
+        assert {(each.state, each.waiting) for each in queued} == {("waiting", len(queued))}
+        reason = "all workers have calls that come before it"
+        assert str(found[-1]) == f"waiting, place {len(queued)} of {len(queued)}: {reason}"
+        assert rest[49].cancel()
+        assert rest[49].status() == ("cancelled", 0, 0, "")
+        executor.kill_workers()
+        assert isinstance(first.exception(), WorkerEndedError)
+        assert first.status().state == "failed"
 
 
 def test_calls_return_their_values(executor: dios.Executor) -> None:

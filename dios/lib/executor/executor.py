@@ -131,11 +131,12 @@ class Executor(concurrent.futures.Executor):
     def __repr__(self) -> str:
         return f"<Executor with {self._max_workers} workers>"
 
-    def submit(self, fn: Function[T], /, *args: object, **kwargs: object) -> concurrent.futures.Future[T]:
+    def submit(self, fn: Function[T], /, *args: object, **kwargs: object) -> CallFuture[T]:
         """Queue ``fn(*args, **kwargs)`` for a worker, and return its future at once.
 
         A reference of ``put`` or a future among the arguments becomes its value, for which the call waits.
-        Any number of calls may wait. A function or argument that cannot be pickled is the exception of the
+        Any number of calls may wait; ``status()`` of a future returns its place among them and the reason why
+        it waits. A function or argument that cannot be pickled is the exception of the
         future. Raises RuntimeError after ``shutdown``.
         """
         future: CallFuture[T] = CallFuture()

@@ -5,7 +5,8 @@ from __future__ import annotations
 import concurrent.futures
 import os
 import threading
-from typing import Final, TypeVar, cast
+import weakref
+from typing import Final, NamedTuple, Protocol, TypeVar, cast
 
 from dios.client.ops.notebook_html import properties
 from dios.lib.executor.errors import InitializerError
@@ -46,6 +47,31 @@ class InitializerFailure:
         return found
 
 
+class CallStatus(NamedTuple):
+    """The state of a call: waiting, running, cancelled, done or failed."""
+
+    state: str
+    place: int = 0
+    """The place of a waiting call among those of its executor; 0 if it is not in the queue."""
+    waiting: int = 0
+    """The number of calls of the executor that wait."""
+    reason: str = ""
+    """The reason why a call waits."""
+
+    def __str__(self) -> str:
+        """Return the status as a text."""
+        place = f", place {self.place} of {self.waiting}" if self.place else ""
+        return f"{self.state}{place}{f': {self.reason}' if self.reason else ''}"
+
+
+class CallQueue(Protocol):
+    """The executor's side of a future: the calls that wait."""
+
+    def waiting_status(self, future: CallFuture[object]) -> CallStatus:
+        """Return the status of a call that waits."""
+        ...
+
+
 class CallFuture(concurrent.futures.Future[T]):
     """The result of a call. A hostile worker can delay only who asks for the result that it sent."""
 
@@ -59,16 +85,27 @@ class CallFuture(concurrent.futures.Future[T]):
         self._error: BaseException | None = None
         self._failure: InitializerFailure | None = None
         self._made_in: Final = _forks[0]
+        self._queue: weakref.ref[CallQueue] | None = None
+
+    def queued_at(self, queue: CallQueue) -> None:
+        """Record the queue in which the call waits."""
+        self._queue = weakref.ref(queue)
+
+    def status(self) -> CallStatus:
+        """Return the state of the call without waiting; of a waiting call also its place and the reason."""
+        if self.cancelled():
+            return CallStatus("cancelled")
+        if self.done():
+            is_good = super().exception(0) is None and self._error is None
+            return CallStatus("done" if is_good else "failed")
+        queue = None if self._queue is None else self._queue()
+        if self.running() or queue is None:
+            return CallStatus("running" if self.running() else "waiting")
+        return queue.waiting_status(cast("CallFuture[object]", self))
 
     def _repr_html_(self) -> str:
         """Return the state for a notebook; the result is not decoded for it."""
-        if not self.done():
-            state = "running" if self.running() else "waiting"
-        elif self.cancelled():
-            state = "cancelled"
-        else:
-            state = "done" if super().exception(0) is None and self._error is None else "failed"
-        return properties("Future of a call", (("state", state),))
+        return properties("Future of a call", (("state", str(self.status())),))
 
     def finish(self, data: bytearray | StoredBlob, *, failed: bool, trust: bool) -> None:
         """Set the bytes of the result or of the exception, or the blob with the result.

@@ -36,7 +36,7 @@ from dios.lib.executor.call_data import (
 )
 from dios.lib.executor.errors import ActorEndedError, NoWorkerError, WorkerEndedError
 from dios.lib.executor.frames import Function
-from dios.lib.executor.futures import CallFuture, InitializerFailure
+from dios.lib.executor.futures import CallFuture, CallStatus, InitializerFailure
 from dios.lib.executor.lifecycle import (
     Ended,
     Lifecycle,
@@ -274,6 +274,8 @@ class Pool:
         self._starting = 0
         self._failed_starts = 0
         self._retry_at = 0.0
+        self._start_problem = ""
+        """The reason of the last start of a worker that failed."""
         self._idle_check_at = math.inf
         self._near_check_at = math.inf
         self._initialized = False
@@ -327,7 +329,26 @@ class Pool:
                 raise RuntimeError("cannot schedule new futures after shutdown")
             self._statistics.submitted += 1
             self._queue.append(call)
+            call.future.queued_at(self)
         self._wake()
+
+    def waiting_status(self, future: CallFuture[object]) -> CallStatus:
+        """Return the status of a call that waits: its place in the queue, and the reason."""
+        queued, parked = tuple(self._queue), tuple(self._parked)
+        waiting = len(queued) + len(parked)
+        if any(call.future is future for call in parked):
+            return CallStatus("waiting", 0, waiting, "its arguments are being stored at the node")
+        place = next((at for at, call in enumerate(queued, 1) if call.future is future), 0)
+        return CallStatus("waiting", place, waiting, self._why_waiting() if place else "it is being sent")
+
+    def _why_waiting(self) -> str:
+        if self._is_held_up():
+            return "the arguments of an earlier call are being stored at the node"
+        if self._failed_starts and not self._workers:
+            return self._start_problem
+        if not any(each.ready for each in tuple(self._workers)):
+            return "the workers are starting"
+        return "all workers have calls that come before it"
 
     def close(self, *, cancel: bool) -> None:
         """Accept no more calls, and end the workers when those that are queued have run."""
@@ -810,6 +831,7 @@ class Pool:
 
         Starts that were requested together and failed count once.
         """
+        self._start_problem = reason
         if time.monotonic() >= self._retry_at:
             self._failed_starts += 1
             delay, delay_max = _RETRY_S
