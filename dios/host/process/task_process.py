@@ -160,7 +160,10 @@ class TaskProcess:
 
     def ended(self, message: ChildExited) -> None:
         """Set the exit of the process, which was reaped."""
-        oom = (self.group.oom_kills() if self.group else 0) + self._over_memory
+        # A file of the kernel is read only for an end that it may explain.
+        is_killed = os.WIFSIGNALED(message.status)
+        oom = self.group.oom_kills() if self.group is not None and is_killed else 0
+        oom += self._over_memory
         peak = self.group.peak_bytes() if self.group else 0
         end = _explain(message, self.bounds, kill_asked=self._kill_asked, oom_kills=oom)
         self._finish(replace(end, cpu_ms=message.cpu_ms, memory_bytes=peak or message.memory_bytes))

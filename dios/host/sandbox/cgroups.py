@@ -20,6 +20,7 @@ from typing import Final
 _MEMORY_FILES: Final = {1: "memory.limit_in_bytes", 2: "memory.max"}
 _OOM_FILES: Final = {1: "memory.oom_control", 2: "memory.events"}
 _PEAK_FILES: Final = {1: "memory.max_usage_in_bytes", 2: "memory.peak"}
+_FILE_BYTES_MAX: Final = 4096
 _WANTED: Final = ("memory", "pids")
 _CPU: Final = "cpu"
 _SHARES: Final = {1: ("cpu.shares", 1024), 2: ("cpu.weight", 100)}
@@ -50,23 +51,24 @@ class ControlGroup:
         """Set the limits; 0 leaves a limit unchanged. Raise ``OSError``."""
         for folder, hierarchy in self._folders:
             if memory_bytes and "memory" in hierarchy.controllers:
-                (folder / _MEMORY_FILES[hierarchy.version]).write_text(str(memory_bytes))
+                _write(folder, _MEMORY_FILES[hierarchy.version], memory_bytes)
             if processes and "pids" in hierarchy.controllers:
-                (folder / "pids.max").write_text(str(processes))
+                _write(folder, "pids.max", processes)
 
     def enter(self, pid: int) -> None:
         """Move a process into the group; it and all its later children count there. Raise ``OSError``."""
         for folder, _ in self._folders:
-            (folder / "cgroup.procs").write_text(str(pid))
+            _write(folder, "cgroup.procs", pid)
 
     def oom_kills(self) -> int:
         """Return the number of processes that the kernel killed in this group for lack of memory."""
         for folder, hierarchy in self._folders:
             if "memory" in hierarchy.controllers:
                 with contextlib.suppress(OSError, ValueError):
-                    text = (folder / _OOM_FILES[hierarchy.version]).read_text()
-                    rows = dict(line.split() for line in text.splitlines())
-                    return int(rows.get("oom_kill", "0"))
+                    rows = dict(
+                        line.split() for line in _read(folder, _OOM_FILES[hierarchy.version]).splitlines()
+                    )
+                    return int(rows.get(b"oom_kill", b"0"))
         return 0
 
     def peak_bytes(self) -> int:
@@ -74,7 +76,7 @@ class ControlGroup:
         for folder, hierarchy in self._folders:
             if "memory" in hierarchy.controllers:
                 with contextlib.suppress(OSError, ValueError):
-                    return int((folder / _PEAK_FILES[hierarchy.version]).read_text())
+                    return int(_read(folder, _PEAK_FILES[hierarchy.version]))
         return 0
 
     def kill(self) -> None:
@@ -82,7 +84,7 @@ class ControlGroup:
         for folder, hierarchy in self._folders:
             if hierarchy.version == 2:
                 with contextlib.suppress(OSError):
-                    (folder / "cgroup.kill").write_text("1")
+                    _write(folder, "cgroup.kill", 1)
 
     def remove(self) -> bool:
         """Remove the groups. Return False if a process is still ending in one; call again later then."""
@@ -269,6 +271,23 @@ def _mounts(proc: Path) -> list[tuple[Path, str, int, set[str]]]:
             fields = before.split(" ")
             rows.append((Path(fields[4]), fields[3], 2 if kind == "cgroup2" else 1, set(options.split(","))))
     return rows
+
+
+def _read(folder: Path, name: str) -> bytes:
+    """Return the content of a short file, without the objects that Python makes to read a file as text."""
+    fd = os.open(f"{folder}/{name}", os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        return os.read(fd, _FILE_BYTES_MAX)
+    finally:
+        os.close(fd)
+
+
+def _write(folder: Path, name: str, number: int) -> None:
+    fd = os.open(f"{folder}/{name}", os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    try:
+        os.write(fd, b"%d" % number)
+    finally:
+        os.close(fd)
 
 
 def _words(path: Path) -> set[str]:

@@ -98,8 +98,9 @@ async def test_an_unused_connection_ends_and_no_node_is_suspected(
         await heard(other, one)
 
 
-async def test_a_node_that_ended_is_told_as_such(tmp_path: Path) -> None:
+async def test_a_node_that_ended_is_told_as_such(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """When nobody listens any more at the other's address, the core is told so at once."""
+    monkeypatch.setattr(limits, "PEER_PROBE_MS_MAX", 60_000)
     first, second = identities(tmp_path, 2)
     async with peer_host(first) as one:
         async with peer_host(second) as other:
