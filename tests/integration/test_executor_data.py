@@ -224,7 +224,7 @@ def test_a_call_waits_for_the_futures_among_its_arguments(executor: dios.Executo
     assert future.result(60) == 6
     parts = [executor.submit(np.full, LARGE, each) for each in range(4)]
     assert executor.submit(lambda arrays: total(*arrays), parts).result(60) == 6 * LARGE
-    assert all(each.is_undecoded for each in parts)  # type: ignore[attr-defined]
+    assert all(each.is_undecoded for each in parts)
 
 
 @dataclasses.dataclass

@@ -79,7 +79,7 @@ def made_by(executor: dios.Executor) -> dict[str, Future[np.ndarray[tuple[int], 
 
     futures = [executor.submit(made) for _ in range(3)]
     assert not wait(futures, 120).not_done
-    return {each.stored.node: each for each in futures}  # type: ignore[attr-defined]
+    return {each.stored.node: each for each in futures if each.stored is not None}
 
 
 def is_scheduled(node: dios.Node) -> bool:

@@ -54,7 +54,7 @@ def test_results_stay_on_the_node_of_their_worker(executor: dios.Executor) -> No
     """A large result goes to the next call there without the caller, who gets it when it asks."""
     future = executor.submit(np.full, LARGE, 2.0)
     assert executor.submit(total, future).result(60) == 2 * LARGE
-    assert future.is_undecoded  # type: ignore[attr-defined]
+    assert future.is_undecoded
     assert total(future.result(60)) == 2 * LARGE
 
 
