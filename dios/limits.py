@@ -61,6 +61,7 @@ PUBLIC_SLOT_READS_MAX: Final = 100_000
 
 # -- calls ----------------------------------------------------------------------------------------
 GROUPS_PER_CALL_MAX: Final = 32
+GROUPS_PRESENTED_MAX: Final = 768  # of a keyring in one session, so that there is room for new groups
 LOOKUP_REFERENCES_MAX: Final = 64
 SELECT_REFERENCES_MAX: Final = 1_024
 ARGUMENTS_MAX: Final = 256
@@ -579,6 +580,7 @@ assert PACKED_JOBS_BYTES_MAX < SHARES_BYTES_MAX, "jobs are sent together with sh
 assert INLINE_BYTES_MAX < FRAME_BYTES_MAX, "an inline payload fits its frame"  # noqa: S101
 assert INLINE_VALUE_BYTES_MAX <= INLINE_BYTES_MAX, "a small stored value is sent inline"  # noqa: S101
 assert ARGUMENT_BYTES_MAX < FRAME_BYTES_MAX, "arguments fit one frame"  # noqa: S101
+assert GROUPS_PRESENTED_MAX < MEMBERSHIPS_PER_TASK_MAX, "a session with a keyring can create groups"  # noqa: S101
 assert NAME_BYTES * GROUPS_PER_CALL_MAX < FRAME_BYTES_MAX, "groups fit one frame"  # noqa: S101
 assert SELECT_REFERENCES_MAX <= REFERENCES_PER_TASK_MAX, "a task selects among its references"  # noqa: S101
 assert STREAM_RING_BYTES_MIN <= STREAM_RING_BYTES_DEFAULT <= STREAM_RING_BYTES_MAX, "ring sizes"  # noqa: S101

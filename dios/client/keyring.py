@@ -10,14 +10,15 @@ import fcntl
 import os
 import re
 import tomllib
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from itertools import islice
 from pathlib import Path
 from typing import Final, Literal, NamedTuple, TypeAlias
 
 from dios.client.locate import config_directory
 from dios.errors import ExistsError, InvalidError, LimitError, NotPermittedError
 from dios.ids import Name
-from dios.limits import GROUPS_PER_CALL_MAX, KEYRING_NAMES_MAX
+from dios.limits import GROUPS_PER_CALL_MAX, GROUPS_PRESENTED_MAX, KEYRING_NAMES_MAX
 from dios.trusted_files import require_trusted
 from dios.wire.nametext import PREFIX, format_name, parse_name
 
@@ -50,8 +51,8 @@ def check_alias(alias: str) -> None:
 class Keyring:
     """The aliases of one user, as stored in the file.
 
-    ``groups`` are presented at every connect; ``objects`` are other names. Changes are written at once, and
-    changes of other processes are kept.
+    ``groups`` are presented when a program connects, or when it needs them; ``objects`` are other names.
+    Changes are written at once, and changes of other processes are kept.
     """
 
     def __init__(self, path: Path, sections: Mapping[Section, Mapping[str, Name]] | None = None) -> None:
@@ -91,18 +92,25 @@ class Keyring:
 
     def presented(self) -> tuple[Name, ...]:
         """Return the groups for a Hello: all, or the newest if one message cannot hold all."""
+        return self._newest(0, GROUPS_PER_CALL_MAX)
+
+    def presented_later(self) -> tuple[Name, ...]:
+        """Return the groups that follow those for a Hello, newest first, for when a lookup needs them."""
+        return self._newest(GROUPS_PER_CALL_MAX, GROUPS_PRESENTED_MAX)
+
+    def _newest(self, start: int, end: int) -> tuple[Name, ...]:
         entries = self._sections["groups"]
         newest: dict[str, str] = {}
         for alias, text in reversed(entries.texts.items()):
             newest.setdefault(text, alias)
-            if len(newest) == GROUPS_PER_CALL_MAX:
+            if len(newest) == end:
                 break
-        return tuple(entries[alias] for alias in newest.values())
+        return tuple(entries[alias] for alias in islice(newest.values(), start, None))
 
     @property
     def not_presented(self) -> int:
-        """Return the number of groups that ``presented`` leaves out."""
-        return max(0, len(set(self._sections["groups"].texts.values())) - GROUPS_PER_CALL_MAX)
+        """Return the number of groups that are presented only when a program names them."""
+        return max(0, len(set(self._sections["groups"].texts.values())) - GROUPS_PRESENTED_MAX)
 
     def add(self, alias: str, name: Name, *, section: Section = "groups", replace: bool = False) -> None:
         """Store ``name`` under ``alias``; ExistsError if the alias is used for another name."""
@@ -321,10 +329,18 @@ def _write(path: Path, sections: Mapping[Section, _Entries]) -> _File:
     return written
 
 
-def presented_groups(groups: Iterable[str | bytes] | None) -> tuple[Name, ...]:
-    """Return the names for a Hello: of ``groups`` (names as bytes or text, or aliases), or of all groups."""
+class Presented(NamedTuple):
+    """The groups of a session: those of its Hello, and a function that returns those for later."""
+
+    first: tuple[Name, ...]
+    later: Callable[[], tuple[Name, ...]] = tuple
+
+
+def presented_groups(groups: Iterable[str | bytes] | None) -> Presented:
+    """Return ``groups``, which are names as bytes or text, or aliases; by default all of the keyring."""
     if groups is None:
-        return Keyring.load().presented()
+        own = Keyring.load()
+        return Presented(own.presented(), own.presented_later)
     keyring: Keyring | None = None
     names: list[Name] = []
     for item in groups:
@@ -336,6 +352,7 @@ def presented_groups(groups: Iterable[str | bytes] | None) -> tuple[Name, ...]:
         names.append(keyring.name_of(item))
     if len(names) > GROUPS_PER_CALL_MAX:
         raise InvalidError(
-            f"{len(names)} groups are too many: a connection presents {GROUPS_PER_CALL_MAX} at most"
+            f"{len(names)} groups are too many: a connection begins with {GROUPS_PER_CALL_MAX} at most."
+            " Connect with some of them, and get the others with node.group()."
         )
-    return tuple(dict.fromkeys(names))
+    return Presented(tuple(dict.fromkeys(names)))

@@ -418,6 +418,15 @@ class RecordRequest(Call, frozen=True, tag=50):
     received: ByteCount = 0
 
 
+class Present(Call, frozen=True, tag=51):
+    """Make a session a member of further groups of its principal, as the groups of its Hello.
+
+    The answer has a reference to each group that was accepted, in the order of the names.
+    """
+
+    groups: Annotated[tuple[NameBytes, ...], Meta(min_length=1, max_length=limits.GROUPS_PER_CALL_MAX)]
+
+
 PlainCall: TypeAlias = (
     Create
     | Lookup
@@ -458,6 +467,7 @@ PlainCall: TypeAlias = (
     | Report
     | Govern
     | RecordRequest
+    | Present
 )
 
 

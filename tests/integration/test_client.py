@@ -13,6 +13,7 @@ import pytest
 import dios
 from dios import limits, syscalls
 from dios.client.sync.node import Console, Node, Reference, Stream, Task
+from dios.ids import Name
 from dios.wire import messages
 from tests.support.node.running_node import RunningNode, running_node
 
@@ -546,3 +547,28 @@ def test_references_are_shown_without_secrets(node: Node) -> None:
         assert secret.hex() not in shown
         assert repr(secret)[2:-1] not in shown
         assert dios.format_name(secret) not in shown
+
+
+def test_groups_of_a_long_keyring_are_presented_when_they_are_needed(place: str) -> None:
+    """A session begins with the newest groups; a lookup, or the name of an older one, brings the others."""
+    keyring = dios.Keyring.load()
+    with dios.connect() as maker:
+        first = maker.create_group()
+        blob = maker.create(dios.DURABLE_BLOB, groups=[first], data=b"deep")
+        keyring.add("first", Name(first.name or b""))
+        for number in range(limits.GROUPS_PER_CALL_MAX):
+            keyring.add(f"later{number}", Name(maker.create_group().name or b""))
+        name = blob.name or b""
+    with dios.connect() as node:
+        assert first.fingerprint not in {group.fingerprint for group in node.groups}
+        found = node.find(name)
+        assert found is not None
+        assert found.read_bytes() == b"deep"
+        assert first.fingerprint in {group.fingerprint for group in node.groups}
+    with dios.connect(groups=[]) as node:
+        assert node.find(name) is None
+        group = node.group("first")
+        assert group is not None
+        assert node.find(name, group=group) is not None
+        assert node.group(bytes(range(32))) is None
+    assert place

@@ -275,6 +275,12 @@ _EVERY: Final[dict[type, Make | list[messages.PlainCall]]] = {
     messages.Report: [messages.Report(b"{}")] * CALLS,
     messages.Govern: [messages.Govern()] * CALLS,
     messages.ReadTable: [messages.ReadTable("references", 9_000)] * CALLS,
+    messages.Present: [
+        messages.Present(
+            tuple(bytes([number % 256, place]) * 16 for place in range(limits.GROUPS_PER_CALL_MAX))
+        )
+        for number in range(CALLS)
+    ],
     messages.RecordRequest: some(
         lambda scene, _: messages.RecordRequest(scene.blob, 0, "GET", RequestEnd.ANSWERED)
     ),

@@ -62,9 +62,12 @@ class CommandContext:
         """Return the group of an alias or name. Raise InvalidError if the node does not know it."""
         name = self.keyring.name_of(text)
         mark = fingerprint(name)
-        for group in self._groups():
+        for group in self._made:
             if group.fingerprint == mark:
                 return group
+        found = self.node.group(name)
+        if found is not None:
+            return found
         raise InvalidError(
             f"this node knows no group {text!r} of yours. `dios group ls` lists the groups that it knows; "
             "`dios group create` makes one."
@@ -88,6 +91,7 @@ class CommandContext:
 
     def reachable_groups(self) -> list[str]:
         """Return the aliases of the keyring's groups that this node knows."""
+        self.node.present_all()
         marks = {group.fingerprint for group in self._groups()}
         return [alias for alias, name in self.keyring.groups.items() if fingerprint(name) in marks]
 
@@ -243,11 +247,13 @@ def groups_of_keyring(node: str | None) -> dict[str, tuple[str, bool]]:
 def opened(node: str | None, groups: Iterable[str] = ()) -> Iterator[CommandContext]:
     """Connect as the user who runs the command, with ``groups`` and the other groups of the keyring.
 
-    A session takes at most GROUPS_PER_CALL_MAX groups, newest first. A notice reports the ones left out.
+    A session begins with at most GROUPS_PER_CALL_MAX groups, newest first, and gets the others when they are
+    needed. A notice reports those for which it has no room.
     """
     keyring = Keyring.load()
     wanted = dict.fromkeys([*map(keyring.name_of, groups), *keyring.presented()])
     with connect(node, groups=tuple(wanted)[:GROUPS_PER_CALL_MAX]) as connected:
+        connected.present_later = keyring.presented_later
         yield CommandContext(connected, keyring)
     left_out = keyring.not_presented
     if left_out > 0:

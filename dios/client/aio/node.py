@@ -173,6 +173,8 @@ class AsyncNode(
     create_array = awaited(ArrayMakers["AsyncReference"].create_array_op)
     create_table = awaited(ArrayMakers["AsyncReference"].create_table_op)
     create_program = awaited(_Ops.create_program_op)
+    group = awaited(_Ops.group_op)
+    present_all = awaited(_Ops.present_all_op)
     lookup = awaited(_Ops.lookup_op)
     find = awaited(_Ops.find_op)
     run = awaited(_Ops.run_op)
@@ -306,7 +308,9 @@ async def open_node(
             groups = groups or ()
         connection = AsyncConnection(AsyncChannel(channel))
         stack.callback(connection.close)
-        opened = AsyncNode(connection, await connection.hello(presented_groups(groups), label))
+        presented = presented_groups(groups)
+        opened = AsyncNode(connection, await connection.hello(presented.first, label))
+        opened.present_later = presented.later
         stack.callback(opened.close_ends)
         yield opened
 

@@ -6,7 +6,7 @@ for the answers, and have streams and ``select``, which wait differently.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Final, Generic, TypeAlias, TypeVar, cast
 
@@ -20,11 +20,11 @@ from dios.client.program import Program, ProgramText, encode_program, is_wasm, w
 from dios.client.session import Answer, Operation, expect, expect_buffer, vector
 from dios.errors import DiosError, InvalidError, TimeLimitError
 from dios.ids import Name
-from dios.limits import INLINE_BYTES_MAX, LOOKUP_REFERENCES_MAX
+from dios.limits import GROUPS_PER_CALL_MAX, INLINE_BYTES_MAX, LOOKUP_REFERENCES_MAX
 from dios.wire import messages
 from dios.wire.codec import decode_event
 from dios.wire.messages import PlainCall
-from dios.wire.nametext import parse_name
+from dios.wire.nametext import PREFIX, fingerprint, parse_name
 from dios.wire.types import (
     Brand,
     Buffering,
@@ -55,7 +55,10 @@ class NodeOps(ClusterOps, Generic[R, T, G, S, C]):
         self.self: Final = cast("T", self.handle(welcome.self_ref, welcome.name))
         """This task itself: read it for events, delegate it to tasks that shall delegate to this one."""
         self.console: Final = cast("C", self.handle(welcome.console))
-        self.groups: Final = tuple(cast("G", self.handle(info)) for info in welcome.groups)
+        self.groups = tuple(cast("G", self.handle(info)) for info in welcome.groups)
+        """The groups of which this task is a member, without those that were not presented yet."""
+        self.present_later: Callable[[], Sequence[Name]] | None = None
+        """Returns further groups of the user's keyring, which are presented when a lookup needs them."""
         self.inputs: Final = tuple(cast("R", self.handle(info)) for info in welcome.inputs)
         self.outputs: Final = tuple(cast("R", self.handle(info)) for info in welcome.outputs)
         self.executable: Final = (
@@ -151,6 +154,32 @@ class NodeOps(ClusterOps, Generic[R, T, G, S, C]):
         created = expect(messages.Created, (yield call))
         return cast("R", self.handle(created.reference, created.name))
 
+    # -- groups -----------------------------------------------------------------------------------
+    def group_op(self, name: bytes | str) -> Operation[G | None]:
+        """Return the group with this name or alias of the keyring; None if the node knows no such group.
+
+        A user's process becomes a member of it by this, if the group is of the same user.
+        """
+        raw = Name(name) if isinstance(name, bytes) else _group_named(name)
+        mark = fingerprint(raw)
+        known = next((group for group in self.groups if group.fingerprint == mark), None)
+        if known is not None or self.ambient:
+            return known
+        found = yield from self._present((raw,))
+        return found[0] if found else None
+
+    def present_all_op(self) -> Operation[None]:
+        """Become a member of all groups of the user's keyring that a session can have."""
+        names, self.present_later = () if self.present_later is None else self.present_later(), None
+        for start in range(0, len(names), GROUPS_PER_CALL_MAX):
+            yield from self._present(names[start : start + GROUPS_PER_CALL_MAX])
+
+    def _present(self, names: Sequence[Name]) -> Operation[tuple[G, ...]]:
+        answer = expect(messages.References, (yield messages.Present(tuple(names))))
+        found = tuple(cast("G", self.handle(info)) for info in answer.references)
+        self.groups = (*self.groups, *found)
+        return found
+
     # -- lookup -----------------------------------------------------------------------------------
     def lookup_op(
         self,
@@ -168,7 +197,12 @@ class NodeOps(ClusterOps, Generic[R, T, G, S, C]):
         raw = name_bytes(name)
         flags = int(Flag.LOCAL_ONLY) if local_only else 0
         call = messages.Lookup(raw, 0 if group is None else refs_of((group,))[0], limit, flags)
+        if group is None and limit > 1:
+            yield from self.present_all_op()
         found = expect(messages.References, (yield call))
+        if group is None and not found.references and self.present_later is not None:
+            yield from self.present_all_op()
+            found = expect(messages.References, (yield call))
         handles = [cast("R", self.handle(info, raw)) for info in found.references]
         return Gathered(handles, incomplete=found.incomplete)
 
@@ -345,6 +379,14 @@ class NodeOps(ClusterOps, Generic[R, T, G, S, C]):
 def name_bytes(name: bytes | str) -> Name:
     """Return a name given as bytes or text; InvalidError if it is mistyped."""
     return parse_name(name) if isinstance(name, str) else Name(bytes(name))
+
+
+def _group_named(text: str) -> Name:
+    if text.lower().startswith(PREFIX):
+        return parse_name(text)
+    from dios.client.keyring import Keyring  # noqa: PLC0415 - tasks have no keyring, and start faster without
+
+    return Keyring.load().name_of(text)
 
 
 def mode_of(mode: str | Mode) -> Mode:

@@ -164,6 +164,8 @@ class Node(
     create_array = blocking(ArrayMakers["Reference"].create_array_op)
     create_table = blocking(ArrayMakers["Reference"].create_table_op)
     create_program = blocking(_Ops.create_program_op)
+    group = blocking(_Ops.group_op)
+    present_all = blocking(_Ops.present_all_op)
     lookup = blocking(_Ops.lookup_op)
     find = blocking(_Ops.find_op)
     run = blocking(_Ops.run_op)
@@ -316,17 +318,21 @@ def connect_or_start(
 
     accepted = partial(accepted_users, node_user)
     try:
-        return Node(*_open(resolve_node(node), presented_groups(groups), label, accepted))
+        presented = presented_groups(groups)
+        opened = Node(*_open(resolve_node(node), presented.first, label, accepted))
+        opened.present_later = presented.later
     except UnreachableError:
         if not pool_size or names_node(node):
             raise
+    else:
+        return opened
     from dios.client.private_node import PrivateNode  # noqa: PLC0415 - the same
 
     private = PrivateNode(pool_size)
     try:
         private.wait_started()
-        opened = _open(resolve_node(private.data), presented_groups(groups or ()), label, accepted)
-        return _OwnedNode(*opened, private)
+        first = presented_groups(groups or ()).first
+        return _OwnedNode(*_open(resolve_node(private.data), first, label, accepted), private)
     except BaseException:
         private.end()
         raise

@@ -12,6 +12,7 @@ from dios import limits
 from dios.core.calls import (
     compound_calls,
     delegation,
+    groups,
     introspection,
     io_calls,
     limit_calls,
@@ -79,6 +80,7 @@ _HANDLERS: Final[dict[type, Handler]] = {
     messages.Govern: rate_calls.govern,
     messages.RecordRequest: network_streams.record_request,
     messages.ReadTable: tables.read_table,
+    messages.Present: groups.present,
 }
 
 _PayloadCall: TypeAlias = (

@@ -8,17 +8,18 @@ from __future__ import annotations
 from dios import limits
 from dios.core import lifetimes
 from dios.core.calls import access
+from dios.core.model.accounts import require_each
 from dios.core.model.names import home_name, is_signed, logs_group
-from dios.core.model.records import Holder, PhysicalObject, Session
+from dios.core.model.records import Holder, PhysicalObject, Provenance, Session
 from dios.core.model.state import State
 from dios.core.remote import requests
 from dios.core.step import Step
 from dios.errors import LimitError, NotPermittedError
 from dios.ids import Name, ObjectId, Principal
 from dios.limits import NAME_BYTES
-from dios.wire import dcp
+from dios.wire import dcp, messages
 from dios.wire.dcp import GroupName
-from dios.wire.types import Deletion, ObjectType
+from dios.wire.types import Deletion, ObjectType, Permission, Resource
 
 
 def names_for_creation(task: Holder, refs: tuple[int, ...]) -> tuple[Name, ...]:
@@ -113,6 +114,37 @@ def fresh_group(step: Step, principal: Principal) -> PhysicalObject:
     step.state.add_object(group)
     step.state.enter_group(group)
     return group
+
+
+def present(step: Step, task: Holder, seq: int, call: messages.Present) -> None:
+    """Make a session a member of those of the named groups that its principal owns (ADR 0003)."""
+    if not isinstance(task, Session):
+        raise NotPermittedError(
+            "only a user's process presents groups; the memberships of a task are fixed when it starts"
+        )
+    names = tuple(dict.fromkeys(Name(name) for name in call.groups))
+    further = sum(name not in task.memberships for name in names)
+    if len(task.memberships) + further > limits.MEMBERSHIPS_PER_TASK_MAX:
+        raise LimitError(
+            f"the session is a member of {len(task.memberships)} groups and cannot enter {further} more:"
+            f" the maximum is {limits.MEMBERSHIPS_PER_TASK_MAX}. Connect again with the groups that you need."
+        )
+    task.table.require_room(len(names))
+    task.account.require(Resource.REFERENCES, len(names))
+    step.spend(1 + len(names) // 2)
+    found = owned_by(step, names, task.principal)
+    require_each((account for group in found for account in group.sharing), Resource.REFERENCES)
+    shown: list[messages.Reference] = []
+    for group in found:
+        if group.name is not None and group.name not in task.memberships:
+            step.state.enter_member(task, group.name)
+        shown.append(lifetimes.grant_shown(step, task, group, Permission.ALL, Provenance.INITIAL))
+    mark = task.object.fingerprint
+    if found:
+        step.audit(task, "present", "ok", mark, f"{len(found)} groups")
+    if len(found) < len(names):
+        step.audit(task, "present", "denied", mark, f"{len(names) - len(found)} groups refused")
+    step.answer(task, seq, messages.References(tuple(shown)))
 
 
 def owned_by(step: Step, names: tuple[Name, ...], principal: Principal) -> tuple[PhysicalObject, ...]:

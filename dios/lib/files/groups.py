@@ -84,7 +84,7 @@ def files_for_task(node: Node, alias: str, *, write: bool = True) -> tuple[list[
     """
     keyring = Keyring.load()
     name = keyring.groups.get(alias)
-    group = None if name is None else _group_of(node, name)
+    group = None if name is None else node.group(bytes(name))
     if group is None:
         raise _no_group(alias, "of this connection")
     catalogue = KeyringCatalogue(node, keyring, alias, group).create()

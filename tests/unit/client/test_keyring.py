@@ -219,7 +219,7 @@ def test_no_name_is_decoded_before_it_is_used(tmp_path: Path, monkeypatch: pytes
     keyring = Keyring.load(path)
     keyring.add("another", ONE)
     assert "g7" in keyring.groups
-    assert keyring.not_presented == 1001 - limits.GROUPS_PER_CALL_MAX
+    assert keyring.not_presented == 1001 - limits.GROUPS_PRESENTED_MAX
     assert not decoded
     keyring.presented()
     assert len(decoded) == limits.GROUPS_PER_CALL_MAX
@@ -227,14 +227,15 @@ def test_no_name_is_decoded_before_it_is_used(tmp_path: Path, monkeypatch: pytes
 
 
 def test_presented_groups_are_bounded(tmp_path: Path) -> None:
-    """A Hello takes a bounded number of groups: the newest ones."""
-    names = {
-        f"g{number}": Name(number.to_bytes(32, "big")) for number in range(limits.GROUPS_PER_CALL_MAX + 9)
-    }
+    """A Hello takes a bounded number of groups, the newest ones; the next ones are presented later."""
+    count = limits.GROUPS_PRESENTED_MAX + 9
+    names = {f"g{number}": Name(number.to_bytes(32, "big")) for number in range(count)}
     keyring = Keyring(tmp_path / "k", {"groups": names, "objects": {}})
+    newest = list(names.values())[::-1]
     presented = keyring.presented()
-    assert len(presented) == limits.GROUPS_PER_CALL_MAX
-    assert presented[0] == list(names.values())[-1]
+    assert presented == tuple(newest[: limits.GROUPS_PER_CALL_MAX])
+    assert presented + keyring.presented_later() == tuple(newest[: limits.GROUPS_PRESENTED_MAX])
+    assert keyring.not_presented == 9
 
 
 def test_names_are_not_shown(tmp_path: Path) -> None:
