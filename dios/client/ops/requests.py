@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final
 
 from dios.client.buffers import MappedMemory, memory_of
 from dios.client.session import Operation, all_held, expect, expect_buffer, vector
-from dios.errors import Busy, Conflict, InvalidError
+from dios.errors import Busy, Conflict, InvalidError, OutOfMemoryError
 from dios.wire import messages
 from dios.wire.messages import PlainCall
 from dios.wire.types import AcquireIov, Buffering, Flag, Semantics
@@ -118,12 +118,35 @@ class ReadOps(RequestOps):
     have returned the same, so that the order of all requests is one that the node could have admitted.
     """
 
-    __slots__ = ("_kept", "_wanted")
+    __slots__ = ("_kept", "_mapped", "_wanted")
 
     def __init__(self, reference: Handle, size: int, offset: int, semantics: Semantics) -> None:
         super().__init__(reference, size, offset, semantics)
         self._wanted: Final = size
         self._kept: KeptBytes | None = None
+        self._mapped = False
+        """True from the answer with shared memory until its mapping is kept for further reads."""
+
+    @property
+    def view(self) -> memoryview:
+        """Return the bytes of the request without a copy; they are invalid after the release."""
+        memory = self._held()
+        try:
+            found = memory.view()
+        except OutOfMemoryError:
+            # Bytes that are kept for further reads may fill the address space.
+            if self.link.page is None:
+                raise
+            self.link.page.drop_kept()
+            found = memory.view()
+        if self._mapped:
+            self._mapped = False
+            self.reference.has_read(self.v_w, found[:], self.offset)
+        return found
+
+    def _took(self, result: messages.Buffer, fd: int | None, *, writable: bool) -> None:
+        super()._took(result, fd, writable=writable)
+        self._mapped = fd is not None and self._active
 
     def acquire_op(self) -> Operation[None]:
         """Register the request and get its buffer; Busy if it is not admitted."""
