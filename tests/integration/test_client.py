@@ -227,7 +227,7 @@ def test_a_request_keeps_the_mapping_of_a_large_object(node: Node) -> None:
     """The bytes that one request has mapped serve the next ones without a call, until they are replaced."""
     blob = node.create(dios.SHMEM_BLOB, groups=[node.create_group()], data=b"a" * BIG)
     with blob.read(dios.MRSW) as request:
-        assert request.view[-1:] == b"a"
+        assert bytes(request.view[-1:]) == b"a"
         first = request.view
     with pytest.raises(ValueError, match="released"):
         len(first)
@@ -241,7 +241,7 @@ def test_a_request_keeps_the_mapping_of_a_large_object(node: Node) -> None:
     assert blob.v_r == before, "no call was made"
     blob.write_bytes(b"b" * BIG)
     with blob.read(dios.MRSW) as request:
-        assert request.view[:1] == b"b"
+        assert bytes(request.view[:1]) == b"b"
 
 
 def test_reads_without_a_call_respect_other_requests(node: Node) -> None:

@@ -80,7 +80,8 @@ def require_request(state: State, cluster: Cluster, peer: Peer, body: dcp.Reques
         home = body.home or peer.node
         if home != here:  # a task of this node may have ended since
             _require_task_on(state, home, here, body.caller.task)
-    elif (caller := getattr(body, "caller", None)) is not None:
+    elif (caller := getattr(body, "caller", None)) is not None and caller.task not in peer.remote_tasks:
+        # A task with a record here was checked with its first request, and ids are not chosen twice.
         _require_task_on(state, peer.node, here, caller.task)
     match body:
         case dcp.Forward():
