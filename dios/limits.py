@@ -26,6 +26,7 @@ SOCKET_PATH_BYTES_MAX: Final = 107
 # -- one connection -------------------------------------------------------------------------------
 SEND_QUEUE_BYTES_MAX: Final = 4 * MIB
 SEND_QUEUE_ENTRY_BYTES: Final = 256
+BATCHED_BYTES_MAX: Final = 16 * KIB  # of frames that are joined; also the most of a TLS record
 DESCRIPTORS_QUEUED_MAX: Final = 64
 DESCRIPTORS_UNREAD_MAX: Final = 256  # sent to one peer, and perhaps not received
 DESCRIPTORS_RETRY_MS: Final = 10

@@ -28,6 +28,7 @@ from dios.host.peers.incoming import WaitingRequest
 from dios.host.peers.link import PeerSession
 from dios.host.peers.statements import RevocationList, StatementReader
 from dios.ids import NodeId, Principal
+from dios.transport.batch import BATCH
 from dios.wire import dcp
 from dios.wire.dcp_frames import Control, Resting, Revoked, decode_frame
 from dios.wire.messages import Failure
@@ -79,6 +80,7 @@ class MessageReader:
         try:
             while True:
                 turn = begun = driver.units
+                BATCH.begin(len(bodies))
                 for body in bodies:
                     counts["messages_received"] += 1
                     counts["bytes_received"] += len(body)
@@ -101,14 +103,18 @@ class MessageReader:
                     else:
                         self._process(node, session, message, inline, None)
                     if driver.units - begun >= limits.TURN_UNITS_MAX:
+                        BATCH.end()
                         begun = await driver.let_others_work(begun)
+                        BATCH.begin(len(bodies))
                     if session.closed:
                         return
+                BATCH.end()
                 await incoming.wait_for_room()
                 bodies = await line.receive()
                 if not bodies:
                     return
         finally:
+            BATCH.end()
             incoming.clear()
 
     def _wait_in_turn(
@@ -136,18 +142,24 @@ class MessageReader:
         try:
             await trio.lowlevel.checkpoint()
             begun = driver.units
+            BATCH.begin(len(incoming))
             while incoming:
                 if persister.backlog >= limits.STORE_QUEUE_MAX:
+                    BATCH.end()
                     await persister.wait_for_room()
                     begun = driver.units
+                    BATCH.begin(len(incoming))
                     continue
                 waiting = incoming.take()
                 self._serve_one(node, session, waiting)
                 if session.closed:
                     incoming.clear()
                 if driver.units - begun >= limits.TURN_UNITS_MAX:
+                    BATCH.end()
                     begun = await driver.let_others_work(begun)
+                    BATCH.begin(len(incoming))
         finally:
+            BATCH.end()
             incoming.is_served = False
 
     def _serve_one(self, node: NodeId, session: PeerSession, waiting: WaitingRequest) -> None:

@@ -32,6 +32,7 @@ from dios.host.process.call_turns import CallTurns
 from dios.host.process.last_exception import exception_line
 from dios.host.process.task_process import Exit, TaskProcess
 from dios.ids import Name, Principal, TaskId
+from dios.transport.batch import BATCH
 from dios.transport.unix.server import TaskChannel, UnreadDescriptors, hung_up
 from dios.wire.codec import PROTOCOL_VERSION, decode_request, encode_reply
 from dios.wire.messages import AnyCall, Failure, Hello, Limits
@@ -425,23 +426,29 @@ class TaskHost:
                 if not turn.begins():
                     await turn.wait()
                 begun = driver.units
+                BATCH.begin(len(bodies))
                 for body in bodies:
                     request = decode_request(body)
                     if charges.any_debts:
+                        BATCH.end()
                         turn.spend(driver.units - begun)
                         await charges.wait_for_credit(*payer, ended)
                         begun = driver.units
                     if rates.hold:
+                        BATCH.end()
                         turn.spend(driver.units - begun)
                         await wait_off(task, request.call, channel)
                         begun = driver.units
                     call(task, request.seq, request.call)
                     if driver.units - begun >= limits.TURN_UNITS_MAX:
+                        BATCH.end()
                         turn.spend(driver.units - begun)
                         await turn.wait()
                         begun = driver.units
                         if channel.abandoned:
                             return ""  # a long queue of calls whose answers nobody can read
+                        BATCH.begin(len(bodies))
+                BATCH.end()
                 turn.spend(driver.units - begun)
                 if channel.queued_bytes > _SEND_HIGH:
                     await channel.flush()
@@ -452,6 +459,7 @@ class TaskHost:
             _refuse(channel, error)
             return error.message
         finally:
+            BATCH.end()
             turn.leave()
         return ""
 

@@ -23,6 +23,7 @@ import trio
 from dios import limits
 from dios.errors import ProtocolError, UnreachableError, WouldBlockError
 from dios.ids import NodeId
+from dios.transport.batch import BATCH
 from dios.transport.identity.certificates import CertificateDetails, CertificateRole
 from dios.transport.identity.trust import Trust
 from dios.wire.codec import FrameSplitter
@@ -68,6 +69,8 @@ class Secured:
         self._readable.register(sock, select.POLLIN)
         self._queue: Final[deque[bytes]] = deque()
         self._urgent: Final[deque[bytes]] = deque()
+        self._held: list[bytes] = []  # small frames of this turn, see dios.transport.batch
+        self._held_bytes = 0
         self._begun: bytes | None = None
         """The frame of which TLS has encrypted a part: it needs the same frame again."""
         self._urgent_run = 0
@@ -87,7 +90,7 @@ class Secured:
 
     @property
     def _is_unfinished(self) -> bool:
-        return bool(self._queue or self._urgent) or self._begun is not None
+        return bool(self._queue or self._urgent or self._held) or self._begun is not None
 
     @property
     def closed(self) -> bool:
@@ -175,6 +178,34 @@ class Secured:
         if self._queue or self._urgent or self._begun is not None:
             self._enqueue(frame, self._urgent if urgent else self._queue)
             return
+        if BATCH.is_open and len(frame) < limits.BATCHED_BYTES_MAX:
+            self._hold(frame)
+            return
+        if self._held:
+            self.send_held()
+            self.send_nowait(frame, urgent=urgent)
+            return
+        self._write(frame)
+
+    def _hold(self, frame: bytes) -> None:
+        """Hold a small frame back until the end of the batch, for as many as fit into one TLS record."""
+        if self._held_bytes + len(frame) > limits.BATCHED_BYTES_MAX:
+            self.send_held()
+            if self._is_unfinished:
+                self._enqueue(frame, self._queue)
+                return
+        if not self._held:
+            BATCH.note(self)
+        self._held.append(frame)
+        self._held_bytes += len(frame)
+
+    def send_held(self) -> None:
+        """Send the frames that are held back, in one TLS record."""
+        held, self._held, self._held_bytes = self._held, [], 0
+        if held and not self._closed:
+            self._write(held[0] if len(held) == 1 else b"".join(held))
+
+    def _write(self, frame: bytes) -> None:
         try:
             # All of it or nothing: TLS needs the same frame again if it could not finish it.
             self._sock.write(frame)
@@ -239,6 +270,7 @@ class Secured:
             self.close()
 
     def _drop_queue(self) -> None:
+        self._held, self._held_bytes = [], 0
         self._queue.clear()
         self._urgent.clear()
         self._begun = None
@@ -253,6 +285,7 @@ class Secured:
         """Close at once; queued bytes are lost, and ``receive`` returns the end."""
         if self._closed:
             return
+        self.send_held()
         self._closed = True
         self._unwatch()
         unfinished = self._is_unfinished

@@ -28,6 +28,7 @@ import trio
 
 from dios import limits
 from dios.errors import ExistsError, InvalidError, ProtocolError, WouldBlockError
+from dios.transport.batch import BATCH
 from dios.transport.memory.memfd import close_all, copies_of
 from dios.transport.unix.credentials import PeerCredentials, peer_of
 from dios.transport.unix.descriptors import refuse_descriptors
@@ -220,6 +221,8 @@ class TaskChannel:
         self._splitter: Final = FrameSplitter(limits.FRAME_BYTES_MAX)
         self._feed: Final = self._splitter.feed
         self._queue: Final[deque[_Unsent]] = deque()
+        self._held: list[bytes] = []  # small frames of this turn, see dios.transport.batch
+        self._held_bytes = 0
         self._queued_bytes = 0
         self._queued_fds = 0
         self._drained = trio.Event()
@@ -317,6 +320,14 @@ class TaskChannel:
         if self._queue:
             self._enqueue(memoryview(frame), fds)
             return
+        if BATCH.is_open and not fds and len(frame) < limits.BATCHED_BYTES_MAX:
+            self._hold(frame)
+            return
+        if self._held:
+            self.send_held()
+            if self._queue:
+                self._enqueue(memoryview(frame), fds)
+                return
         try:
             if fds:
                 if len(fds) > limits.DESCRIPTORS_PER_FRAME_MAX:
@@ -335,6 +346,37 @@ class TaskChannel:
             return
         if sent != len(frame):
             self._enqueue(memoryview(frame)[sent:], fds)
+
+    def _hold(self, frame: bytes) -> None:
+        """Hold a small frame back until the end of the batch; earlier if many bytes are held back."""
+        if not self._held:
+            BATCH.note(self)
+        self._held.append(frame)
+        self._held_bytes += len(frame)
+        if self._held_bytes >= limits.BATCHED_BYTES_MAX:
+            self.send_held()
+
+    def send_held(self) -> None:
+        """Send the frames that are held back. A peer that does not read loses its connection."""
+        held, self._held, self._held_bytes = self._held, [], 0
+        if not held or self._gone or self._closed:
+            return
+        frame = held[0] if len(held) == 1 else b"".join(held)
+        try:
+            sent = 0 if self._queue else self._send(frame)
+        except BlockingIOError:
+            sent = 0
+        except OSError as error:
+            if error.errno in _GONE:
+                self._lost(error)
+            else:
+                self.cut_off(f"the peer's socket accepts no more bytes: {error}")
+            return
+        if sent != len(frame):
+            try:
+                self._enqueue(memoryview(frame)[sent:], ())
+            except WouldBlockError as error:
+                self.cut_off(error.message)
 
     def _send_with(self, data: bytes | memoryview, fds: Sequence[int]) -> int:
         """Send bytes and descriptors; return the number of bytes sent, 0 if the descriptors must wait."""
@@ -366,6 +408,7 @@ class TaskChannel:
 
     def cut_off(self, why: str) -> None:
         """End the connection: ``receive`` raises ProtocolError with ``why``."""
+        self.send_held()
         self._fault = why
         self._gone = True
         self._drop_queue()
@@ -439,6 +482,7 @@ class TaskChannel:
         return True
 
     def _drop_queue(self) -> None:
+        self._held, self._held_bytes = [], 0
         while self._queue:
             self._queue.popleft().close()
         self._queued_bytes = 0
@@ -454,6 +498,7 @@ class TaskChannel:
         """Close at once; queued bytes are lost, and ``receive`` returns the end."""
         if self._closed:
             return
+        self.send_held()
         self._closed = True
         self._unread.forget(self)
         self._drop_queue()

@@ -5,6 +5,7 @@ import trio
 
 from dios import limits
 from dios.errors import ProtocolError, UnreachableError, WouldBlockError
+from dios.transport.batch import BATCH
 from dios.transport.tcp.bulk import receive_into, send_all
 from dios.transport.tcp.secured import Secured, cut, frame_of
 from dios.transport.tcp.tls import dial
@@ -238,3 +239,27 @@ async def test_urgent_frames_overtake_others_without_starving_them(tmp_path: Pat
         assert before < sent - 32, "the urgent frames come before most of the queue"
         first = found.index(b"u")
         assert found[first:last].count(b"b") >= 2, "some of the others come between them"
+
+
+async def test_small_frames_of_one_turn_are_one_record(tmp_path: Path) -> None:
+    """A batch holds small frames back and sends them together; large frames and the end keep the order."""
+    n1, n2 = make_cluster(tmp_path)
+    async with connected(n2, n1) as (dialled, accepted):
+        small = [bytes([number]) * 10 for number in range(5)]
+        large = bytes(limits.BATCHED_BYTES_MAX)
+        BATCH.begin(2)
+        for body in small:
+            dialled.send_nowait(frame_of(body))
+        assert not BATCH.is_empty
+        BATCH.end()
+        assert await accepted.receive() == small
+        BATCH.begin(2)
+        for body in (small[0], large, small[1]):
+            dialled.send_nowait(frame_of(body))
+        BATCH.end()
+        assert await collect(accepted, 3) == [small[0], large, small[1]]
+        BATCH.begin(2)
+        dialled.send_nowait(frame_of(small[2]))
+        dialled.close()
+        BATCH.end()
+        assert await collect(accepted, 1) == [small[2]]

@@ -24,6 +24,7 @@ from dios.errors import (
     UnreachableError,
     WouldBlockError,
 )
+from dios.transport.batch import BATCH
 from dios.transport.unix.client import ClientChannel, FrameAssembler, Received, close_all, connect
 from dios.transport.unix.credentials import PeerCredentials
 from dios.transport.unix.server import TaskChannel, UnreadDescriptors, accept, close_listener, open_listener
@@ -501,3 +502,43 @@ async def test_both_ends_on_trio(pair: tuple[socket.socket, socket.socket]) -> N
             client.close()
             with pytest.raises(ClosedError):
                 client.receive()
+
+
+async def test_frames_of_one_turn_are_sent_together(pair: tuple[socket.socket, socket.socket]) -> None:
+    """A batch holds small frames back; large ones, and ones with descriptors, keep the order."""
+    ours, theirs = pair
+    async with trio.open_nursery() as nursery:
+        channel = TaskChannel(ours, nursery)
+        client = ClientChannel(theirs)
+        bodies = [b"one", b"two", bytes(limits.BATCHED_BYTES_MAX), b"four", b"five"]
+        BATCH.begin(len(bodies))
+        for body in bodies[:2]:
+            channel.send_nowait(framed(body))
+        assert not BATCH.is_empty
+        channel.send_nowait(framed(bodies[2]))
+        channel.send_nowait(framed(bodies[3]), [ours.fileno()])
+        channel.send_nowait(framed(bodies[4]))
+        channel.close()
+        BATCH.end()
+        received = [client.receive() for _ in bodies]
+        close_all(tuple(fd for _, fds in received for fd in fds))
+        assert [body for body, _ in received] == bodies
+        assert [len(fds) for _, fds in received] == [0, 0, 0, 1, 0]
+        client.close()
+
+
+async def test_a_batch_for_a_peer_that_does_not_read_ends_the_connection(
+    pair: tuple[socket.socket, socket.socket],
+) -> None:
+    """Frames that were held back are bounded as others are."""
+    ours, _theirs = pair
+    async with trio.open_nursery() as nursery:
+        channel = TaskChannel(ours, nursery)
+        frame = framed(bytes(limits.BATCHED_BYTES_MAX - 100))
+        with pytest.raises(WouldBlockError):
+            send_many(channel, 1_000_000, frame)
+        BATCH.begin(2)
+        with pytest.raises(WouldBlockError):
+            channel.send_nowait(frame)
+        BATCH.end()
+        channel.close()
