@@ -5,6 +5,7 @@
 - ``memory``: anonymous shared memory, its seals, and the node's pool of it
 - ``identity``: certificates, join tokens, and the nodes that a node trusts
 - ``tcp``: TLS connections between nodes, bulk transfers, and announcements on a local network
+- ``batch``: the small frames that one turn of the event loop sends, joined for each peer
 
 ``dios.wire`` has the messages. Nothing here interprets them.
 """
