@@ -26,7 +26,7 @@ from dios.core.model.rows import NoRows, RowSource
 from dios.core.model.state import State
 from dios.core.model.type_states import ConsoleState
 from dios.core.model.work_items import NodeEnd, RetriedCalls
-from dios.core.remote import cached_replies, cluster_events, proxies, requests
+from dios.core.remote import cached_replies, cluster_events, proxies, registration, requests
 from dios.core.remote.peers import Cluster, Here
 from dios.core.remote.resume import resume_all
 from dios.core.step import Step
@@ -239,6 +239,8 @@ class Core:
     def _persist_failed(self, step: Step, event: events.PersistFailed) -> None:
         """Return to the records in the store, because no operation from ``first`` on took place."""
         cached_replies.undo_answers(self.state, event.first, messages.Failure(event.code, event.message))
+        if self.state.cluster is not None:
+            registration.refuse_held(self.state.cluster.index, event)
         changed = {target.id: target for _, target in self.state.unsettled if not target.zombie}
         self.state.unsettled.clear()
         for target in changed.values():
@@ -292,6 +294,7 @@ class Core:
     def _shut_down(self, step: Step) -> None:
         self.state.shutting_down = True
         if self.state.cluster is not None:
+            registration.release_all(step, self.state.cluster)
             cluster_events.leave(step, self.state.cluster)
         step.start(NodeEnd(list(self.state.tasks.values())[::-1]))
 
@@ -314,11 +317,13 @@ def _record_before(target: PhysicalObject, event: events.PersistFailed) -> Objec
 
 def _follow_up(step: Step) -> None:
     """Do everything that follows from the changes of a step, as far as it fits into the step."""
-    while step.decisions or step.answers or step.started or step.woken:
+    cluster = step.state.cluster
+    while step.decisions or step.answers or step.started or step.woken or step.state.names.changes:
         if step.decisions:
             cluster_events.follow_all(step)
         resume_all(step)
         work.begin(step)
-    cluster = step.state.cluster
+        if cluster is not None and not (step.decisions or step.answers or step.started or step.woken):
+            registration.note_changes(step, cluster)
     if cluster is not None and cluster.to_release:
         proxies.release(step, cluster)

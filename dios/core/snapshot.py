@@ -43,7 +43,7 @@ from dios.core.model import (
     type_states,
     work_items,
 )
-from dios.core.remote import continuations, peers, watermark
+from dios.core.remote import continuations, name_index, peers, watermark
 from dios.wire import calls, dcp, fields, gossip, rates, replies, scheduling, types
 
 VERSION: Final = 1
@@ -64,6 +64,7 @@ _MODULES: Final[tuple[ModuleType, ...]] = (
     io_requests,
     live_view,
     member_table,
+    name_index,
     name_table,
     partners,
     peers,

@@ -224,6 +224,15 @@ class Step:
         """Delay the answer until the store operations of all earlier steps are durable."""
         self._wait = max(self._wait, Ticket(self.state.next_ticket - 1))
 
+    @property
+    def waits_for(self) -> Ticket:
+        """The ticket that must be durable before this step's answers are sent."""
+        return self._wait
+
+    def wait_for(self, ticket: Ticket) -> None:
+        """Delay the answers until this ticket is durable."""
+        self._wait = max(self._wait, ticket)
+
     def _take_ticket(self, target: PhysicalObject) -> Ticket:
         if not self._ticket:
             self._ticket = Ticket(self.state.next_ticket)

@@ -28,6 +28,7 @@ from dios.core.model.work_items import (
     HoldingsReport,
     LostPeer,
     LostReferences,
+    NameHandover,
     NodeEnd,
     OrphanedTasks,
     QueuedStarts,
@@ -39,7 +40,7 @@ from dios.core.model.work_items import (
     WokenCalls,
     WorkItem,
 )
-from dios.core.remote import cluster_events, reconciliation, remote_tasks, requests
+from dios.core.remote import cluster_events, reconciliation, registration, remote_tasks, requests
 from dios.core.step import Party, Step
 from dios.wire import messages
 
@@ -190,4 +191,5 @@ _HANDLERS: Final[dict[type, Handler]] = {
     ReceivedReport: reconciliation.compare_some,
     ReleasedReferences: reconciliation.release_some,
     LostReferences: reconciliation.correct_some,
+    NameHandover: registration.hand_over_some,
 }

@@ -6,7 +6,8 @@ Without options, one node runs through crashes and a disk that is full from time
 disk fails at random: failed writes and syncs, short writes, a full disk, power cuts with lost, reordered and
 torn pages, flipped bits. With --every-operation, each seed is a short run that is repeated once for every
 fault at every disk operation. With --cluster, each seed is a whole cluster whose network and nodes fail; with
---cluster --slow, they are slow and do not fail.
+--cluster --slow, they are slow and do not fail. With --lookups, each seed is a cluster of seven nodes that
+restart often, whose clients look up names.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ import time
 from collections import Counter
 
 from dios.errors import InvariantError
-from dios.sim.cluster.world import simulate_cluster
+from dios.sim.cluster.world import simulate_cluster, simulate_lookups
 from dios.sim.node.systematic import systematic
 from dios.sim.node.world import simulate
 
@@ -32,7 +33,9 @@ def main() -> int:
     """
     options = _options()
     total: Counter[str] = Counter()
-    run = _cluster if options.cluster else _every_operation if options.every else _seed
+    run = _every_operation if options.every else _seed
+    if options.cluster or options.lookups:
+        run = _lookups if options.lookups else _cluster
     begun = time.perf_counter()
     for seed in range(options.first, options.first + options.seeds):
         try:
@@ -75,6 +78,9 @@ def _options() -> argparse.Namespace:
     parser.add_argument(
         "--slow", action="store_true", help="with --cluster: nodes and links are slow, and nothing fails"
     )
+    parser.add_argument(
+        "--lookups", action="store_true", help="simulate lookups of names in a cluster of seven nodes"
+    )
     options = parser.parse_args()
     if options.slow and not options.cluster:
         parser.error("--slow needs --cluster")
@@ -116,11 +122,18 @@ def _cluster(seed: int, options: argparse.Namespace, total: Counter[str]) -> str
     )
 
 
+def _lookups(seed: int, options: argparse.Namespace, total: Counter[str]) -> str:
+    del options, total
+    return f"{simulate_lookups(seed)} objects were found"
+
+
 def _listed(faults: dict[str, int] | Counter[str]) -> str:
     return ", ".join(f"{count} {name}" for name, count in sorted(faults.items())) or "none"
 
 
 def _repeat(seed: int, options: argparse.Namespace) -> str:
+    if options.lookups:
+        return f"python -m dios.sim --lookups --first {seed} --seeds 1"
     if options.cluster:
         slow = " --slow" if options.slow else ""
         return f"python -m dios.sim --cluster{slow} --first {seed} --seeds 1"

@@ -46,6 +46,7 @@ _RECONCILED: Final = Meta(max_length=limits.RECONCILE_REFERENCES_MAX)
 _FOUND: Final = Meta(max_length=limits.LOOKUP_REFERENCES_MAX)
 _GIVEN: Final = Meta(max_length=limits.ARGUMENTS_MAX)
 _OFFERED: Final = Meta(max_length=OFFERED_MAX)
+_DIGESTS: Final = Meta(max_length=limits.INDEX_DIGEST_BYTES * limits.INDEX_DIGESTS_PER_MESSAGE)
 _NAME: Final = Meta(min_length=limits.NAME_BYTES, max_length=limits.NAME_BYTES)
 
 Node: TypeAlias = Annotated[NodeId, _U63]
@@ -263,6 +264,32 @@ class ConfirmRemoval(Body, frozen=True, tag=16):
     node: Node
 
 
+class Register(Body, frozen=True, tag=17):
+    """The asking node's names that belong to the receiving node's part of the index of names.
+
+    ``added`` and ``removed`` are digests of names. The asking node registers its names for the members that
+    ``view`` is the digest of. With ``restart``, everything that it had registered before is void. With
+    ``complete``, the receiving node has everything now. With ``always``, nothing is registered, and the
+    asking node must be asked for every name. A message whose ``order`` is not above that of an earlier one
+    changes nothing.
+    """
+
+    order: Counter
+    view: Annotated[bytes, Meta(max_length=limits.INDEX_VIEW_BYTES)]
+    restart: bool
+    complete: bool
+    always: bool
+    added: Annotated[bytes, _DIGESTS] = b""
+    removed: Annotated[bytes, _DIGESTS] = b""
+
+
+class FindNames(Body, frozen=True, tag=18):
+    """Return the nodes that have registered any of these digests of names at the receiving node."""
+
+    view: Annotated[bytes, Meta(max_length=limits.INDEX_VIEW_BYTES)]
+    digests: Annotated[bytes, Meta(max_length=limits.INDEX_DIGEST_BYTES * RESOLVED_NAMES_MAX)]
+
+
 RequestBody: TypeAlias = (
     Forward
     | Resolve
@@ -279,6 +306,8 @@ RequestBody: TypeAlias = (
     | Rows
     | KeepOutput
     | ConfirmRemoval
+    | Register
+    | FindNames
 )
 
 
@@ -320,7 +349,20 @@ class Working(Struct, frozen=True, array_like=True, tag=33):
     again_ms: Annotated[int, Meta(ge=0, le=limits.DCP_WORKING_PERIOD_MS_MAX)] = 0
 
 
-Answer: TypeAlias = PlainResult | Results | Offered | Found | UnknownReferences | Working | ReplicaCreated
+class NameNodes(Struct, frozen=True, array_like=True, tag=35):
+    """The answer to FindNames.
+
+    If it is not ``known``, all nodes must be asked: the two nodes know different members, or some have not
+    registered all their names yet.
+    """
+
+    known: bool
+    nodes: Annotated[tuple[Node, ...], Meta(max_length=limits.NODES_MAX)] = ()
+
+
+Answer: TypeAlias = (
+    PlainResult | Results | Offered | Found | UnknownReferences | Working | ReplicaCreated | NameNodes
+)
 
 
 # -- on the connection ----------------------------------------------------------------------------

@@ -4,33 +4,57 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from itertools import chain, islice
+from typing import NamedTuple
 
 from dios import limits
 from dios.core.model.names import internal_name
 from dios.core.model.records import PhysicalObject
-from dios.ids import InternalName
+from dios.ids import InternalName, Name
+
+
+class NameChange(NamedTuple):
+    """An internal name that the node has from now on, or has no longer, and its external name."""
+
+    internal: InternalName
+    external: Name
+    is_added: bool
 
 
 class NameTable:
-    """One hash table for the whole node; an entry holds local physical objects in creation order."""
+    """One hash table for the whole node; an entry holds local physical objects in creation order.
 
-    __slots__ = ("_entries",)
+    While ``is_noting`` is True, the index of names reads from ``changes`` which names came and went.
+    """
+
+    __slots__ = ("_entries", "changes", "is_noting")
 
     def __init__(self) -> None:
         self._entries: dict[InternalName, dict[int, PhysicalObject]] = {}
+        self.is_noting = False
+        self.changes: list[NameChange] = []
 
     def __len__(self) -> int:
         return len(self._entries)
 
-    def insert(self, target: PhysicalObject) -> None:
-        """Map one internal name for each of the object's groups; an anonymous object gets none."""
+    def insert(self, target: PhysicalObject, *, is_stored: bool = False) -> None:
+        """Map one internal name for each of the object's groups; an anonymous object gets none.
+
+        An object that ``is_stored`` had these names before, as a row of the store.
+        """
         if target.name is None:
             return
         for group in target.groups:
-            self._entries.setdefault(internal_name(target.name, group), {})[target.id] = target
+            key = internal_name(target.name, group)
+            entry = self._entries.setdefault(key, {})
+            if self.is_noting and not entry and not is_stored:
+                self.changes.append(NameChange(key, target.name, is_added=True))
+            entry[target.id] = target
 
-    def remove(self, target: PhysicalObject) -> None:
-        """Unmap the object; a name without objects leaves the table."""
+    def remove(self, target: PhysicalObject, *, is_stored: bool = False) -> None:
+        """Unmap the object; a name without objects leaves the table.
+
+        An object that ``is_stored`` keeps its names, as a row of the store.
+        """
         if target.name is None:
             return
         for group in target.groups:
@@ -38,6 +62,17 @@ class NameTable:
             entry = self._entries.get(key)
             if entry is not None and entry.pop(target.id, None) is not None and not entry:
                 del self._entries[key]
+                if self.is_noting and not is_stored:
+                    self.changes.append(NameChange(key, target.name, is_added=False))
+
+    def keys(self) -> list[InternalName]:
+        """Return all internal names in the table."""
+        return list(self._entries)
+
+    def external(self, key: InternalName) -> Name | None:
+        """Return the external name behind an internal one; None if no object has it."""
+        entry = self._entries.get(key)
+        return None if not entry else next(iter(entry.values())).name
 
     def find(self, key: InternalName) -> tuple[PhysicalObject, ...]:
         """Return the physical objects mapped under an internal name."""

@@ -303,7 +303,7 @@ class State:
             self._count(target, -1)
             target.version.supersede()
             target.zombie = True  # this record of the object is of no use any more
-            self.names.remove(target)
+            self.names.remove(target, is_stored=True)
 
     def note_idle(self, target: PhysicalObject) -> None:
         """Note that the last reference to an object is gone."""
@@ -330,7 +330,7 @@ class State:
         self._change_dormant(record.owner, record.groups, -1, -record.size)
         accounts = (self.account_of(record.owner), *self.accounts_of_groups(record.groups))
         target = PhysicalObject.from_record(record, accounts)
-        self.add_object(target)
+        self.add_object(target, is_stored=True)
         self.note_idle(target)
         return target
 
@@ -354,13 +354,13 @@ class State:
         charge_bytes(accounts, size, volatile=False)
 
     # -- objects and references -----------------------------------------------------------------
-    def add_object(self, target: PhysicalObject) -> None:
-        """Add a physical object to the node's tables."""
+    def add_object(self, target: PhysicalObject, *, is_stored: bool = False) -> None:
+        """Add a physical object to the node's tables; one that ``is_stored`` was only in the store before."""
         if self.cluster is not None:
             target.place = self.cluster.place
         self.objects[target.id] = target
         self._count(target, 1)
-        self.names.insert(target)
+        self.names.insert(target, is_stored=is_stored)
 
     def uncount(self, target: PhysicalObject) -> None:
         """Remove an object without references from its accounts; only the node still uses it."""

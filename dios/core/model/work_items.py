@@ -11,7 +11,7 @@ from typing import Final
 
 from dios.core.model.records import Holder, LocalHolder, Pending, PhysicalObject, Reference, RemoteTask, Task
 from dios.core.remote.peers import PendingRequest, Proxy
-from dios.ids import BufferId, NodeId, ObjectId, RefId, TaskId
+from dios.ids import BufferId, InternalName, NodeId, ObjectId, RefId, TaskId
 from dios.wire import dcp
 
 
@@ -227,6 +227,24 @@ class LostReferences(WorkItem):
     def __init__(self, proxies: list[Proxy], unknown: frozenset[RefId]) -> None:
         self.proxies: Final = proxies
         self.unknown: Final = unknown
+
+
+class NameHandover(WorkItem):
+    """The names of this node that are registered at other nodes, after a change of the members.
+
+    ``keys`` are the internal names that are left. ``links`` maps the other nodes to the generation of the
+    link for which the names are queued. With ``own``, this node's own part of the index is filled, too.
+    """
+
+    __slots__ = ("keys", "links", "own", "round")
+
+    def __init__(
+        self, round_number: int, keys: list[InternalName], links: dict[NodeId, int], *, own: bool
+    ) -> None:
+        self.round: Final = round_number
+        self.keys: Final = keys
+        self.links: Final = links
+        self.own: Final = own
 
 
 class WorkQueue:

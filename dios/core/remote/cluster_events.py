@@ -19,6 +19,7 @@ from dios.core.remote import (
     proxies,
     publication,
     reconciliation,
+    registration,
     removals,
     requests,
     serving,
@@ -70,6 +71,7 @@ def _drop_earlier_start(step: Step, peer: Peer) -> None:
     peer.granted.clear()
     peer.unsettled.clear()
     peer.settled = Watermark()
+    registration.forget_share(cluster=step.require_cluster(), peer=peer)
     reconciliation.end_remote_tasks(step, peer)
 
 
@@ -151,6 +153,7 @@ def time_passed(step: Step, cluster: Cluster) -> None:
         reconciliation.reconcile_all(step, cluster)
     if cluster.working_at is not None and cluster.working_at <= now:
         requests.report_working(step, cluster)
+    registration.time_passed(step, cluster)
 
 
 def expect_references(step: Step, cluster: Cluster, target: ObjectId) -> None:
@@ -184,6 +187,7 @@ def follow(step: Step, cluster: Cluster, decision: Decision) -> None:
         _handle_removal(step, cluster, node)
     if decision.changed or decision.forgotten:
         node_list.changed(step, cluster)
+        registration.note_members(step, cluster)
     for node, message in decision.send:
         step.emit(effects.Send(node, dcp.Gossip(gossip.encode(message))))
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TypeAlias
 
-from msgspec import Struct
+from msgspec import Struct, field
 
 from dios.core.effects import Answer
 from dios.core.model.records import CallId, ChildIdentity, Progress, Recipe
@@ -134,6 +134,26 @@ class RemovalAnswer(Struct, frozen=True, tag=True):
     node: NodeId
 
 
+class IndexAnswer(Struct, frozen=True, tag=True):
+    """Store the nodes that an index node names for a lookup call."""
+
+    call: CallId
+    node: NodeId
+
+
+class RegisterAnswer(Struct, frozen=True, tag=True):
+    """Note that a node has registered names, and send it the next ones.
+
+    ``order`` is that of the message, ``generation`` that of the link. With ``complete``, the node has all
+    names then.
+    """
+
+    node: NodeId
+    order: int
+    generation: int
+    complete: bool
+
+
 CallContinuation: TypeAlias = FitAnswer | FitAttached | FitCreated | FitDelegated | FitCopied | AnswerCaller
 Continuation: TypeAlias = (
     CallContinuation
@@ -147,6 +167,8 @@ Continuation: TypeAlias = (
     | AnswerRequest
     | HandedOver
     | RemovalAnswer
+    | IndexAnswer
+    | RegisterAnswer
 )
 
 
@@ -201,7 +223,9 @@ class SelectProgress(Progress):
 class SearchProgress(Progress):
     """The progress of a lookup: the objects found on this node, and the answers of other nodes so far.
 
-    ``cached`` is True during the first search, which covers only the nodes in the lookup cache.
+    ``cached`` is True during the first search, which covers only the nodes in the lookup cache. ``indexing``
+    are the index nodes that have not answered yet, ``holders`` the nodes to ask after the last of them, and
+    ``asked`` the nodes with a request since the cache.
     """
 
     names: tuple[InternalName, ...]
@@ -210,6 +234,9 @@ class SearchProgress(Progress):
     waiting: dict[NodeId, None]
     incomplete: bool = False
     cached: bool = False
+    indexing: dict[NodeId, None] = field(default_factory=dict)
+    holders: dict[NodeId, None] = field(default_factory=dict)
+    asked: dict[NodeId, None] = field(default_factory=dict)
 
     @property
     def count(self) -> int:

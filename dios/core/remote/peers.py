@@ -17,6 +17,7 @@ from dios.core.membership.swim import Membership
 from dios.core.model.placement import Placement
 from dios.core.model.records import CallId, PhysicalObject, Reference, RemoteTask
 from dios.core.remote.continuations import Continuation
+from dios.core.remote.name_index import Link, NameIndex, Share
 from dios.core.remote.watermark import Watermark
 from dios.ids import Name, NodeId, ObjectId, Principal, RefId, TaskId, Ticket
 from dios.wire import dcp, messages
@@ -244,6 +245,7 @@ class Peer:
         "handing_over",
         "heard_ns",
         "lasting",
+        "link",
         "lost",
         "met",
         "name",
@@ -261,6 +263,7 @@ class Peer:
         "remote_tasks",
         "requests_unnamed",
         "settled",
+        "share",
         "unsent_brief",
         "unsent_lasting",
         "unsettled",
@@ -305,6 +308,8 @@ class Peer:
         self.handing_over = 0  # references of its tasks that third nodes have not confirmed
         self.proxies: dict[ObjectId, Proxy] = {}
         self.notices: dict[bytes | int, dcp.RequestBody] = {}  # unconfirmed notices that it must receive
+        self.link = Link()  # the names of this node that are registered there
+        self.share = Share()  # the names of the other node that are registered here
 
     def is_reachable(self, *, on_demand: bool) -> bool:
         """Return True if a request would be sent to the node now, or after connecting ``on_demand``."""
@@ -391,6 +396,7 @@ class Cluster:
         "due_at",
         "grace_ends",
         "here",
+        "index",
         "membership",
         "peers",
         "place",
@@ -414,6 +420,7 @@ class Cluster:
         self.placement: Final = placement
         self.membership: Final = membership
         self.peers: Final[dict[NodeId, Peer]] = {}
+        self.index: Final = NameIndex(here.secret)
         self.to_publish: dict[ObjectId, PhysicalObject] = {}
         self.publish_at: int | None = None
         self.to_release: dict[tuple[NodeId, TaskId], list[RefId]] = {}
@@ -558,6 +565,9 @@ class Cluster:
             found.append(self.reconcile_at)
         if self.working_at is not None:
             found.append(self.working_at)
+        index_at = self.index.next_moment()
+        if index_at is not None:
+            found.append(index_at)
         return min(found, default=None)
 
     def _open_request(self, entry: tuple[int, NodeId, int]) -> PendingRequest | None:

@@ -1,7 +1,9 @@
-"""Resolve names on other nodes: ask all living nodes, and grant the first results (thesis §4.3.3, §4.8).
+"""Resolve names on other nodes, and grant the first results (thesis §4.3.3, §4.8).
 
-The local table is always searched first (``dios.core.calls.resolution``). The requests do not depend on the
-existence of the name or on the caller's membership of the group.
+The local table is always searched first (``dios.core.calls.resolution``). Then a lookup asks the index nodes
+of the name for the nodes that have it, and asks these for references. If the index nodes cannot answer for
+all nodes, it asks all living nodes. The requests do not depend on the caller's membership of the group, and
+the first ones do not depend on the existence of the name.
 """
 
 from __future__ import annotations
@@ -13,8 +15,9 @@ from dios.core import lifetimes
 from dios.core.calls import groups
 from dios.core.model.accounts import require_each
 from dios.core.model.records import Holder, Pending, PhysicalObject, Provenance
-from dios.core.remote import proxies, requests
-from dios.core.remote.continuations import SearchAnswer, SearchProgress
+from dios.core.remote import proxies, registration, requests
+from dios.core.remote.continuations import IndexAnswer, SearchAnswer, SearchProgress
+from dios.core.remote.name_index import pack_digests
 from dios.core.remote.peers import Cluster
 from dios.core.step import Step
 from dios.errors import DiosError
@@ -32,7 +35,7 @@ def search(
     here: tuple[PhysicalObject, ...],
     names: tuple[InternalName, ...],
 ) -> None:
-    """Search the nodes that had these names before, or else all living nodes."""
+    """Search the nodes that had these names before, or those that the index has, or else all living nodes."""
     cluster = step.require_cluster()
     row = Pending(task, seq, call, {})
     step.wait(row)
@@ -43,22 +46,84 @@ def search(
         progress.cached = True
         _ask(step, row, progress, list(known))
     else:
+        _ask_index(step, cluster, row, progress)
+
+
+def _ask_index(step: Step, cluster: Cluster, row: Pending, progress: SearchProgress) -> None:
+    """Ask the index nodes of the name, or all nodes if the index cannot be used now."""
+    progress.cached = False
+    progress.incomplete = cluster.any_dead()
+    progress.asked = {}
+    index = cluster.index
+    ring = index.current
+    if ring is None or not ring.is_large or not registration.is_settled(cluster):
         _ask_all(step, cluster, row, progress)
+        return
+    digests = tuple(index.digest(name) for name in progress.names[: dcp.RESOLVED_NAMES_MAX])
+    step.spend(len(digests) // 16)
+    nodes = ring.nodes_of(index.place(Name(cast("messages.Lookup", row.call).name)))
+    if cluster.here.node in nodes:
+        _add_holders(cluster, progress, registration.nodes_with(cluster, frozenset(digests)))
+    living = list(cluster.living())
+    progress.incomplete = progress.incomplete or any(peer.cut_off for peer in living)
+    progress.indexing = dict.fromkeys(node for node in nodes if node != cluster.here.node)
+    body = dcp.FindNames(ring.view, pack_digests(digests))
+    for node in progress.indexing:
+        requests.ask_for_call(step, row, node, body, IndexAnswer(row.id, node))
+    always = [peer.node for peer in living if peer.share.always]
+    if always:
+        _ask(step, row, progress, always)
+
+
+def store_index_answer(step: Step, then: IndexAnswer, answer: dcp.Answer) -> None:
+    """Store the nodes that an index node names. After the last index node, ask them for the names.
+
+    If an index node does not know, ask all nodes.
+    """
+    row = step.state.pending.find(then.call)
+    if row is None or not isinstance(row.progress, SearchProgress) or then.node not in row.progress.indexing:
+        return
+    cluster, progress = step.require_cluster(), row.progress
+    if not isinstance(answer, dcp.NameNodes) or not answer.known:
+        progress.indexing = {}
+        _ask_all(step, cluster, row, progress)
+        return
+    del progress.indexing[then.node]
+    _add_holders(cluster, progress, answer.nodes)
+    if progress.indexing:
+        return
+    nodes = [node for node in progress.holders if node not in progress.asked]
+    if nodes:
+        _ask(step, row, progress, nodes)
+    elif not progress.waiting:
+        _complete(step, row, progress)
+
+
+def _add_holders(cluster: Cluster, progress: SearchProgress, nodes: tuple[NodeId, ...]) -> None:
+    """Note the nodes to ask: other members that are not known to be dead, whatever an index node says."""
+    for node in nodes:
+        peer = cluster.peers.get(node)
+        if peer is None or node not in cluster.membership.members:
+            continue
+        if peer.dead_since is None:
+            progress.holders[node] = None
+        else:
+            progress.incomplete = True
 
 
 def _ask_all(step: Step, cluster: Cluster, row: Pending, progress: SearchProgress) -> None:
-    peers = list(cluster.living())
-    progress.cached = False
-    progress.incomplete = cluster.any_dead()
-    if not peers:
+    nodes = [peer.node for peer in cluster.living() if peer.node not in progress.asked]
+    progress.incomplete = progress.incomplete or cluster.any_dead()
+    if nodes:
+        _ask(step, row, progress, nodes)
+    elif not progress.waiting:
         _complete(step, row, progress)
-    else:
-        _ask(step, row, progress, [peer.node for peer in peers])
 
 
 def _ask(step: Step, row: Pending, progress: SearchProgress, nodes: list[NodeId]) -> None:
     task, limit = row.task, cast("messages.Lookup", row.call).limit
-    progress.waiting = dict.fromkeys(nodes)
+    progress.waiting.update(dict.fromkeys(nodes))
+    progress.asked.update(dict.fromkeys(nodes))
     body = dcp.Resolve(task.caller(), progress.names[: dcp.RESOLVED_NAMES_MAX], limit)
     for node in nodes:
         task.remote_nodes.add(node)
@@ -79,7 +144,8 @@ def store_search_answer(step: Step, then: SearchAnswer, answer: dcp.Answer) -> N
             progress.found.append((then.node, answer))
     else:
         progress.incomplete = True
-    if progress.count >= cast("messages.Lookup", row.call).limit or not progress.waiting:
+    is_done = not progress.waiting and not progress.indexing
+    if is_done or progress.count >= cast("messages.Lookup", row.call).limit:
         _complete(step, row, progress)
 
 
@@ -87,13 +153,13 @@ def _complete(step: Step, row: Pending, progress: SearchProgress) -> None:
     cluster = step.require_cluster()
     task, call = row.task, cast("messages.Lookup", row.call)
     if progress.cached and progress.count < call.limit:
-        # The cache was out of date. Remove the entry, and search all nodes.
+        # The cache was out of date. Remove the entry, and search without it.
         for name in progress.names:
             cluster.cache.pop(name, None)
         for node, found in progress.found:
             _release(step, task.id, node, found.references)
         progress.found.clear()
-        _ask_all(step, cluster, row, progress)
+        _ask_index(step, cluster, row, progress)
         return
     step.state.pending.remove(row)
     _update_cache(cluster, progress)

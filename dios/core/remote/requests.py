@@ -299,8 +299,8 @@ def reset_silence(step: Step, cluster: Cluster) -> None:
 
 
 def _asks_all(request: PendingRequest) -> bool:
-    """Return True for a request to all nodes. If one is silent, the caller gets the answers of the others."""
-    return isinstance(request.body, dcp.Resolve | dcp.Rows)
+    """Return True for a request to several nodes. If one is silent, the others' answers are enough."""
+    return isinstance(request.body, dcp.Resolve | dcp.Rows | dcp.FindNames | dcp.Register)
 
 
 def _patience_ms(request: PendingRequest) -> int:
@@ -308,6 +308,8 @@ def _patience_ms(request: PendingRequest) -> int:
 
 
 def _unconfirmed_ms_max(request: PendingRequest) -> int:
+    if isinstance(request.body, dcp.FindNames):
+        return limits.LOOKUP_PATIENCE_MS  # a request to all nodes comes next
     return limits.LOOKUP_UNCONFIRMED_MS if _asks_all(request) else limits.DCP_UNCONFIRMED_MS
 
 
@@ -362,7 +364,7 @@ def fail(step: Step, request: PendingRequest, event: str = "does not answer") ->
 def changes_nothing(body: dcp.RequestBody) -> bool:
     """Return True if it does not matter to the asking task whether a request was carried out."""
     if not isinstance(body, dcp.Forward):
-        return isinstance(body, dcp.Resolve | dcp.Rows)
+        return isinstance(body, dcp.Resolve | dcp.Rows | dcp.FindNames)
     return is_reading(body.call)
 
 
@@ -424,7 +426,7 @@ def is_new(step: Step, peer: Peer, message: dcp.Ask) -> bool:
             cluster.working_at = min(cluster.working_at or first_at, first_at)
         return True
     cached = peer.answers[message.number]
-    if cached is None:
+    if cached is None or step.require_cluster().index.holds(peer.node, message.number):
         _send_reply(step, peer, message.number, dcp.Working())
     else:
         _answer_again(step, peer, message.number, cached)

@@ -14,6 +14,7 @@ from dios.core.remote import continuations as types
 from dios.core.remote import (
     forwarding,
     reconciliation,
+    registration,
     remote_calls,
     remote_lookup,
     remote_run,
@@ -50,6 +51,8 @@ _HANDLERS: Final[dict[type, Handler]] = {
     types.AnswerRequest: requests.answer_request,
     types.HandedOver: delegation.handed_over,
     types.RemovalAnswer: removals.store_confirmation,
+    types.IndexAnswer: remote_lookup.store_index_answer,
+    types.RegisterAnswer: registration.registered,
 }
 
 

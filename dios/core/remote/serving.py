@@ -20,6 +20,7 @@ from dios.core.remote import (
     notices,
     proxies,
     reconciliation,
+    registration,
     remote_run,
     remote_tasks,
     removals,
@@ -244,4 +245,6 @@ _HANDLERS: Final[dict[type, Handler]] = {
     dcp.Rows: _list_tasks,
     dcp.KeepOutput: _keep_output,
     dcp.ConfirmRemoval: removals.confirm,
+    dcp.Register: registration.register,
+    dcp.FindNames: registration.find_names,
 }

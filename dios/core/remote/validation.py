@@ -69,6 +69,8 @@ _ANSWERS: Final[dict[type, Kinds]] = {
     dcp.Rows: (messages.Tasks,),
     dcp.KeepOutput: _DONE,
     dcp.ConfirmRemoval: _DONE,
+    dcp.Register: _DONE,
+    dcp.FindNames: (dcp.NameNodes,),
 }
 
 

@@ -22,11 +22,13 @@ from dios.sim.event_queue import EventQueue, S
 from dios.sim.node.checker import BrokenPromiseError
 from dios.sim.node.host import NODE_OWNER
 from dios.wire import messages
+from dios.wire.nametext import fingerprint
 from dios.wire.types import NodeStatus, Permission, Semantics
 
 LOOKUP_NS: Final = 9 * S
 ANY_NS: Final = 40 * S
 WELL_NS: Final = 6 * S
+REACHED_NS: Final = S // 10
 ANSWERS_MAX: Final = 64
 SPARE_ANSWERS_MAX: Final = 8
 PROBES_MAX: Final = 12
@@ -150,6 +152,61 @@ def check_rights(world: SimulatedCluster, host: ClusterHost, *, quiet: bool) -> 
                 f" holds {Permission(excess)!r} on {target.fingerprint} of node {target.home}"
                 " without authority",
             )
+
+
+def expected(world: SimulatedCluster, client: SimulatedClient, name: bytes) -> list[int]:
+    """Return the objects of this name that a lookup of the client must find if nothing happens meanwhile.
+
+    They were acknowledged, and the client's node reaches theirs.
+    """
+    if not world.may_resolve(client, name):
+        return []
+    destroyed = {fingerprint(group).encode() for group in world.promises.disbanded}
+    if not destroyed.isdisjoint(world.promises.groups_of.get(name, ())):
+        return []
+    return [
+        target
+        for target, register in world.promises.registers.items()
+        if register.key == name and register.durable and _reaches(world, client.node, register.home)
+    ]
+
+
+def check_found(
+    world: SimulatedCluster,
+    client: SimulatedClient,
+    wanted: list[int],
+    result: messages.References,
+    limit: int,
+) -> None:
+    """Check that a lookup found all that it had to find, if its node still reaches theirs.
+
+    The state of all other nodes does not matter.
+    """
+    found = {reference.object for reference in result.references}
+    if result.incomplete or len(result.references) >= limit:
+        return
+    for target in wanted:
+        register = world.promises.registers[target]
+        gone = register.may_be_deleted or register.deleted_at is not None
+        if not gone and _reaches(world, client.node, register.home):
+            world.promises.found[target in found] += 1
+            _require(
+                target in found, f"a lookup on n{client.node} did not find an object of n{register.home}"
+            )
+
+
+def _reaches(world: SimulatedCluster, node: NodeId, home: NodeId) -> bool:
+    """Return True if a node can ask another one now, and does not take it for dead."""
+    machines = (world.machines[node], world.machines[home])
+    well = all(
+        machine.healthy and world.now - world.injector.troubled.get(machine.node, 0) > REACHED_NS
+        for machine in machines
+    )
+    host = machines[0].host
+    if not well or host is None or not world.injector.is_connected(node, home):
+        return False
+    peer = _cluster(host).peers.get(home)
+    return node == home or (peer is not None and peer.dead_since is None and not peer.cut_off)
 
 
 # -- after healing and quiet ----------------------------------------------------------------------------

@@ -21,6 +21,8 @@ PAUSE_NS: Final = (100 * MS, 2_500 * MS)
 CUT_NS: Final = (50 * MS, 8_000 * MS)
 FROZEN_NS: Final = (50 * MS, 6_000 * MS)
 DOWN_NS: Final = (20 * MS, 8_000 * MS)
+RESTARTED_NS: Final = (500 * MS, 1_500 * MS)
+RESTARTING_NS: Final = (10 * MS, 100 * MS)
 STALLED_NS: Final = (50 * MS, 1_500 * MS)
 
 
@@ -57,6 +59,11 @@ class FaultInjector:
         self.counts: Final[Counter[str]] = Counter()
         self.steps: Final[Counter[NodeId]] = Counter()
         self.troubled: Final[dict[NodeId, int]] = {}
+
+    def is_connected(self, one: NodeId, other: NodeId) -> bool:
+        """Return True if messages between two nodes arrive, or if it is the same node."""
+        cut = self._network.cut & {(one, other), (other, one)}
+        return one == other or (not cut and self._network.connected(one, other))
 
     def begin(self, until: int) -> None:
         """Start; the last fault begins before ``until``, in nanoseconds of virtual time."""
@@ -148,7 +155,13 @@ class FaultInjector:
         machine.stalled_until = self._queue.now + self._rng.randint(*STALLED_NS)
         self._mark_troubled(machine.node)
 
-    def _crash(self) -> None:
+    def restart_often(self) -> None:
+        """Crash a random node every now and then, which is back at once."""
+        if self._queue.now < self._until:
+            self._queue.after(self._rng.randint(*RESTARTED_NS), self.restart_often)
+            self._crash(RESTARTING_NS)
+
+    def _crash(self, down_ns: tuple[int, int] = DOWN_NS) -> None:
         machine = self._random_machine()
         if machine.host is None:
             return
@@ -162,7 +175,7 @@ class FaultInjector:
             self.dead.add(machine.node)
             self.counts["deaths"] += 1
         else:
-            self._later(DOWN_NS, partial(self._restart, machine))
+            self._later(down_ns, partial(self._restart, machine))
 
     def _restart(self, machine: SimMachine) -> None:
         if machine.host is None and machine.node not in self.dead:

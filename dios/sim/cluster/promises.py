@@ -102,6 +102,7 @@ class PromiseLedger:
         self.grants: Final[dict[tuple[TaskKey, Key], list[Grant]]] = {}
         self.children: Final[list[StartedTask]] = []
         self.reported_ends: Final[Counter[tuple[int, int]]] = Counter()
+        self.found: Final[Counter[bool]] = Counter()  # lookups whose result was certain
         self._stored: Final[set[tuple[int, bytes]]] = set()
         self._created: Final[dict[bytes, bytes]] = {}
         self.locks: Final[set[int]] = set()

@@ -97,6 +97,16 @@ class ClientEnvironment(Protocol):
         """Return True if the client is a member of one of the object's groups."""
         ...
 
+    def expected(self, client: SimulatedClient, name: bytes) -> list[int]:
+        """Return the objects that a lookup which begins now finds if its node and theirs are undisturbed."""
+        ...
+
+    def looked_up(
+        self, client: SimulatedClient, expected: list[int], result: messages.References, limit: int
+    ) -> None:
+        """Check the answer to a lookup."""
+        ...
+
 
 class SimulatedClient:
     """One session or task, while its node is up."""
@@ -276,10 +286,12 @@ class SimulatedClient:
         """Resolve a name."""
         if self._environment.may_resolve(self, name):
             self._promises.allow(self.task, name)
+        expected = self._environment.expected(self, name)
 
         def then(result: messages.AnyResult, data: list[bytes | None]) -> None:
             del data
             if isinstance(result, messages.References):
+                self._environment.looked_up(self, expected, result, limit)
                 for reference in result.references:
                     self._take(reference)
                 if found is not None:

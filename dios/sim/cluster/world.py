@@ -15,6 +15,7 @@ from typing import Final
 from blake3 import blake3
 from msgspec import Struct
 
+from dios import limits
 from dios.core import effects, events
 from dios.errors import Code, DiosError, InvariantError
 from dios.ids import BufferId, Name, NodeId, ObjectId, Principal, TaskId
@@ -35,9 +36,13 @@ from dios.wire.types import Cause, NameKind, ObjectType
 
 STRANGER: Final = Principal("uid:1001")
 SESSIONS_EACH: Final = 3
+LOOKUPS_OF_NEW_NAME: Final = 3
 MOMENT_NS: Final = (1 * MS, 40 * MS)
+LOOKUP_NS: Final = (1 * MS, 20 * MS)
 CALL_NS: Final = 20 * US  # from a client to its node
 SPAN_NS: Final = 14 * S
+LOOKUPS_SPAN_NS: Final = 5 * S
+INDEXED_NODES: Final = 7
 QUIET_NS: Final = 46 * S  # two rounds of reference reconciliation, and the grace period of the dead
 WORK_OFF_S: Final = 300  # until slow nodes have answered everything
 ENDED_NS: Final = 24 * S  # all clients are gone, and one more round of reconciliation
@@ -60,10 +65,14 @@ class ClusterReport(Struct, frozen=True):
 class ClusterWorld:
     """Some nodes and their clients. ``policy`` is the delivery policy; by default the seed chooses it.
 
-    With ``slow``, nodes and links are slow and nothing else is wrong: then every call ends well.
+    With ``slow``, nodes and links are slow and nothing else is wrong: then every call ends well. ``size`` is
+    the number of nodes, which the seed chooses if it is 0. In a cluster of a given size, clients look up each
+    new name at once, and old ones again and again.
     """
 
-    def __init__(self, seed: int, *, policy: DeliveryPolicy | None = None, slow: bool = False) -> None:
+    def __init__(
+        self, seed: int, *, policy: DeliveryPolicy | None = None, slow: bool = False, size: int = 0
+    ) -> None:
         self.slow: Final = slow
         self._seed: Final = seed
         self.rng: Final = _random(f"cluster {seed}")
@@ -81,7 +90,8 @@ class ClusterWorld:
         self.acting = False
         self.calls = 0
         self.refusals: Final[Counter[int]] = Counter()
-        size = self.rng.choice((2, 3, 3, 3, 3, 4, 5))
+        chosen_size = self.rng.choice((2, 3, 3, 3, 3, 4, 5))
+        self.is_large: Final = size > 0
         self.machines: Final = {
             node: SimMachine(
                 node,
@@ -91,7 +101,7 @@ class ClusterWorld:
                 self,
                 self._trace,
             )
-            for node in map(NodeId, range(1, size + 1))
+            for node in map(NodeId, range(1, (size or chosen_size) + 1))
         }
         network_rng = _random(f"network {seed}")
         chosen = DeliveryPolicy(late=0.0) if slow else _random_policy(network_rng)
@@ -143,7 +153,16 @@ class ClusterWorld:
             self._trace.hexdigest(),
         )
 
-    def _run(self, span_ns: int, quiet_ns: int) -> None:
+    def run_lookups(self, span_ns: int) -> int:
+        """Inject faults for some time; return the number of objects that lookups had to find.
+
+        Nodes restart often. Nothing is checked after the faults.
+        """
+        self.queue.after(3 * S, self.injector.restart_often)
+        self._run_faults(span_ns)
+        return self.promises.found[True]
+
+    def _run_faults(self, span_ns: int) -> None:
         for machine in self.machines.values():
             machine.start()
         self.queue.run(2 * S)
@@ -153,6 +172,9 @@ class ClusterWorld:
             self.injector.begin(self.queue.now + span_ns)
         self.queue.run(span_ns)
         self.acting = self.network.rests = False
+
+    def _run(self, span_ns: int, quiet_ns: int) -> None:
+        self._run_faults(span_ns)
         if self.slow:
             self._work_off()
         else:
@@ -191,6 +213,8 @@ class ClusterWorld:
         for _ in range(2):
             first.create(ObjectType.DURABLE_BLOB, NameKind.RANDOM, "", lock=True)
         self._act_once()
+        if self.is_large:
+            self._look_up_again()
 
     def _act_once(self) -> None:
         """Let one random client act."""
@@ -311,6 +335,33 @@ class ClusterWorld:
             elif result.reference.type is not ObjectType.TASK:
                 self._names[result.name] = None
         client.answered(seq, result, data)
+        if self.is_large and isinstance(result, messages.Created) and result.name in self._names:
+            for _ in range(LOOKUPS_OF_NEW_NAME):
+                self._look_up(result.name)
+
+    def _look_up(self, name: bytes) -> None:
+        """Let a random client look up a name and get everything that has it."""
+        able = [one for one in self.clients.values() if self.machines[one.node].healthy and one.welcome]
+        if not able:
+            return
+        client = self.rng.choice(able)
+        if self.may_resolve(client, name):
+            client.lookup(name, limit=limits.LOOKUP_REFERENCES_MAX)
+
+    def _look_up_again(self) -> None:
+        """Look up random names every now and then, half of them those of the node that started last."""
+        if not self.acting:
+            return
+        self.queue.after(self.rng.randint(*LOOKUP_NS), self._look_up_again)
+        last = max(self.machines.values(), key=lambda machine: machine.started_at)
+        of_last = [
+            one.key
+            for one in self.promises.registers.values()
+            if one.home == last.node and one.durable and not one.may_be_deleted and one.key in self._names
+        ]
+        names = of_last if of_last and self.rng.random() < 0.5 else list(self._names)
+        if names:
+            self._look_up(self.rng.choice(names))
 
     def spawn(self, machine: SimMachine, effect: effects.Spawn) -> None:
         """Start a process after a random delay."""
@@ -397,6 +448,16 @@ class ClusterWorld:
         """Return every name that any client knows."""
         return list(self._names)
 
+    def expected(self, client: SimulatedClient, name: bytes) -> list[int]:
+        """Return the objects that a lookup which begins now finds if its node and theirs are undisturbed."""
+        return agreement.expected(self, client, name)
+
+    def looked_up(
+        self, client: SimulatedClient, expected: list[int], result: messages.References, limit: int
+    ) -> None:
+        """Check the answer to a lookup."""
+        agreement.check_found(self, client, expected, result, limit)
+
     def task_names(self) -> list[bytes]:
         """Return the names of the tasks and sessions that are alive."""
         return [one.welcome.name for one in self.clients.values() if one.welcome is not None]
@@ -468,9 +529,15 @@ def simulate_cluster(
     policy: DeliveryPolicy | None = None,
     slow: bool = False,
     rests: bool = False,
+    size: int = 0,
 ) -> ClusterReport:
     """Run one seed; raise BrokenPromiseError if the nodes are wrong."""
-    world = ClusterWorld(seed, policy=policy, slow=slow)
+    world = ClusterWorld(seed, policy=policy, slow=slow, size=size)
     world.network.rests = rests
     world.network.rest()
     return world.run(span_ns)
+
+
+def simulate_lookups(seed: int, span_ns: int = LOOKUPS_SPAN_NS) -> int:
+    """Look up names in a cluster with an index of names; return the number of objects that were found."""
+    return ClusterWorld(seed, size=INDEXED_NODES).run_lookups(span_ns)

@@ -140,7 +140,9 @@ def undisturbed() -> Story:
 
 def test_the_story_has_every_kind_of_request(undisturbed: Story) -> None:
     """What is claimed of the story is claimed of every kind of request."""
-    assert undisturbed.asked == set(BODIES) == set(dcp.RequestBody.__args__)
+    # The index of names needs more nodes; test_name_index.py has its requests.
+    in_large_clusters = {dcp.Register, dcp.FindNames}
+    assert undisturbed.asked == set(BODIES) == set(dcp.RequestBody.__args__) - in_large_clusters
 
 
 def is_of(parcel: Parcel, kind: type) -> bool:
