@@ -12,7 +12,7 @@ import pytest
 import dios
 from dios import limits
 from dios.wire.types import ObjectType
-from tests.support.node.running_node import RunningNode, running_node
+from tests.support.node.running_node import RunningNode, running_node, wait_until
 
 SECONDS_MAX = 60
 
@@ -61,11 +61,13 @@ def test_more_calls_than_may_wait_at_once(node: dios.Node) -> None:
     count = limits.PENDING_PER_TASK_MAX + 20
     with ThreadPoolExecutor(count) as threads:
         ended = [threads.submit(task.wait) for _ in range(count)]
+        wait_until(lambda: node.held_calls == 20, "the client holds back those beyond", SECONDS_MAX)
         blob = node.create(ObjectType.SHMEM_BLOB, data=b"0")
         assert blob.read_bytes() == b"0"
         assert not any(future.done() for future in ended)
         stream.send(b"end")
         assert all(future.result(SECONDS_MAX).ok for future in ended)
+    assert node.held_calls == 0
 
 
 def test_each_thread_gets_its_own_answers(node: dios.Node) -> None:

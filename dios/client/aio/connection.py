@@ -66,6 +66,11 @@ class AsyncConnection:
         self.page: Page | None = None
         self._without_call = 0
 
+    @property
+    def held_calls(self) -> int:
+        """Return the number of calls that wait in this client until the node has room for them."""
+        return len(self._held)
+
     async def call(self, call: AnyCall) -> Answer:
         """Make one call and wait for its answer; a Failure is raised as its exception.
 

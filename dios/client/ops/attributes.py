@@ -31,6 +31,10 @@ class ClientLink(Protocol):
     def page(self) -> Page | None:
         """Return the public page, if the node sent one."""
 
+    @property
+    def held_calls(self) -> int:
+        """Return the number of calls that wait in this client until the node has room for them."""
+
 
 class HasLink(Protocol):
     """An owner of operations."""

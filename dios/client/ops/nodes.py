@@ -69,6 +69,11 @@ class NodeOps(ClusterOps, Generic[R, T, G, S, C]):
         )
         """The home group of the user whose process this is; None in a task."""
 
+    @property
+    def held_calls(self) -> int:
+        """The number of calls of this client that wait in it, because 256 others wait at the node."""
+        return self.link.held_calls
+
     def input(self, label: str) -> R:
         """Return the input with the label ``label``."""
         return _labelled(self.inputs, label, "input")

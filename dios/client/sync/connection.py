@@ -108,6 +108,11 @@ class Connection:
         return self._session
 
     @property
+    def held_calls(self) -> int:
+        """Return the number of calls that wait in this client until the node has room for them."""
+        return len(self._held)
+
+    @property
     def forked(self) -> bool:
         """Return True in a process that was forked from the one that opened the connection."""
         return isinstance(self._channel, _ForkedChannel)

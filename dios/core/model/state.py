@@ -327,10 +327,11 @@ class State:
 
     def _awaken(self, record: ObjectRecord) -> PhysicalObject:
         """Enter the object of a dormant row into the tables."""
-        self._change_dormant(record.owner, record.groups, -1, -record.size)
         accounts = (self.account_of(record.owner), *self.accounts_of_groups(record.groups))
         target = PhysicalObject.from_record(record, accounts)
         self.add_object(target, is_stored=True)
+        # It counts as dormant until it is entered, also if that fails.
+        self._change_dormant(record.owner, record.groups, -1, -record.size)
         self.note_idle(target)
         return target
 

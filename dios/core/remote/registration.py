@@ -325,7 +325,9 @@ def release(step: Step, cluster: Cluster) -> None:
     held = cluster.index.held
     if held and _is_announced(step, cluster):
         while held and all(_is_confirmed(step, cluster, name) for name in held[0].names):
-            _release_one(step, held.popleft())
+            # It leaves the queue last, so that a defect on the way loses no answer.
+            _release_one(step, held[0])
+            held.popleft()
 
 
 def release_all(step: Step, cluster: Cluster) -> None:
