@@ -323,6 +323,7 @@ INDEX_DIGEST_BYTES: Final = 8
 INDEX_VIEW_BYTES: Final = 16
 INDEX_DIGESTS_PER_MESSAGE: Final = 4_096
 INDEX_NAMES_PER_NODE_MAX: Final = 65_536  # of a node at another; with more, lookups always ask the node
+INDEX_COMPARED_MAX: Final = 256 * KIB  # digests of one lookup times nodes; beyond, it asks everybody
 INDEX_SETTLE_MS: Final = 300  # after a change of the members, until names are registered for it
 INDEX_RETRY_MS: Final = 1_000
 INDEX_PATIENCE_MS: Final = 1_500  # that the answer to a create waits for one index node

@@ -18,6 +18,7 @@ from dios.core.model.names import logs_group
 from dios.core.model.records import PhysicalObject, Provenance, RemoteTask
 from dios.core.model.state import State
 from dios.core.remote import serving
+from dios.core.remote.name_index import pack_digests
 from dios.core.remote.peers import Peer
 from dios.errors import ProtocolError
 from dios.ids import InternalName, Name, ObjectId, Principal, RefId, TaskId
@@ -281,6 +282,17 @@ def _logs(pair: Pair) -> Name:
     return logs_group(name)
 
 
+_VIEW: Final = bytes(limits.INDEX_VIEW_BYTES)
+
+
+def _registration(pair: Pair) -> dcp.Register:
+    """A node that has registered all names that it may registers others in their place."""
+    pair.peer.share.digests = set(range(limits.INDEX_NAMES_PER_NODE_MAX))
+    part = limits.INDEX_DIGESTS_PER_MESSAGE
+    added = pack_digests(range(limits.INDEX_NAMES_PER_NODE_MAX, limits.INDEX_NAMES_PER_NODE_MAX + part))
+    return dcp.Register(1, _VIEW, True, True, False, added, pack_digests(range(part)))
+
+
 def _request(pair: Pair, kind: type) -> dcp.RequestBody:
     """Return a request of this kind, as long as it may be."""
     many = range(limits.ARGUMENTS_MAX)
@@ -315,6 +327,8 @@ def _request(pair: Pair, kind: type) -> dcp.RequestBody:
         dcp.Rows: lambda: dcp.Rows(CALLER),
         dcp.ConfirmRemoval: lambda: dcp.ConfirmRemoval(pair.here.node),
         dcp.KeepOutput: lambda: dcp.KeepOutput("uid:1000", Name(b"l" * 32), _logs(pair), 0),
+        dcp.Register: lambda: _registration(pair),
+        dcp.FindNames: lambda: dcp.FindNames(_VIEW, pack_digests(range(0, 2 * dcp.RESOLVED_NAMES_MAX, 2))),
     }
     return every[kind]()
 

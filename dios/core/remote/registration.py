@@ -414,11 +414,17 @@ def find_names(step: Step, peer: Peer, number: int, body: dcp.FindNames) -> None
     cluster = step.require_cluster()
     ring = cluster.index.current
     answer = dcp.NameNodes(known=False)
-    if ring is not None and ring.view == body.view and is_settled(cluster):
+    count = len(body.digests) // limits.INDEX_DIGEST_BYTES
+    if ring is not None and ring.view == body.view and is_comparable(ring, count) and is_settled(cluster):
         digests = frozenset(unpack_digests(body.digests))
         step.spend(len(digests) // _NAMES_PER_UNIT)
         answer = dcp.NameNodes(known=True, nodes=nodes_with(cluster, digests))
     requests.reply(step, peer, number, answer)
+
+
+def is_comparable(ring: Ring, digests: int) -> bool:
+    """Return True if so many digests can be compared with the names of all nodes in one step."""
+    return digests * len(ring.members) <= limits.INDEX_COMPARED_MAX
 
 
 def is_settled(cluster: Cluster) -> bool:

@@ -56,7 +56,9 @@ def _ask_index(step: Step, cluster: Cluster, row: Pending, progress: SearchProgr
     progress.asked = {}
     index = cluster.index
     ring = index.current
-    if ring is None or not ring.is_large or not registration.is_settled(cluster):
+    count = min(len(progress.names), dcp.RESOLVED_NAMES_MAX)
+    known = ring is not None and ring.is_large and registration.is_comparable(ring, count)
+    if ring is None or not known or not registration.is_settled(cluster):
         _ask_all(step, cluster, row, progress)
         return
     digests = tuple(index.digest(name) for name in progress.names[: dcp.RESOLVED_NAMES_MAX])

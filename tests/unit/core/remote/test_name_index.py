@@ -99,6 +99,22 @@ def test_a_lookup_asks_as_many_nodes_in_a_large_cluster(size: int) -> None:
     assert town.requests() == {"FindNames": limits.INDEX_COPIES}
 
 
+def test_a_lookup_of_too_many_names_asks_everybody(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Comparing them with the names of all nodes would take an index node too long."""
+    town = Town(6)
+    made = town.people[0].create(data=b"here")
+    assert made.name is not None
+    town.requests()
+    asker = town.people[town.no_index_node(made.name, 0)]
+    usual = limits.INDEX_COMPARED_MAX
+    monkeypatch.setattr(limits, "INDEX_COMPARED_MAX", 5)
+    assert found(asker, made.name) == ["n1"]
+    assert town.requests() == {"Resolve": 5}
+    monkeypatch.setattr(limits, "INDEX_COMPARED_MAX", usual)
+    assert found(asker, UNKNOWN) == []
+    assert town.requests() == {"FindNames": limits.INDEX_COPIES}
+
+
 def test_a_few_nodes_have_no_index() -> None:
     """In a cluster in which the index would save nothing, nothing is registered."""
     town = Town(limits.INDEX_COPIES + 1)
