@@ -95,6 +95,8 @@ class _Family:
     orders: deque[_Fork] = field(default_factory=deque)
     present: _Fork | None = None
     held: dict[int, tuple[Notification, float]] = field(default_factory=dict)
+    killed: set[int] = field(default_factory=set)
+    """Processes that were killed and are not reaped yet: with several threads that takes a while."""
 
 
 class _UnfitError(Exception):
@@ -142,7 +144,8 @@ class SessionFamilies:
         except OSError:
             return  # this kernel does not show that of an ended process: the order ends by the clock
         for family in self._families.values():
-            if family.present is not None and not family.present.child and family.namespace == namespace:
+            expects = family.present is not None and not family.present.child and pid not in family.killed
+            if family.present is not None and expects and family.namespace == namespace:
                 family.present.child = pid
 
     def reaped(self, pid: int) -> None:
@@ -152,6 +155,7 @@ class SessionFamilies:
             fork.close()
             self._reporter.send(CreateFailed(fork.order.id, _ENDED))
         for family in list(self._families.values()):
+            family.killed.discard(pid)
             if family.members.pop(pid, None) is not None:
                 family.held.pop(pid, None)
                 for fork in [each for each in family.orders if each.origin == pid]:
@@ -403,6 +407,7 @@ class SessionFamilies:
             return
         for pid in self._strangers(family):
             os.kill(pid, signal.SIGKILL)
+            family.killed.add(pid)
 
     def _drop(self, family: _Family) -> None:
         present = [] if family.present is None else [family.present]
