@@ -103,7 +103,7 @@ def test_a_varied_flood_is_bounded_and_delays_no_other_job_for_long(
     before = _size(running)
     source = node.create(dios.SHMEM_BLOB, data=VARIED)
     task = node.run(program, inputs={"program": source})
-    wait_until(lambda: _size(running) - before > reached, "the flood reaches the log")
+    wait_until(lambda: _size(running) - before > reached, "the flood reaches the log", 120)
     began, before, served = time.monotonic(), _size(running), 0
     while time.monotonic() - began < FLOODED_S:
         blob = node.create(dios.SHMEM_BLOB, data=b"served")
