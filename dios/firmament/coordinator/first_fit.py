@@ -33,6 +33,8 @@ from dios.firmament.descriptors import (
 from dios.limits import FIRST_FIT_KINDS_MAX
 from dios.wire.types import Affinity, Operator
 
+_TASKS_NEAR: Final = 4
+"""Tasks for each processor up to which a machine is preferred for its input, as in the model ``spread``."""
 _AVOID_S: Final = 5.0
 """A task that a machine refused is not sent there again for this time."""
 _TOLERANCE: Final = 1e-9
@@ -134,7 +136,7 @@ class _WaitingOrRunning:
 
     @property
     def kind(self) -> _Kind:
-        """The tasks that can run where this one can."""
+        """The tasks that can run on the same machines."""
         described, job = self.described, self.job.described
         together = job.gang or job.affinity is not Affinity.NONE
         return _Kind(
@@ -405,6 +407,7 @@ class FirstFitScheduler:
         """Return all machines, the best for a task first.
 
         Fewer missed soft constraints count first, then more bytes of input on the machine, then a lower load.
+        On a machine that runs ``_TASKS_NEAR`` tasks for each processor, input counts no more.
         """
         soft = [one for one in tracked.described.constraints if not one.hard]
         if not soft and not tracked.described.blocks:
@@ -416,8 +419,9 @@ class FirstFitScheduler:
 
         def rank(machine: _FirstFitMachine) -> tuple[int, int, float, int]:
             missed = sum(not _satisfies(machine.labels, constraint) for constraint in soft)
-            number = machine.described.machine
-            return missed, -local[number], machine.load, number
+            number, processors = machine.described.machine, max(1.0, machine.described.capacity.cpus)
+            is_full = len(machine.tasks) >= _TASKS_NEAR * processors
+            return missed, 0 if is_full else -local[number], machine.load, number
 
         return sorted(self._machines.values(), key=rank)
 

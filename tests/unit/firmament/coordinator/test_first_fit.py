@@ -126,6 +126,16 @@ def test_a_soft_constraint_and_local_input_are_preferences() -> None:
     assert made.round(0.0) == [(0, 2), (1, 1), (2, 3)]
 
 
+def test_tasks_with_the_same_input_do_not_fill_one_machine() -> None:
+    """Up to four tasks for each processor go to their input; of those beyond, both machines get as many."""
+    made = scheduler(machine(1, cpus=2, slots=1000), machine(2, cpus=2, slots=1000))
+    for task in range(30):
+        submit(made, task, cpus=0, blocks=(Block(100, (2,)),))
+    places = [placement.machine for placement in made.round(0.0)]
+    assert places[:8] == [2] * 8
+    assert places.count(1) == places.count(2) == 15
+
+
 def test_a_drained_machine_gets_nothing() -> None:
     """It gets tasks again when it is no longer drained."""
     made = scheduler(machine(1))
