@@ -1,8 +1,8 @@
 """The machines that hold blocks of input, as reported by coordinators: Quincy's data (appendix C.3).
 
-Its readers will be the data terms of cost models. Until coordinators report blocks, a task's inputs come
-with its submission (``--near``). The node's core finds and moves objects. An outdated entry here costs no
-more than a transfer.
+Its readers will be the data terms of cost models. Until coordinators report blocks, the places of a task's
+inputs come with its submission: those of the objects that it is handed, or named by ``--near``. The node's
+core finds and moves objects. An outdated entry here costs no more than a transfer.
 """
 
 from __future__ import annotations
