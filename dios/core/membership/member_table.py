@@ -147,7 +147,7 @@ class MemberTable:
 
     @property
     def view(self) -> LiveView:
-        """The living nodes, this one included; computed again only after a change."""
+        """The living nodes and this node; computed again only after a change."""
         if self._view is None:
             self._view = live_view((self.own, *self.rows.values()), self.view_version)
         return self._view

@@ -70,7 +70,7 @@ class TableDigest:
         return tuple(self._parts)
 
     def differing(self, others: tuple[int, ...]) -> list[int]:
-        """Return the parts in which another table differs from this one."""
+        """Return the parts in which another table differs."""
         return [place for place, digest in enumerate(others) if digest != self._parts[place]]
 
     def nodes(self, part: int) -> list[NodeId]:

@@ -138,7 +138,7 @@ def require_object(accounts: Iterable[Account], size: int, descriptors: int, *, 
     """Raise LimitError if an account has no room for a new object of ``size`` bytes and a reference to it.
 
     ``descriptors`` are those that the object needs whatever its size. Every create passes here, so all
-    resources are compared in one way up each chain; only a refusal looks at them one by one.
+    resources are compared in one way up each chain; only a refusal looks at each of them.
     """
     accounts = tuple(accounts)
     memory = size if volatile else 0

@@ -423,7 +423,7 @@ def find_names(step: Step, peer: Peer, number: int, body: dcp.FindNames) -> None
 
 
 def is_comparable(ring: Ring, digests: int) -> bool:
-    """Return True if so many digests can be compared with the names of all nodes in one step."""
+    """Return True if one step can compare this number of digests with the names of all nodes."""
     return digests * len(ring.members) <= limits.INDEX_COMPARED_MAX
 
 

@@ -20,7 +20,7 @@ PHASES = ("join", "idle", "a rack fails", "the rack returns", "a partition", "it
 
 
 class Phase(Struct, frozen=True):
-    """What one phase cost each node, and the seconds until all live views were true."""
+    """The cost of one phase for each node, and the seconds until all live views were true."""
 
     nodes: int
     name: str

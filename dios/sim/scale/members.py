@@ -30,7 +30,7 @@ SEED_RETRY_NS: Final = S
 
 
 class Costs(Struct):
-    """What the nodes of a cluster did in some time."""
+    """The work of the nodes of a cluster in some time."""
 
     messages: int = 0
     bytes: int = 0

@@ -338,7 +338,7 @@ class Trust:
             await self._write_roster_in_thread()
 
     def _statements_with(self, statement: Statement) -> dict[int, Statement]:
-        """Return the statements that count after this one is accepted; nothing changes yet."""
+        """Return the statements that count once another is accepted; nothing changes yet."""
         before = dict(self._statements)
         self._statements.pop(statement.signer.number, None)
         self._statements[statement.signer.number] = statement
