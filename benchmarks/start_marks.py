@@ -5,19 +5,16 @@ The steps of the node are in ``benchmarks.traced_node``.
 
 from __future__ import annotations
 
-import functools
 import resource
 import sys
 import time
-from collections.abc import Callable
-from typing import Final, ParamSpec, TypeVar
+from functools import partial
+from typing import Final
 
+from benchmarks.step_marks import after, before
 from dios.client import task_main
 from dios.client.sync.connection import Connection
 from dios.host.sandbox import landlock, linux_calls, lockdown, private_folder, privileges
-
-P = ParamSpec("P")
-T = TypeVar("T")
 
 MARKS: Final[list[tuple[str, int, int]]] = []
 """Names of steps, when they ended, and the page faults of the process until then."""
@@ -44,34 +41,21 @@ def _mark(name: str) -> None:
     MARKS.append((name, time.perf_counter_ns(), page_faults()))
 
 
-def _after(name: str, function: Callable[P, T]) -> Callable[P, T]:
-    @functools.wraps(function)
-    def call(*args: P.args, **options: P.kwargs) -> T:
-        try:
-            return function(*args, **options)
-        finally:
-            _mark(name)
-
-    return call
-
-
-def _before(name: str, function: Callable[P, T], *, first: bool = False) -> Callable[P, T]:
-    @functools.wraps(function)
-    def call(*args: P.args, **options: P.kwargs) -> T:
-        if first:
-            MARKS.clear()
-        _mark(name)
-        return function(*args, **options)
-
-    return call
+def _begin(name: str) -> None:
+    """Mark the first step of a start."""
+    MARKS.clear()
+    _mark(name)
 
 
 def install(zygote: type) -> None:
     """Wrap the steps of a zygote and of its children."""
     for place, function, name in _STEPS:
-        setattr(place, function, _after(name, getattr(place, function)))
-    for where, function, name in ((zygote, "_make", "order"), (task_main, "_welcome_is_near", "interpreter")):
-        setattr(where, function, _before(name, getattr(where, function), first=where is zygote))
+        setattr(place, function, after(partial(_mark, name), getattr(place, function)))
+    for where, function, mark in (
+        (zygote, "_make", partial(_begin, "order")),
+        (task_main, "_welcome_is_near", partial(_mark, "interpreter")),
+    ):
+        setattr(where, function, before(mark, getattr(where, function)))
 
 
 if "ZygoteProcess" in vars(sys.modules["__main__"]):

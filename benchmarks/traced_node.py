@@ -8,10 +8,12 @@ import os
 import sys
 import time
 from collections.abc import Awaitable, Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, ParamSpec, TypeVar
 
 from benchmarks.nodes import STARTS
+from benchmarks.step_marks import after, before
 from dios.host.process import task_host
 from dios.host.process.zygote_pool import ZygotePool
 from dios.node import daemon
@@ -37,26 +39,6 @@ def _decoded(body: bytes) -> Request:
         _marks.clear()
         _mark("client and socket")
     return request
-
-
-def _before(name: str, function: Callable[P, T]) -> Callable[P, T]:
-    @functools.wraps(function)
-    def call(*args: P.args, **options: P.kwargs) -> T:
-        _mark(name)
-        return function(*args, **options)
-
-    return call
-
-
-def _after(name: str, function: Callable[P, T]) -> Callable[P, T]:
-    @functools.wraps(function)
-    def call(*args: P.args, **options: P.kwargs) -> T:
-        try:
-            return function(*args, **options)
-        finally:
-            _mark(name)
-
-    return call
 
 
 def _waited(name: str, function: Callable[P, Awaitable[T]]) -> Callable[P, Awaitable[T]]:
@@ -94,8 +76,8 @@ def main(arguments: Sequence[str]) -> int:
     host = task_host.TaskHost
     vars(task_host).update(decode_request=_decoded)
     for where, function, wrapped in (
-        (host, "spawn", _before("step of the core", host.spawn)),
-        (host, "_begin", _after("answer and Welcome", vars(host)["_begin"])),
+        (host, "spawn", before(partial(_mark, "step of the core"), host.spawn)),
+        (host, "_begin", after(partial(_mark, "answer and Welcome"), vars(host)["_begin"])),
         (host, "_run_task", _written("scheduler tick", vars(host)["_run_task"])),
         (ZygotePool, "spawn", _waited("process", ZygotePool.spawn)),
     ):
