@@ -205,12 +205,12 @@ class ServerAnswer:
         self.status: Final = response.status
         self.reason: Final = response.reason
         self.headers: Final = [(str(name), str(value)) for name, value in response.getheaders()]
-        self._is_empty: Final = method == "HEAD" or response.status in NO_BODY
         self.length: Final = None if response.chunked else _declared(response, method)
+        self.is_empty: Final = method == "HEAD" or response.status in NO_BODY or self.length == 0
 
     def parts(self) -> Iterator[bytes]:
         """Yield the bytes of the body as they come. Raise RequestError if it ends too early."""
-        if self._is_empty:
+        if self.is_empty:
             return
         left = self.length
         while left != 0:

@@ -1,8 +1,8 @@
 """The program of a gateway: a pure task that makes the HTTP requests of a session to the granted origins.
 
 It has the ends of the lanes, and a NETWORK object that is limited to the origins. The node enforces that
-limit, so code that took over this task would reach nothing else. Each request has a connection of its own and
-ends with a record in the audit log.
+limit, so code that took over this task would reach nothing else. Each request has a connection of its own,
+and a record in the audit log: it is made before the session has the whole answer, or when its lane ends.
 """
 
 from __future__ import annotations
@@ -90,28 +90,38 @@ class _LaneServer:
             ended.set()
 
     def _serve(self, head: RequestHead) -> None:
-        """Make one request, and record its end before the session learns it."""
+        """Make one request, and record its end before the session can know it."""
         if head.origin >= len(self._origins):
             raise ProtocolError(f"it has {len(self._origins)} origins")
         self._uploading = True
         exchange = _Exchange(
             self._node, self._network, self._origins[head.origin], self._context, self._check
         )
-        end, message = RequestEnd.ANSWERED, ""
+        failure: RequestFailure | None = None
+        held: tuple[int, bytes] | None = None
         try:
-            self._answer(exchange, head)
+            held = self._answer(exchange, head)
         except RequestError as error:
-            end, message = error.end, error.message
+            failure = RequestFailure(error.end, error.message)
+        except (EndOfStreamError, ClosedError):
+            self._record(head, RequestEnd.CANCELLED, exchange)  # the session ended
+            raise
         finally:
             exchange.close()
         self._drain()
-        self._record(head, end, exchange)
-        if end is RequestEnd.ANSWERED:
+        self._record(head, RequestEnd.ANSWERED if failure is None else failure.end, exchange)
+        if held is not None:
+            self._lane.send(*held)
+        if failure is None:
             self._lane.send(records.DONE)
         else:
-            self._lane.send(records.FAILED, records.encode(RequestFailure(end, message)))
+            self._lane.send(records.FAILED, records.encode(failure))
 
-    def _answer(self, exchange: _Exchange, head: RequestHead) -> None:
+    def _answer(self, exchange: _Exchange, head: RequestHead) -> tuple[int, bytes] | None:
+        """Make the request and send the answer to the session, except for a frame that is certainly the last.
+
+        Without it the session does not have the whole answer, so it cannot end before the record is made.
+        """
         data = request_bytes(head, exchange.origin, self._added.get(head.origin, ()))
         wire = exchange.open()
         wire.send(data)
@@ -123,6 +133,8 @@ class _LaneServer:
         response = AnswerHead(
             answer.status, clean_reason(answer.reason), answered_headers(answer.headers), answer.length
         )
+        if answer.is_empty:
+            return records.RESPONSE, records.encode(response)
         self._lane.send(records.RESPONSE, records.encode(response))
         size = 0
         for part in answer.parts():
@@ -130,7 +142,10 @@ class _LaneServer:
             size += len(part)
             if size > records.RESPONSE_BYTES_MAX:
                 raise _too_large()
+            if size == answer.length:
+                return records.DATA, part
             self._lane.send(records.DATA, part)
+        return None  # an answer without a declared length ends with DONE
 
     def _upload(self, wire: Wire, length: int | None) -> None:
         size = 0
