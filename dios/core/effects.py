@@ -13,7 +13,7 @@ The docstring of an effect is the instruction to the host.
 
 from __future__ import annotations
 
-from typing import TypeAlias
+from typing import Final, TypeAlias
 
 from msgspec import Struct
 
@@ -287,12 +287,32 @@ class AnswerLog(Struct, frozen=True, tag=46):
 
 
 # -- tasks ----------------------------------------------------------------------------------------
+class TaskShare(Struct, frozen=True):
+    """The part of the machine that is set aside for a task; 0 and empty for nothing.
+
+    ``cpus_milli`` of ``node_cpus_milli`` thousandths of a processor, ``disk_io`` of ``node_disk_io`` bytes a
+    second. ``processors`` are those on which alone a pinned task runs. A ``best_effort`` task has nothing set
+    aside: it yields to all others.
+    """
+
+    cpus_milli: int = 0
+    node_cpus_milli: int = 0
+    disk_io: int = 0
+    node_disk_io: int = 0
+    processors: tuple[int, ...] = ()
+    best_effort: bool = False
+
+
+NO_SHARE: Final = TaskShare()
+
+
 class Spawn(Struct, frozen=True, tag=50):
     """Start a process for ``task``; its first message is the Welcome in an ``Answer`` that follows.
 
     ``executable`` is the object whose current content is the program. ``job`` is charged for audit records
     of the task (``Audit``). ``template`` names the template from which a pure task is forked. A
-    ``forkable`` task can be forked later. With ``fork_of`` the process of that task forks itself.
+    ``forkable`` task can be forked later. With ``fork_of`` the process of that task forks itself. The process
+    is held to ``share`` as far as this machine can do that.
     """
 
     task: TaskId
@@ -305,6 +325,7 @@ class Spawn(Struct, frozen=True, tag=50):
     template: str = ""
     forkable: bool = False
     fork_of: TaskId = TaskId(0)
+    share: TaskShare = NO_SHARE
 
 
 class Kill(Struct, frozen=True, tag=51):

@@ -58,11 +58,13 @@ class ClusterMembership(NamedTuple):
     slots: int = limits.TASKS_MAX
     labels: tuple[tuple[str, str], ...] = ()
     coordinator: bool = False
+    enforcement: tuple[tuple[str, str], ...] = ()
 
     @property
     def here(self) -> Here:
         """The same data in the form for the core."""
         me = self.me
+        processors = tuple(sorted(os.sched_getaffinity(0)))
         return Here(
             me.node,
             me.epoch,
@@ -70,13 +72,15 @@ class ClusterMembership(NamedTuple):
             me.rack,
             me.address,
             self.secret,
-            len(os.sched_getaffinity(0)),
+            len(processors),
             machine.memory_bytes(),
             self.disk_rate,
             self.link_rate,
             self.slots,
             self.labels,
             self.coordinator,
+            processors,
+            self.enforcement,
         )
 
     def __repr__(self) -> str:

@@ -115,7 +115,9 @@ async def _serve(
                 complete=lambda info: _completed(info, settings, mechanisms, zygote.templates.rows(), host),
                 logs=store.logs,
                 rows=store,
-                membership=None if port is None else port.membership,
+                membership=None
+                if port is None
+                else port.membership._replace(enforcement=zygote.enforcement()),
             )
             host.recover(Recovered(host.clock.now(), *recovered))
             nursery.start_soon(host.driver.watch)

@@ -78,11 +78,25 @@ class Work(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
     """The number of the job that was admitted over time (Packer), whose needs are already reserved."""
     member: Label = ""
     """The name of the task within that job."""
+    pinned: bool = False
+    """True if it runs on whole processors that no other pinned task has."""
+    best_effort: bool = False
+    """True if nothing is reserved for it: it uses what others have reserved and do not use."""
 
     @property
     def reserves(self) -> bool:
         """Return True if resources are reserved for it."""
+        return self.names_resources and not self.best_effort
+
+    @property
+    def names_resources(self) -> bool:
+        """Return True if it says which resources it needs, reserved or not."""
         return bool(self.cpus_milli or self.memory_bytes or self.disk_io or self.network)
+
+    @property
+    def processors(self) -> int:
+        """The number of whole processors of a pinned task; 0 if it is not pinned."""
+        return self.cpus_milli // 1000 if self.pinned else 0
 
     @property
     def choosy(self) -> bool:
@@ -92,7 +106,7 @@ class Work(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
     @property
     def particular(self) -> bool:
         """Return True if only a scheduler can honour it."""
-        return self.reserves or self.choosy
+        return self.reserves or self.best_effort or self.choosy
 
 
 class ReadQueue(Call, frozen=True, tag=43):
@@ -238,6 +252,8 @@ class QueueRows(Struct, frozen=True, array_like=True, tag=15):
     disk_io: U63 = 0
     """Bytes per second, from the node's settings, as for ``network``; 0: unknown, and none is reserved."""
     network: U63 = 0
+    enforcement: Annotated[tuple[tuple[Label, Label], ...], Meta(max_length=limits.ENFORCED_MAX)] = ()
+    """For each resource the reason why the node cannot hold a task to its part; empty if it can."""
 
 
 class Placed(Struct, frozen=True, array_like=True, tag=16):

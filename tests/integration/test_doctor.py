@@ -59,7 +59,7 @@ def test_programs_get_the_same_as_json(found: dict[str, Mechanism], tmp_path: Pa
         name for name, mechanism in found.items() if mechanism.available
     }
     assert {"python", "kernel", "store", "shared memory", "memory limits", "open files"} <= set(levels)
-    assert {"process limits", "time limits", "processor share"} <= set(levels)
+    assert {"process limits", "time limits", "processor share", "reservations"} <= set(levels)
     assert all(isinstance(each["holds"], bool) for each in told["guarantees"])
 
 

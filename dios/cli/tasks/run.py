@@ -36,6 +36,7 @@ from dios.cli.tasks.endings import explain
 from dios.cli.tasks.gang import run_gang
 from dios.cli.tasks.run_files import files_of_run
 from dios.cli.tasks.work_options import TaskNeeds, needs_of, with_needs
+from dios.client.enforcement import lines_of, sorted_out, wanted_of
 from dios.client.program import NATIVE_NAME, Program
 from dios.errors import DiosError, InvalidError, UnreachableError
 from dios.node.limit_text import limits_of_run, parse_size
@@ -194,7 +195,7 @@ def run(
             raise InvalidError("--output needs this command to store it: leave out --detach and --gang")
         name = label or chosen.name
         work = wanted.of(name, [place.object(text) for text in wanted.near])
-        _note_unknown_rates(place, work)
+        enforcement = _note_enforcement(place, work, host, limbo=limbo)
         bounds = limits_of_run(limit or (), memory_bytes=_memory(memory), cpu_ms=round(cpu_seconds * 1000))
 
         def begin(at: CommandContext) -> Task:
@@ -215,7 +216,7 @@ def run(
                 template=template,
             )
 
-        _go(place, opening, begin, wanted, name, files.store, detach=detach, as_json=as_json)
+        _go(place, opening, begin, wanted, name, files.store, enforcement, detach=detach, as_json=as_json)
 
 
 class _Chosen(NamedTuple):
@@ -269,6 +270,7 @@ def _go(
     needs: TaskNeeds,
     label: str,
     store: Callable[[], None],
+    enforcement: _Enforcement,
     *,
     detach: bool,
     as_json: bool,
@@ -278,7 +280,7 @@ def _go(
         raise typer.Exit(run_gang(opening, begin, needs, needs.gang, detach=detach, as_json=as_json))
     task = _placed(begin, place, label)
     if detach:
-        _show_started(task, label, as_json=as_json)
+        _show_started(task, label, enforcement, as_json=as_json)
         return
     # With --json only the result goes to standard output.
     output = bytes_output(sys.stderr if as_json else sys.stdout)
@@ -290,25 +292,49 @@ def _go(
     if ended.ok:
         store()
     if as_json:
-        write_json(described(ended))
+        write_json(described(ended) | enforcement.at(ended.node))
     else:
         for line in explain(ended):
             say(line)
     raise typer.Exit(ended.exit_status)
 
 
-def _note_unknown_rates(place: CommandContext, work: Work) -> None:
-    """Say that bandwidth is not reserved on nodes that do not know how much they have."""
-    for wanted, option, key, setting in (
+class _Enforcement(NamedTuple):
+    """The resources that a run names, and what each node reports about enforcing them."""
+
+    wanted: tuple[str, ...]
+    nodes: Mapping[str, Mapping[str, object]]
+    limbo: bool
+
+    def at(self, node: str) -> dict[str, object]:
+        """Return the resources that the node enforces and those that are advisory, for JSON."""
+        if not self.wanted or node not in self.nodes:
+            return {}
+        enforced, advisory = sorted_out(self.wanted, self.nodes[node], limbo=self.limbo)
+        return {"enforced": enforced, "advisory": advisory}
+
+
+def _note_enforcement(place: CommandContext, work: Work, host: str, *, limbo: bool) -> _Enforcement:
+    """Report which of the run's reservations are enforced, and where bandwidth is not reserved at all."""
+    wanted = wanted_of(work)
+    nodes: list[dict[str, object]] = []
+    # Without a scheduler the run itself is refused, or waits for one, with the reason.
+    with contextlib.suppress(DiosError):
+        nodes = rows_of(ask_at(place, {"ask": "status"}), "nodes") if wanted else []
+    for line in lines_of(wanted, nodes, host, limbo=limbo):
+        say(line)
+    for amount, option, key, setting in (
         (work.disk_io, "--disk-io", "disk_io", "store_rate"),
         (work.network, "--net", "network", "link_rate"),
     ):
-        if wanted:
-            nodes = rows_of(ask_at(place, {"ask": "status"}), "nodes")
+        if amount:
             unknown = [str(row["node"]) for row in nodes if not row[key]]
             if unknown:
                 names = ", ".join(unknown)
                 say(f"{option} reserves nothing on {names}, whose settings do not give {setting}")
+    reported = {str(row["node"]): row.get("enforcement") for row in nodes}
+    known = {name: one for name, one in reported.items() if isinstance(one, Mapping)}
+    return _Enforcement(wanted, known, limbo)
 
 
 def _placed(begin: Callable[[CommandContext], Task], place: CommandContext, label: str) -> Task:
@@ -336,10 +362,11 @@ def _memory(text: str) -> int:
     return size
 
 
-def _show_started(task: Task, label: str, *, as_json: bool) -> None:
+def _show_started(task: Task, label: str, enforcement: _Enforcement, *, as_json: bool) -> None:
     if as_json:
         name = format_name(task.name) if task.name else None
-        write_json({"fingerprint": task.fingerprint, "label": label, "name": name, "node": task.node})
+        found = {"fingerprint": task.fingerprint, "label": label, "name": name, "node": task.node}
+        write_json(found | enforcement.at(task.node))
     else:
         where = [("node", task.node)] if task.node else []
         facts([("task", task.fingerprint), ("label", label), *where])

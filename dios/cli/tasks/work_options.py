@@ -75,6 +75,16 @@ RestartableOption = Annotated[
     bool,
     typer.Option("--restartable", help="It may be stopped for other tasks, and is then run again."),
 ]
+PinOption = Annotated[
+    bool,
+    typer.Option("--pin", help="Give it --cpus whole processors, which no other pinned task has."),
+]
+BestEffortOption = Annotated[
+    bool,
+    typer.Option(
+        "--best-effort", help="Reserve nothing: it uses what others leave idle, and yields to all of them."
+    ),
+]
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,6 +141,8 @@ def needs_of(
     affinity: AffinityOption = "",
     service: ServiceOption = False,
     restartable: RestartableOption = False,
+    pin: PinOption = False,
+    best_effort: BestEffortOption = False,
 ) -> TaskNeeds:
     """Parse the options of a task's needs. Raise InvalidError with the option's name."""
     together = gang_of(gang)
@@ -147,6 +159,8 @@ def needs_of(
         gang=None if together is None else (together.least, together.tasks),
         affinity=affinity,
         constraints=constraint or (),
+        pin=pin,
+        best_effort=best_effort,
     )
     return TaskNeeds(together, tuple(near or ()), restartable, found)
 

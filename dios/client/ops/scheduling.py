@@ -43,9 +43,13 @@ def work(
     affinity: str = "",
     near: Iterable[Near] = (),
     constraints: Iterable[str] = (),
+    pin: bool = False,
+    best_effort: bool = False,
 ) -> Work:
     """Return the needs of a task, for ``node.run(..., work=work(cpus=2))``; they are reserved while it runs.
 
+    With ``pin`` it runs on ``cpus`` whole processors that no other pinned task has. With ``best_effort``
+    nothing is reserved: it runs where the measured use leaves the resources, and yields to all others.
     ``memory`` is in bytes, ``disk_io`` and ``network`` in bytes per second, ``deadline`` in seconds from now.
     With a ``gang`` of (k, n), at least k of the job's n tasks start together. ``job`` is any number that the
     tasks of a job share. ``constraints`` are texts like "gpu=yes", "zone!=a", "ssd", "!ssd"; a "?" before
@@ -60,6 +64,10 @@ def work(
         raise InvalidError(
             f"gang is (k, n) with 1 <= k <= n: k of n tasks start together; not {k}/{n}", call="run"
         )
+    if pin and (cpus < 1 or cpus != int(cpus)):
+        raise InvalidError(f"pin needs whole processors: cpus is {cpus:g}, not 1, 2 or more", call="run")
+    if best_effort and (pin or gang is not None):
+        raise InvalidError("best effort excludes pin and gang: nothing is reserved for it", call="run")
     if interference not in CLASSES:
         raise InvalidError(f"class is one of {', '.join(CLASSES)}, not {interference!r}", call="run")
     if affinity and affinity not in AFFINITIES:
@@ -81,6 +89,8 @@ def work(
         affinity=AFFINITIES[affinity] if affinity else Affinity.NONE,
         near=tuple(near),
         constraints=tuple(map(constraint, constraints)),
+        pinned=pin,
+        best_effort=best_effort,
     )
 
 

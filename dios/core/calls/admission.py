@@ -16,7 +16,7 @@ from dios.core.step import Step
 from dios.errors import (
     LimitError,
 )
-from dios.wire.messages import Bound, Limits
+from dios.wire.messages import Bound, Limits, Work
 from dios.wire.types import Resource, Scope
 
 _SECOND_MS = 1_000
@@ -58,7 +58,7 @@ def _budget(step: Step, parent: Holder, recipe: Recipe) -> tuple[Account, Reserv
     short = _shortage(parent.account, Resource.TASKS, 1)
     require_all(members, Resource.TASKS, 1)
     memory = asked.memory_bytes or min(
-        step.state.defaults.task_memory_bytes, account.bounds[Resource.MEMORY_BYTES]
+        _default_memory(step, recipe.work), account.bounds[Resource.MEMORY_BYTES]
     )
     counted = (account, *members)
     short = short or _shortage(account, Resource.MEMORY_BYTES, memory)
@@ -72,6 +72,13 @@ def _budget(step: Step, parent: Holder, recipe: Recipe) -> tuple[Account, Reserv
     if short is not None:
         raise NoRoomError(short.message)
     return account, Reserved(memory, cpu)
+
+
+def _default_memory(step: Step, work: Work) -> int:
+    """Return the memory limit of a task that names none: the memory that is set aside for it, if any is."""
+    if not work.reserves or not work.memory_bytes:
+        return step.state.defaults.task_memory_bytes
+    return max(limits.TASK_MEMORY_BYTES_MIN, min(work.memory_bytes, limits.TASK_MEMORY_BYTES_MAX))
 
 
 def _shortage(first: Account, resource: Resource, amount: int) -> LimitError | None:

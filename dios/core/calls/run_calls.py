@@ -62,6 +62,7 @@ def run(step: Step, task: Holder, seq: int, call: messages.Run) -> None:
 
     It starts at once if there is no scheduler or if the caller chose the node.
     """
+    submissions.require_sound(call.work)
     if _is_scheduled(step, call):
         _submit(step, task, seq, call)
     else:

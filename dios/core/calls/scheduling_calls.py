@@ -161,6 +161,7 @@ def _rows(step: Step, call: messages.ReadQueue) -> messages.QueueRows:
         tasks_listed,
         cluster.here.disk_io,
         cluster.here.network,
+        cluster.here.enforcement,
     )
 
 

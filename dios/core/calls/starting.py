@@ -64,6 +64,8 @@ def begin(
     child.member_accounts = step.state.accounts_of_groups(recipe.groups)
     lifecycle.reserve(child, parent, reserved)
     bounds = Limits(reserved.memory_bytes, reserved.cpu_ms, recipe.limits.processes)
+    share = submissions.share_of(step, recipe.work)
+    child.processors = share.processors
     step.emit(
         effects.Spawn(
             child.id,
@@ -76,6 +78,7 @@ def begin(
             recipe.template,
             recipe.forkable,
             order.fork_of,
+            share,
         )
     )
     own, console, member_refs = lifecycle.default_references(step, child, member_of)

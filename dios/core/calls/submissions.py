@@ -13,13 +13,14 @@ from typing import Final
 from msgspec.structs import replace
 
 from dios import limits
+from dios.core import effects
 from dios.core.calls import waiting_starts
 from dios.core.model.records import ChildIdentity, HandedReference, Holder, LocalHolder, Pending, Task
 from dios.core.model.state import State
 from dios.core.model.submission_queue import QueuedRun
 from dios.core.remote import node_list
 from dios.core.step import Step
-from dios.errors import WouldBlockError
+from dios.errors import InvalidError, NotSupportedError, WouldBlockError
 from dios.ids import Principal
 from dios.wire import messages
 from dios.wire.nametext import fingerprint
@@ -27,6 +28,8 @@ from dios.wire.types import Cause, TaskState
 
 _MS: Final = 1_000_000
 _MILLI: Final = 1000
+PIN: Final = "pin"
+"""The word for pinned tasks in the list of what a node can enforce."""
 
 
 def changed(step: Step) -> None:
@@ -78,13 +81,35 @@ def _row(step: Step, task: Holder, seq: int, call: messages.Run) -> Pending:
     return Pending(task, seq, call, {}, lease)
 
 
+def require_sound(work: messages.Work) -> None:
+    """Raise InvalidError if the needs of a run contradict each other."""
+    if work.pinned and (not work.cpus_milli or work.cpus_milli % _MILLI):
+        raise InvalidError(
+            f"a pinned task has whole processors, and {_processors(work.cpus_milli)} are asked for: give a "
+            "whole number of cpus"
+        )
+    if work.best_effort and (work.pinned or work.gang):
+        raise InvalidError("a best-effort task is neither pinned nor in a gang: nothing is reserved for it")
+
+
 def require_fit(step: Step, work: messages.Work) -> None:
-    """Raise WouldBlockError if this run's reservation and those of the living tasks exceed the machine."""
+    """Raise WouldBlockError if this run's reservation and those of the living tasks exceed the machine.
+
+    Raise NotSupportedError if the task is to be pinned and this node cannot do that.
+    """
+    require_sound(work)
     cluster = step.state.cluster
     if cluster is None or not work.reserves:
         return
-    others = [task.recipe.work for task in step.state.living_tasks() if task.recipe]
     here = cluster.here
+    why = dict(here.enforcement).get(PIN, "" if here.processors else "its processors are not known")
+    if work.pinned and why:
+        raise NotSupportedError(f"node {here.name} cannot pin a task to processors: {why}")
+    others = [
+        task.recipe.work
+        for task in step.state.living_tasks()
+        if task.recipe and not task.recipe.work.best_effort
+    ]
     for wanted, reserved, most, amount in (
         (work.cpus_milli, (one.cpus_milli for one in others), here.cpus * _MILLI, _processors),
         (
@@ -101,6 +126,27 @@ def require_fit(step: Step, work: messages.Work) -> None:
             raise WouldBlockError(
                 f"node {here.name} has {amount(most)}; with this task {amount(total)} would be reserved"
             )
+
+
+def share_of(step: Step, work: messages.Work) -> effects.TaskShare:
+    """Return the part of the machine for a task that starts now, with its processors if it is pinned.
+
+    A processor that a living task is pinned to is given to no other one.
+    """
+    cluster = step.state.cluster
+    if cluster is None or not (work.reserves or work.best_effort):
+        return effects.NO_SHARE
+    here = cluster.here
+    taken = {one for task in step.state.living_tasks() for one in task.processors}
+    free = [one for one in here.processors if one not in taken]
+    return effects.TaskShare(
+        work.cpus_milli,
+        here.cpus * _MILLI,
+        0 if work.best_effort else work.disk_io,
+        here.disk_io,
+        tuple(free[: work.processors]),
+        work.best_effort,
+    )
 
 
 def _processors(milli: int) -> str:

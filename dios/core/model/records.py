@@ -1073,7 +1073,8 @@ class Task(LocalHolder):
 
     ``bounds`` are the limits of its own process and ``reserved`` is what is reserved for it now.
     ``defaults`` are its references to itself, its console and its groups. ``member_accounts`` are those of
-    its groups. ``ends_with_session`` is True if a session started it without detaching it.
+    its groups. ``processors`` are those to which it is pinned. ``ends_with_session`` is True if a session
+    started it without detaching it.
     """
 
     __slots__ = (
@@ -1086,6 +1087,7 @@ class Task(LocalHolder):
         "member_accounts",
         "memory_bytes",
         "parent",
+        "processors",
         "recipe",
         "reserved",
         "signal",
@@ -1123,6 +1125,7 @@ class Task(LocalHolder):
         self.bounds = Reserved()
         self.reserved = Reserved()
         self.recipe: Recipe | None = None
+        self.processors: tuple[int, ...] = ()
         self.defaults: tuple[Reference, ...] = ()
         self.ends_with_session = False
         self.exit_code = 0

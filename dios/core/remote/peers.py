@@ -36,7 +36,9 @@ class Here(Struct, frozen=True):
     ``secret`` is the cluster's secret. ``cpus`` and ``memory_bytes`` are the node's resources for tasks;
     ``disk_io`` and ``network`` are the bytes per second that its operator gave, 0 for unknown.
     ``slots`` is the maximum number of running tasks. Placement constraints refer to ``labels``.
-    ``coordinator`` is True if a coordinator runs here or will start soon.
+    ``coordinator`` is True if a coordinator runs here or will start soon. ``processors`` are the numbers of
+    the processors that pinned tasks can have. ``enforcement`` names resources, each with the reason why a
+    task cannot be held to its part of it here, or an empty text if it can.
     """
 
     node: NodeId = NodeId(0)
@@ -52,6 +54,8 @@ class Here(Struct, frozen=True):
     slots: int = limits.TASKS_MAX
     labels: tuple[tuple[str, str], ...] = ()
     coordinator: bool = False
+    processors: tuple[int, ...] = ()
+    enforcement: tuple[tuple[str, str], ...] = ()
 
 
 class PendingRequest:

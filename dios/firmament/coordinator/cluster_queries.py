@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping
 from typing import Final, NamedTuple, TypeAlias
 
 from dios import limits
+from dios.client.enforcement import enforcement_text, sorted_out, wanted_of
 from dios.errors import DiosError, InvalidError
 from dios.firmament.coordinator.assignment import Assignment
 from dios.firmament.coordinator.cluster_state import Phase, TrackedCluster, TrackedTask
@@ -115,6 +116,7 @@ class ClusterQueries(ABC):
             "memory_bytes": queue.memory_bytes,
             "disk_io": queue.disk_io,
             "network": queue.network,
+            "enforcement": dict(queue.enforcement),
             "running": holdings.running,
             "cpus_set_aside": holdings.cpus,
             "memory_set_aside": holdings.memory_bytes,
@@ -135,7 +137,23 @@ class ClusterQueries(ABC):
         brief = self._explain_briefly(task, tracked)
         if brief:
             return {**found, **self._model(), "lines": [brief], "explanation": None}
-        return {**found, **self._model(), **self._explain_task(task, tracked)}
+        explained = self._explain_task(task, tracked)
+        return {**found, **self._model(), **explained, **self._enforced(tracked, explained)}
+
+    def _enforced(self, tracked: TrackedTask, explained: Answer) -> Answer:
+        """Return which of the task's needs its node enforces, and a line about it after the others."""
+        wanted, place = wanted_of(tracked.row.work), self._cluster.nodes.get(tracked.place)
+        if not wanted or place is None:
+            return {}
+        reported = dict(place.enforcement)
+        enforced, advisory = sorted_out(wanted, reported, limbo=False)
+        lines = explained.get("lines")
+        more = f"on {place.name}: {enforcement_text(wanted, reported, limbo=False)}"
+        return {
+            "enforced": enforced,
+            "advisory": advisory,
+            "lines": [*(lines if isinstance(lines, list) else []), more],
+        }
 
     @abstractmethod
     def _model(self) -> Answer:

@@ -14,7 +14,7 @@ from typing import Final, NamedTuple, Protocol
 import trio
 
 from dios import limits
-from dios.core.effects import Spawn
+from dios.core.effects import NO_SHARE, Spawn, TaskShare
 from dios.core.events import ConsoleArrived, Disconnected, LogLeft, SessionOpened, TaskEnded, TaskStarted
 from dios.errors import DiosError, OutOfMemoryError, ProtocolError
 from dios.host.audit.charges import AuditCharges
@@ -66,6 +66,10 @@ class ProcessSpawner(Protocol):
 
     async def fork(self, task_limits: Limits, session: TaskProcess) -> TaskProcess:
         """Wait until a session has forked itself. Raise DiosError with the reason if it does not."""
+        ...
+
+    async def hold(self, child: TaskProcess, share: TaskShare) -> None:
+        """Hold a process to its part of the machine. Raise DiosError if it cannot be pinned as that says."""
         ...
 
 
@@ -282,9 +286,11 @@ class TaskHost:
         try:
             if running.killed:
                 return None
-            return await self._spawner.spawn(
+            process = await self._spawner.spawn(
                 effect.brand, effect.limits, effect.template, forkable=effect.forkable
             )
+            await self._hold(process, effect.share)
+            return process
         finally:
             self._spawn_turns.end_turn(effect.task)
             self._starters.remove(effect.task)
@@ -302,7 +308,19 @@ class TaskHost:
             process = await self._spawner.fork(effect.limits, origin.process)
         if process is None and not running.killed:
             raise OutOfMemoryError(f"the session did not fork within {_FORK_S_MAX:.0f} s", call="run")
+        if process is not None:
+            await self._hold(process, effect.share)
         return process
+
+    async def _hold(self, process: TaskProcess, share: TaskShare) -> None:
+        """Hold a process to its part of the machine; end it if that fails."""
+        if share == NO_SHARE:
+            return
+        try:
+            await self._spawner.hold(process, share)
+        except BaseException:
+            process.close()
+            raise
 
     def _begin(self, task: TaskId, running: _StartedTask, process: TaskProcess, channel: TaskChannel) -> None:
         parts = self._parts

@@ -17,7 +17,7 @@ from dios.host.process.zygote_messages import EXCEPTION_STATUS, LOCKDOWN_FAILED_
 from dios.wire.types import Brand, Cause
 
 if TYPE_CHECKING:
-    from dios.host.sandbox.cgroups import ControlGroup
+    from dios.host.sandbox.cgroups import ControlGroup, GroupShare
 
 # The kernel compares the limit with time that it samples by ticks. On a busy machine this is far above the
 # exact time that it reports at the end.
@@ -78,6 +78,7 @@ class TaskProcess:
         self.console_fd: Final = console_fd
         self.pid = 0
         self.group: ControlGroup | None = None
+        self.share: GroupShare | None = None
         self._pidfd = -1
         self._folder = -1
         self._kill_asked = False

@@ -32,6 +32,7 @@ from dios.host.process.zygote_messages import (
     LimitsLowered,
     LoadTemplate,
     LowerLimits,
+    PinChild,
     SetupFailed,
     TemplateLoaded,
     ToZygote,
@@ -100,6 +101,10 @@ class ZygoteLink:
     def pid(self) -> int:
         """The zygote's process id."""
         return self._process.pid
+
+    def has(self, child: TaskProcess) -> bool:
+        """Return True if this zygote created the child, which has not ended."""
+        return self._children.get(child.number) is child
 
     async def run(self) -> None:
         """Receive messages of the zygote until it ends; then mark all its children as lost.
@@ -197,6 +202,13 @@ class ZygoteLink:
         if reason:
             raise DiosError(f"cannot set the task's limits: {reason}", call="run")
         child.bounds = bounds
+
+    async def pin(self, child: TaskProcess, processors: tuple[int, ...]) -> None:
+        """Let a child that has not started its task run on these processors alone. Raise ``DiosError``."""
+        reason = await self._ask(child.number, PinChild(child.number, processors))
+        if reason:
+            names = ", ".join(map(str, processors))
+            raise DiosError(f"cannot pin the task to processors {names}: {reason}", call="run")
 
     async def close(self) -> None:
         """End the zygote with its children, and reap it."""

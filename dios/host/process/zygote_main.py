@@ -40,6 +40,7 @@ from dios.host.process.zygote_messages import (
     LimitsLowered,
     LoadTemplate,
     LowerLimits,
+    PinChild,
     SetupFailed,
     ToZygote,
     ZygoteModules,
@@ -177,6 +178,8 @@ class ZygoteProcess:
         message = decode_to_zygote(data)
         if isinstance(message, LowerLimits):
             self._tighten(message)
+        elif isinstance(message, PinChild):
+            self._pin(message)
         elif self._templates is not None:
             self._obey(self._templates, message, descriptors)
         elif isinstance(message, CreateChild):
@@ -274,6 +277,16 @@ class ZygoteProcess:
             reason = linux_calls.describe(error)
         except ValueError as error:
             reason = str(error)
+        self.send(LimitsLowered(message.id, reason))
+
+    def _pin(self, message: PinChild) -> None:
+        pid = self._pids.get(message.id)
+        reason = "its process has ended" if pid is None else ""
+        if pid is not None:
+            try:
+                os.sched_setaffinity(pid, message.processors)
+            except OSError as error:
+                reason = linux_calls.describe(error)
         self.send(LimitsLowered(message.id, reason))
 
     def _reap(self) -> None:

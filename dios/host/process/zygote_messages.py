@@ -72,6 +72,13 @@ class LowerLimits(Struct, frozen=True, tag=3):
     processes: Count
 
 
+class PinChild(Struct, frozen=True, tag=8):
+    """A request to let child ``id``, which has not started its task, run on these processors alone."""
+
+    id: Identifier
+    processors: Annotated[tuple[Count, ...], Meta(min_length=1, max_length=limits.PINNED_PROCESSORS_MAX)]
+
+
 class CreateTemplate(Struct, frozen=True, tag=5):
     """A request to create child ``id`` as a template, which has not loaded its modules."""
 
@@ -120,7 +127,7 @@ class CreateFailed(Struct, frozen=True, tag=13):
 
 
 class LimitsLowered(Struct, frozen=True, tag=14):
-    """The answer to Tighten; ``reason`` is empty for success."""
+    """The answer to LowerLimits and PinChild; ``reason`` is empty for success."""
 
     id: Identifier
     reason: Message = ""
@@ -147,7 +154,14 @@ class TemplateLoaded(Struct, frozen=True, tag=16):
 
 
 ToZygote: TypeAlias = (
-    ZygoteModules | ZygoteSetup | CreateChild | LowerLimits | CreateTemplate | LoadTemplate | CancelFork
+    ZygoteModules
+    | ZygoteSetup
+    | CreateChild
+    | LowerLimits
+    | PinChild
+    | CreateTemplate
+    | LoadTemplate
+    | CancelFork
 )
 FromZygote: TypeAlias = (
     ZygoteReady | SetupFailed | ChildCreated | CreateFailed | LimitsLowered | ChildExited | TemplateLoaded

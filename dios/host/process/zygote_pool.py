@@ -18,6 +18,7 @@ from typing import Final
 import trio
 
 from dios import limits
+from dios.core.effects import TaskShare
 from dios.errors import DiosError, InvalidError, NotSupportedError, OutOfMemoryError
 from dios.host.process.task_process import ProcessLimits, TaskProcess
 from dios.host.process.template_setting import TemplateSetting
@@ -26,7 +27,8 @@ from dios.host.process.zygote_link import ZygoteLink
 from dios.host.process.zygote_messages import ZygoteModules, ZygoteSetup
 from dios.host.process.zygote_process import StartedZygote
 from dios.host.sandbox import limits_of_task
-from dios.host.sandbox.cgroups import ControlGroup, ControlGroups, open_control_groups
+from dios.host.sandbox.cgroups import ControlGroup, ControlGroups, GroupShare, open_control_groups
+from dios.host.sandbox.enforcement import enforcement
 from dios.host.sandbox.mechanisms import Mechanism, missing_for_pure, probe, require_pure
 from dios.host.sandbox.native_programs import NativeProgram, ProgramSetting, examine
 from dios.host.sandbox.notifications import FORKS
@@ -285,6 +287,37 @@ class ZygotePool:
                 return child
         return await self._make(brand, bounds)
 
+    async def hold(self, child: TaskProcess, share: TaskShare) -> None:
+        """Hold a child that has not started its task to its part of the machine.
+
+        A machine without the controllers cannot do that, which ``enforcement`` reports. Raise ``DiosError``
+        if the child is to be pinned, and cannot be.
+        """
+        if share.processors:
+            link = next((link for link in self._all_links() if link.has(child)), None)
+            if link is None:
+                raise OutOfMemoryError("cannot pin the task: its process has ended", call="run")
+            await link.pin(child, share.processors)
+        child.share = _group_share(share)
+        if child.group is not None:
+            await trio.to_thread.run_sync(self._hold_group, child)
+
+    def enforcement(self) -> tuple[tuple[str, str], ...]:
+        """Return for each resource why a task cannot be held to its part of it; empty texts if it can."""
+        return enforcement(self._groups.held, self._mechanisms)
+
+    def _hold_group(self, child: TaskProcess) -> None:
+        group, share = child.group, child.share
+        if group is None or share is None:
+            return
+        try:
+            self._groups.hold(group, f"task-{child.number}", child.pid, share)
+        except ProcessLookupError:
+            return  # it has ended, which is reported separately
+        except OSError as error:
+            if child.exit is None:
+                raise DiosError(f"cannot set the task's share: {error.strerror}", call="run") from error
+
     async def aclose(self) -> None:
         """End every task and zygote."""
         self._is_closing = True
@@ -366,6 +399,7 @@ class ZygotePool:
             group = child.group = self._groups.make(f"task-{child.number}")
             group.limit(memory_bytes=bounds.memory_bytes, processes=bounds.processes)
             group.enter(child.pid)
+            self._hold_group(child)
         except ProcessLookupError:
             return  # the process has ended already; its end is reported separately
         except OSError as error:
@@ -483,6 +517,16 @@ class ZygotePool:
         if not self._is_removing:
             self._is_removing = True
             self._nursery.start_soon(self._remove_groups, name="remove control groups")
+
+
+def _group_share(share: TaskShare) -> GroupShare:
+    """Return a task's part of the machine as its control groups have it."""
+    return GroupShare(
+        share.cpus_milli,
+        0 if share.best_effort else 1000 * share.cpus_milli // max(1, share.node_cpus_milli),
+        1000 * share.disk_io // max(1, share.node_disk_io),
+        share.best_effort,
+    )
 
 
 async def _close_folder(folder: int) -> None:

@@ -2,7 +2,9 @@
 
 On machines where this process may not write control groups, only the resource limits of each process hold.
 Processors are divided among tasks, whatever their numbers of threads: by the controller ``cpu`` where it
-divides them already, and elsewhere by the kernel's groups of sessions (autogroup), which cost nothing.
+divides them already, and elsewhere by the kernel's groups of sessions (autogroup), which cost nothing. There
+only tasks with a share of their own are put under the controller: those with reserved processors, and those
+that yield to all others.
 Groups are created below the group that the daemon runs in: a folder for the node, and below it a folder for
 each task. They are removed again.
 """
@@ -15,7 +17,7 @@ import os
 from collections.abc import Collection
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import Final, NamedTuple
 
 _MEMORY_FILES: Final = {1: "memory.limit_in_bytes", 2: "memory.max"}
 _OOM_FILES: Final = {1: "memory.oom_control", 2: "memory.events"}
@@ -23,12 +25,21 @@ _PEAK_FILES: Final = {1: "memory.max_usage_in_bytes", 2: "memory.peak"}
 _FILE_BYTES_MAX: Final = 4096
 _WANTED: Final = ("memory", "pids")
 _CPU: Final = "cpu"
+_IO: Final = "io"
 _SHARES: Final = {1: ("cpu.shares", 1024), 2: ("cpu.weight", 100)}
 """The file with a group's share of the processors, and the share of a process or a group by default."""
 
 _TASKS_LIKE: Final = 16
 """All tasks of a node together count like this number of processes next to them."""
 
+_MOST_SHARES: Final = {1: 262_144, 2: 10_000}
+"""The share of a task for which all processors are reserved. That of others is in proportion."""
+
+_LEAST_SHARES: Final = {1: 2, 2: 1}
+_PERIOD_US: Final = 100_000
+_QUOTA_US_MIN: Final = 1_000
+_IO_WEIGHT_MAX: Final = 10_000
+_SPARE: Final = "spare"
 _AUTOGROUP: Final = "sys/kernel/sched_autogroup_enabled"
 
 
@@ -41,11 +52,53 @@ class Hierarchy:
     controllers: frozenset[str]
 
 
+class GroupShare(NamedTuple):
+    """The part of the processors and of the disk that a group is held to, in thousandths of all; 0: no part.
+
+    ``cpus_milli`` is the quota in thousandths of one processor. A ``best_effort`` group yields to all others.
+    """
+
+    cpus_milli: int = 0
+    cpu_part: int = 0
+    io_part: int = 0
+    best_effort: bool = False
+
+
 class ControlGroup:
     """One task's groups, one in each hierarchy that counts memory or processes."""
 
     def __init__(self, folders: list[tuple[Path, Hierarchy]]) -> None:
         self._folders = folders
+
+    @property
+    def controllers(self) -> frozenset[str]:
+        """The names of the controllers that these groups have."""
+        return frozenset(name for _, hierarchy in self._folders for name in hierarchy.controllers)
+
+    def add(self, folder: Path, hierarchy: Hierarchy) -> None:
+        """Add the task's group in one more hierarchy."""
+        self._folders.append((folder, hierarchy))
+
+    def hold(self, share: GroupShare) -> None:
+        """Set the shares and quotas, where these groups have the controllers. Raise ``OSError``."""
+        for folder, hierarchy in self._folders:
+            version = hierarchy.version
+            if _CPU in hierarchy.controllers:
+                least = _LEAST_SHARES[version]
+                if share.best_effort:
+                    _write(folder, _SHARES[version][0], least)
+                elif share.cpu_part:
+                    part = max(least, _MOST_SHARES[version] * min(share.cpu_part, 1000) // 1000)
+                    _write(folder, _SHARES[version][0], part)
+                if share.cpus_milli:
+                    quota = max(_QUOTA_US_MIN, share.cpus_milli * _PERIOD_US // 1000)
+                    if version == 2:
+                        _write(folder, "cpu.max", quota, _PERIOD_US)
+                    else:
+                        _write(folder, "cpu.cfs_quota_us", quota)
+            if _IO in hierarchy.controllers and (share.io_part or share.best_effort):
+                weight = max(1, _IO_WEIGHT_MAX * min(share.io_part, 1000) // 1000)
+                _write(folder, "io.weight", weight)
 
     def limit(self, *, memory_bytes: int, processes: int) -> None:
         """Set the limits; 0 leaves a limit unchanged. Raise ``OSError``."""
@@ -102,8 +155,13 @@ class ControlGroup:
 class ControlGroups:
     """The node's folder in every hierarchy that it may write; there may be none."""
 
-    def __init__(self, hierarchies: list[Hierarchy]) -> None:
+    def __init__(
+        self, hierarchies: list[Hierarchy], aside: tuple[Hierarchy, Hierarchy] | None = None
+    ) -> None:
         self._hierarchies = hierarchies
+        self._aside = aside
+        """The folders of tasks with reserved processors and of best-effort tasks, where all other tasks are
+        in the kernel's groups of sessions."""
         self._leftover: list[ControlGroup] = []
 
     def __bool__(self) -> bool:
@@ -113,6 +171,28 @@ class ControlGroups:
     def controllers(self) -> frozenset[str]:
         """The names of the available controllers."""
         return frozenset(name for h in self._hierarchies for name in h.controllers)
+
+    @property
+    def held(self) -> frozenset[str]:
+        """The names of the controllers by which ``hold`` holds a task to its share."""
+        aside = frozenset() if self._aside is None else self._aside[0].controllers
+        return (self.controllers & {_CPU, _IO, "memory"}) | aside
+
+    def hold(self, group: ControlGroup, name: str, pid: int, share: GroupShare) -> None:
+        """Hold a task's group, made as ``name``, to a share; ``pid`` is its process. Raise ``OSError``.
+
+        May be called in any thread, and again with the same share.
+        """
+        wants_processors = share.best_effort or bool(share.cpus_milli)
+        if self._aside is not None and wants_processors and _CPU not in group.controllers:
+            hierarchy = self._aside[share.best_effort]
+            folder = hierarchy.folder / name
+            folder.mkdir(parents=True, exist_ok=True)
+            group.add(folder, hierarchy)
+            group.hold(share)
+            _write(folder, "cgroup.procs", pid)
+            return
+        group.hold(share)
 
     def make(self, name: str) -> ControlGroup:
         """Create the groups of one task; may be called in any thread. Raise ``OSError``."""
@@ -141,7 +221,7 @@ class ControlGroups:
     def close(self) -> None:
         """Remove the node's own folders, except for those with running processes."""
         self.remove_disposed()
-        for hierarchy in self._hierarchies:
+        for hierarchy in (*self._hierarchies, *(self._aside or ())):
             with contextlib.suppress(OSError):
                 hierarchy.folder.rmdir()
 
@@ -151,7 +231,43 @@ def open_control_groups(name: str, *, proc: Path = Path("/proc/self")) -> Contro
 
     Hierarchies that cannot be written are left out; ``attempt`` reports the reason.
     """
-    return ControlGroups(_open(name, proc)[0])
+    return ControlGroups(_open(name, proc)[0], _open_aside(name, proc))
+
+
+def usable() -> frozenset[str]:
+    """Return the names of the controllers by which a node started here could hold tasks to a share."""
+    groups = open_control_groups(f"dios-{os.getpid()}-look")
+    try:
+        return groups.held
+    finally:
+        groups.close()
+
+
+def _open_aside(name: str, proc: Path) -> tuple[Hierarchy, Hierarchy] | None:
+    """Create the folders for reserved and for best-effort tasks in the first group of the controller ``cpu``.
+
+    Return None where all tasks have groups with that controller, and where it cannot be written.
+    """
+    if not is_autogroup_on(proc) or any(_CPU in names for _, _, names in _own_groups(proc)):
+        return None
+    for parent, version, names in _own_groups(proc, autogroup=False):
+        if _CPU not in names or version != 1:
+            continue
+        reserved, spare = parent / name, parent / f"{name}-{_SPARE}"
+        _sweep(parent)
+        try:
+            file, share = _SHARES[version]
+            for folder, number in ((reserved, _TASKS_LIKE * share), (spare, _LEAST_SHARES[version])):
+                folder.mkdir(exist_ok=True)
+                (folder / file).write_text(str(number))
+        except OSError:
+            for folder in (reserved, spare):
+                with contextlib.suppress(OSError):
+                    folder.rmdir()
+            return None
+        controllers = frozenset({_CPU})
+        return Hierarchy(reserved, version, controllers), Hierarchy(spare, version, controllers)
+    return None
 
 
 def _open(name: str, proc: Path) -> tuple[list[Hierarchy], list[str]]:
@@ -224,6 +340,8 @@ def _own_groups(proc: Path, *, autogroup: bool | None = None) -> list[tuple[Path
             below = (folder / _SHARES[2][0]).exists() if version == 2 else path != "/"
             if _CPU in offered and (below or not has_autogroup):
                 wanted.add(_CPU)
+            if version == 2:
+                wanted |= offered & {_IO}
             if wanted:
                 found.append((folder, version, wanted))
             break
@@ -282,10 +400,10 @@ def _read(folder: Path, name: str) -> bytes:
         os.close(fd)
 
 
-def _write(folder: Path, name: str, number: int) -> None:
+def _write(folder: Path, name: str, *numbers: int) -> None:
     fd = os.open(f"{folder}/{name}", os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o644)
     try:
-        os.write(fd, b"%d" % number)
+        os.write(fd, b" ".join(b"%d" % number for number in numbers))
     finally:
         os.close(fd)
 
@@ -304,12 +422,12 @@ def _delegate(parent: Path, wanted: frozenset[str]) -> set[str]:
     group below.
     """
     missing = wanted - _words(parent / "cgroup.subtree_control")
-    if missing - {_CPU}:
-        _enable(parent, missing - {_CPU})
-    if _CPU in missing:
+    if missing - {_CPU, _IO}:
+        _enable(parent, missing - {_CPU, _IO})
+    for name in sorted(missing & {_CPU, _IO}):
         # A process with a real-time policy, for one, keeps it from being enabled. The others hold without it.
         with contextlib.suppress(OSError):
-            _enable(parent, {_CPU})
+            _enable(parent, {name})
     return set(wanted & _words(parent / "cgroup.subtree_control"))
 
 

@@ -19,8 +19,10 @@ from pathlib import Path
 from typing import Final
 
 from dios import limits
+from dios.client.enforcement import enforcement_text
 from dios.errors import InvalidError
 from dios.host.sandbox import cgroups, limits_of_task, syscall_numbers
+from dios.host.sandbox.enforcement import CPU, MEMORY, PIN, enforcement
 from dios.host.sandbox.mechanisms import LOST_WITHOUT, Mechanism, missing_for_pure, probe
 from dios.lib.sandbox.network.authorities import BEGIN, authorities
 from dios.node.doctor import cluster as doctor_cluster
@@ -138,7 +140,8 @@ def examine(data: Path, *, mechanisms: Mapping[str, Mechanism] | None = None) ->
     store = _of_store(data)
     machine = (_python(), _kernel(), _open_files(), _authorities())
     cluster = _of_cluster(data)
-    enforced = (_memory(found), _processes(found), _processor_time(), _processor_share())
+    limited = (_memory(found), _processes(found), _processor_time(), _processor_share())
+    enforced = (*limited, _reservations(found))
     sandbox = (*_sandbox(found), _shared_memory(found), *enforced)
     findings = (*machine, *sandbox, _webassembly(), store, *cluster)
     missing = missing_for_pure(found)
@@ -272,6 +275,15 @@ def _processor_share(proc: Path = Path("/proc/self")) -> DoctorFinding:
         advice = "optional: sysctl kernel.sched_autogroup_enabled=1"
         return DoctorFinding(name, DoctorLevel.WEAK, detail, purpose, advice)
     return DoctorFinding(name, DoctorLevel.OK, "the kernel's groups of sessions (autogroup)", purpose)
+
+
+def _reservations(found: Mapping[str, Mechanism]) -> DoctorFinding:
+    purpose = "a run has what is reserved for it (--cpus, --mem, --disk-io, --net, --pin), and no more"
+    reported = dict(enforcement(cgroups.usable(), found))
+    detail = enforcement_text(reported, reported, limbo=False)
+    if reported[CPU] or reported[MEMORY] or reported[PIN]:
+        return DoctorFinding("reservations", DoctorLevel.WEAK, detail, purpose, _CGROUPS)
+    return DoctorFinding("reservations", DoctorLevel.OK, detail, purpose)
 
 
 def _sees_processes() -> bool:

@@ -14,7 +14,7 @@ from typing import TypeVar
 
 import trio
 
-from dios.core.effects import Effect, Outcome, PutObject, StoreOperation, WriteSource
+from dios.core.effects import Effect, Outcome, PutObject, StoreOperation, TaskShare, WriteSource
 from dios.core.events import Event, ObjectRecord
 from dios.errors import DiosError, NotSupportedError
 from dios.host.audit.log import AuditLog
@@ -145,6 +145,10 @@ class NoTasks:
     async def fork(self, task_limits: Limits, session: TaskProcess) -> TaskProcess:
         """Refuse."""
         raise DiosError(f"no forks of {session} with {task_limits} here")
+
+    async def hold(self, child: TaskProcess, share: TaskShare) -> None:
+        """Refuse."""
+        raise DiosError(f"no {share} for {child} here")
 
 
 class Rig:

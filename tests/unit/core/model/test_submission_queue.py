@@ -7,6 +7,7 @@ from msgspec.structs import replace
 
 from dios import limits
 from dios.core import events
+from dios.core.model.records import Task
 from dios.errors import Code
 from dios.ids import Principal, TaskId
 from dios.wire import messages
@@ -359,6 +360,70 @@ def test_every_reservation_is_checked_on_its_node(
     yard.started(seq)
     board = yard.board()
     assert (board.disk_io, board.network) == (100, 10)
+
+
+def test_a_pinned_task_has_processors_that_no_other_one_has(
+    yard: Yard, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each pinned task gets its own processors, and those of one that has ended go to the next."""
+    node = yard.nodes[0]
+    cluster = node.core.state.cluster
+    assert cluster is not None
+    monkeypatch.setattr(cluster, "here", replace(cluster.here, cpus=4, processors=(1, 3, 5, 7)))
+
+    def processors(cpus: int) -> tuple[TaskId, tuple[int, ...]]:
+        seq = yard.caller.send(
+            messages.Run(yard.program, host="n1", work=Work(cpus_milli=1000 * cpus, pinned=True))
+        )
+        yard.cluster.settle()
+        job, _ = yard.started(seq)
+        found = node.core.state.tasks[job.task]
+        assert isinstance(found, Task)
+        return job.task, found.processors
+
+    first, second = processors(1), processors(2)
+    assert (first[1], second[1]) == ((1,), (3, 5))
+    assert processors(1)[1] == (7,)
+    full = yard.cluster.call(
+        yard.caller, messages.Run(yard.program, host="n1", work=Work(cpus_milli=1000, pinned=True))
+    )
+    assert isinstance(full, messages.Failure)
+    assert full.code == Code.EAGAIN
+    node.step(events.TaskEnded(node.now, second[0], Cause.EXITED))
+    yard.cluster.settle()
+    assert processors(1)[1] == (3,)
+
+
+@pytest.mark.parametrize(
+    ("work", "why"),
+    [
+        (Work(cpus_milli=1500, pinned=True), "whole processors, and 1.5 processors"),
+        (Work(pinned=True), "whole processors"),
+        (Work(cpus_milli=1000, pinned=True), "cannot pin a task to processors: no filter"),
+        (Work(best_effort=True, gang=1, tasks=2), "nothing is reserved"),
+        (Work(cpus_milli=1000, best_effort=True, pinned=True), "nothing is reserved"),
+    ],
+)
+def test_a_pinned_run_that_cannot_be_is_refused(
+    yard: Yard, monkeypatch: pytest.MonkeyPatch, work: Work, why: str
+) -> None:
+    """Parts of processors, nodes without the mechanism, and contradictions are refused with the reason."""
+    cluster = yard.nodes[0].core.state.cluster
+    assert cluster is not None
+    here = replace(cluster.here, processors=(0, 1), enforcement=(("pin", "no filter of system calls"),))
+    monkeypatch.setattr(cluster, "here", here)
+    answer = yard.cluster.call(yard.caller, messages.Run(yard.program, host="n1", work=work))
+    assert isinstance(answer, messages.Failure)
+    assert why in answer.message
+
+
+def test_best_effort_reserves_nothing(yard: Yard) -> None:
+    """A best-effort run takes no room from others, and needs none."""
+    for work in (Work(cpus_milli=9000, best_effort=True), Work(cpus_milli=2000)):
+        seq = yard.caller.send(messages.Run(yard.program, host="n1", work=work))
+        yard.cluster.settle()
+        yard.started(seq)
+    yard.cluster.check()
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ from pathlib import Path
 import trio
 from trio.testing import wait_all_tasks_blocked
 
-from dios.core.effects import Spawn
+from dios.core.effects import Spawn, TaskShare
 from dios.errors import DiosError, NotSupportedError
 from dios.host.process.task_process import TaskProcess
 from dios.ids import ObjectId, Principal, TaskId
@@ -37,6 +37,10 @@ class SlowSpawner:
     async def fork(self, task_limits: Limits, session: TaskProcess) -> TaskProcess:
         """Refuse."""
         raise DiosError(f"no forks of {session} with {task_limits} here")
+
+    async def hold(self, child: TaskProcess, share: TaskShare) -> None:
+        """Refuse."""
+        raise DiosError(f"no {share} for {child} here")
 
     async def spawn(
         self, brand: Brand, task_limits: Limits, template: str = "", *, forkable: bool = False

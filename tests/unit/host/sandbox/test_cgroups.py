@@ -3,6 +3,8 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
+import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -79,6 +81,103 @@ def test_version_2_divides_processors_among_tasks(tmp_path: Path) -> None:
     assert (own / "node/cgroup.subtree_control").read_text() == "+cpu +memory +pids"
     assert (own / "node/cpu.weight").read_text() == "1600"
     assert (own / "node/task-1/cgroup.procs").read_text() == "42"
+
+
+def test_version_2_holds_a_task_to_its_part(tmp_path: Path) -> None:
+    """A reserved part is a weight and a quota of processors and a weight of the disk; the spare has least."""
+    proc = fake_process(tmp_path, [("cgroup2", "unified", "rw")], ["0::/own"])
+    own = tmp_path / "unified" / "own"
+    (own / "cgroup.controllers").write_text("cpu io memory pids")
+    (own / "cgroup.subtree_control").write_text("cpu io memory pids")
+    (own / "cpu.weight").write_text("100")
+    groups = cgroups.open_control_groups("node", proc=proc)
+    assert groups.held == {"cpu", "io", "memory"}
+    group, spare, plain = (groups.make(f"task-{number}") for number in (1, 2, 3))
+    share = cgroups.GroupShare(cpus_milli=1500, cpu_part=750, io_part=250)
+    groups.hold(group, "task-1", 42, share)
+    groups.hold(spare, "task-2", 43, cgroups.GroupShare(best_effort=True))
+    groups.hold(plain, "task-3", 44, cgroups.GroupShare())
+    one, two, three = (own / "node" / f"task-{number}" for number in (1, 2, 3))
+    assert (one / "cpu.max").read_text() == "150000 100000"
+    assert (one / "cpu.weight").read_text() == "7500"
+    assert (one / "io.weight").read_text() == "2500"
+    assert [(two / file).read_text() for file in ("cpu.weight", "io.weight")] == ["1", "1"]
+    assert list(three.iterdir()) == [], "a task without a part is left as it is"
+
+
+def test_next_to_autogroup_only_tasks_with_a_share_are_under_the_controller(tmp_path: Path) -> None:
+    """In version 1 a reserved task and a best-effort one get groups of their own, and others none."""
+    mounts = [("cgroup", "cpu", "rw,cpu"), ("cgroup", "memory", "rw,memory")]
+    proc = fake_process(tmp_path, mounts, ["1:cpu:/", "2:memory:/own"])
+    (tmp_path / "sys/kernel").mkdir(parents=True)
+    (tmp_path / "sys/kernel/sched_autogroup_enabled").write_text("1\n")
+    groups = cgroups.open_control_groups("node", proc=proc)
+    assert groups.controllers == {"memory"}
+    assert groups.held == {"cpu", "memory"}
+    group, spare, plain = (groups.make(f"task-{number}") for number in (1, 2, 3))
+    for _ in range(2):
+        groups.hold(group, "task-1", 42, cgroups.GroupShare(cpus_milli=500, cpu_part=250))
+    groups.hold(spare, "task-2", 43, cgroups.GroupShare(cpus_milli=500, best_effort=True))
+    groups.hold(plain, "task-3", 44, cgroups.GroupShare())
+    cpu = tmp_path / "cpu"
+    reserved, left = cpu / "node" / "task-1", cpu / "node-spare" / "task-2"
+    assert (reserved / "cpu.cfs_quota_us").read_text() == "50000"
+    assert (reserved / "cpu.shares").read_text() == str(262_144 // 4)
+    assert (reserved / "cgroup.procs").read_text() == "42"
+    assert (left / "cpu.shares").read_text() == (cpu / "node-spare/cpu.shares").read_text() == "2"
+    assert (left / "cgroup.procs").read_text() == "43"
+    assert not list(cpu.rglob("task-3"))
+
+
+def test_a_reserved_processor_is_held_against_others() -> None:
+    """Of three programs on one processor the reserved one gets most, and the best-effort one almost none.
+
+    When the reserved one stops, the others get the processor.
+    """
+    groups = cgroups.open_control_groups(f"dios-{os.getpid()}-shares")
+    if "cpu" not in groups.held:
+        pytest.skip("this process may not divide processors here")
+    shares = (
+        cgroups.GroupShare(cpus_milli=1000, cpu_part=1000),
+        cgroups.GroupShare(best_effort=True),
+        cgroups.GroupShare(),
+    )
+    processor = min(os.sched_getaffinity(0))
+    code = f"import os\nos.sched_setaffinity(0, {{{processor}}})\nwhile True: pass"
+    running: list[subprocess.Popen[bytes]] = []
+    made: list[cgroups.ControlGroup] = []
+    try:
+        for number, share in enumerate(shares):
+            running.append(subprocess.Popen([sys.executable, "-c", code], start_new_session=True))
+            made.append(groups.make(f"task-{number}"))
+            made[-1].enter(running[-1].pid)
+            groups.hold(made[-1], f"task-{number}", running[-1].pid, share)
+        owner, spare, other = (each.pid for each in running)
+        spent = _spent_until([owner, spare, other], owner, 200)
+        assert spent[0] > 5 * spent[1]
+        assert spent[0] > 2 * spent[2]
+        os.kill(owner, signal.SIGSTOP)
+        assert _spent_until([owner, spare, other], other, 50)[0] < 10
+    finally:
+        for each in running:
+            each.kill()
+            each.wait()
+        for group in made:
+            groups.dispose(group)
+        groups.close()
+
+
+def _spent_until(pids: list[int], leader: int, ticks: int) -> list[int]:
+    """The ticks that processes compute until one of them has computed for some more."""
+
+    def now(pid: int) -> int:
+        return sum(map(int, Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[11:13]))
+
+    before = [now(pid) for pid in pids]
+    begin = now(leader)
+    while now(leader) < begin + ticks:
+        time.sleep(0.02)
+    return [now(pid) - old for pid, old in zip(pids, before, strict=True)]
 
 
 @pytest.mark.parametrize(("autogroup", "divides"), [("1", 0), ("0", 1)])
