@@ -13,5 +13,6 @@ Read in this order:
 - ``program``, ``task_main``, ``warm_up``, ``welcome``: the start of a task's process
 - ``task_files``: inputs and outputs as files in a task
 - ``wasm``: programs that are WebAssembly modules
+- ``enforcement``: texts about the needs of a task that its node enforces
 - ``constants``: the terms of the thesis that ``dios`` exports
 """

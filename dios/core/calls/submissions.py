@@ -85,8 +85,8 @@ def require_sound(work: messages.Work) -> None:
     """Raise InvalidError if the needs of a run contradict each other."""
     if work.pinned and (not work.cpus_milli or work.cpus_milli % _MILLI):
         raise InvalidError(
-            f"a pinned task has whole processors, and {_processors(work.cpus_milli)} are asked for: give a "
-            "whole number of cpus"
+            f"cannot pin the task: it needs whole processors, and cpus is {work.cpus_milli / _MILLI:g}. "
+            "Give 1, 2 or more."
         )
     if work.best_effort and (work.pinned or work.gang):
         raise InvalidError("a best-effort task is neither pinned nor in a gang: nothing is reserved for it")

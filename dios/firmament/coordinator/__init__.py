@@ -4,7 +4,8 @@ Read in this order: ``main`` (the task's program), ``coordinator`` (the loop), `
 coordinator is responsible for which nodes), ``queue_parts`` (the long queue of a node), ``cluster_state``
 (the tasks and nodes that it knows),
 ``cluster_service`` with its subclasses ``start_up_service`` (a simple rule, ``first_fit``, until the
-kernels are compiled) and ``scheduler_service`` (the flow scheduler).
+kernels are compiled) and ``scheduler_service`` (the flow scheduler). ``best_effort`` finds places that others
+leave idle.
 
 Questions are answered by ``cluster_queries``, ``query_handler`` and ``usage_queries``. Kernels are compiled
 by ``kernel_compilation``, ``compile_kernels`` and ``warm_up``. Measurements come from ``node_monitor``,

@@ -18,6 +18,8 @@ from dios.firmament.coordinator.assignment import Assignment
 from dios.firmament.coordinator.cluster_state import Phase, TrackedCluster, TrackedTask
 from dios.wire.messages import Asked
 
+ENFORCEMENT: Final = b'{"ask": "enforcement"}'
+"""A question that is answered at once, whether or not the flow scheduler is loaded."""
 Question: TypeAlias = dict[str, object]
 Answer: TypeAlias = dict[str, object]
 _PROBLEMS_SHOWN: Final = 10
@@ -74,7 +76,7 @@ class ClusterQueries(ABC):
         return handler(asked, fields)
 
     def _handlers(self) -> Mapping[str, Callable[[Asked, Question], Answer]]:
-        return {"status": self._status, "explain": self._explain}
+        return {"status": self._status, "explain": self._explain, "enforcement": self._enforcement}
 
     @abstractmethod
     def _holdings(self, machine: int) -> NodeHoldings:
@@ -120,9 +122,31 @@ class ClusterQueries(ABC):
             "running": holdings.running,
             "cpus_set_aside": holdings.cpus,
             "memory_set_aside": holdings.memory_bytes,
+            **self._used(name),
             "draining": queue.draining,
             "coordinator": queue.coordinated,
         }
+
+    def _used(self, name: str) -> Answer:
+        """Return the measured use of a node; nothing if it is not measured yet."""
+        load = self._cluster.idle.loads.get(name)
+        if load is None:
+            return {"cpus_used": None, "memory_used": None}
+        return {"cpus_used": load.cpus_milli / 1000, "memory_used": load.memory_bytes}
+
+    def _enforcement(self, asked: Asked, question: Question) -> Answer:
+        """Return what each node can hold a task to; the answer needs no scheduler."""
+        del asked, question
+        rows = [
+            {
+                "node": name,
+                "enforcement": dict(queue.enforcement),
+                "disk_io": queue.disk_io,
+                "network": queue.network,
+            }
+            for name, queue in sorted(self._cluster.nodes.items())
+        ]
+        return {"ok": True, "nodes": rows}
 
     def _explain(self, asked: Asked, question: Question) -> Answer:
         task, tracked = self._find_task(asked, str(question.get("task", "")))
@@ -166,6 +190,10 @@ class ClusterQueries(ABC):
         problem = self._cluster.problems.get(task)
         if problem is not None:
             return f"it cannot be placed: {problem}"
+        if task in self._cluster.patient:
+            reasons = "; ".join(self._cluster.why_patient(task)[:_MATCHES_SHOWN])
+            why = reasons or "it is offered to a node in the next round"
+            return f"it waits for resources that others leave idle (best effort): {why}"
         gang = self._cluster.gang_of(task)
         if gang is not None:
             return f"it waits for its gang: {gang[0]} of {gang[1]} tasks were submitted so far"

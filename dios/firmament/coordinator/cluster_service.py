@@ -113,6 +113,8 @@ class ClusterService(ABC):
             self.note(f"{name}: its report of measurements is invalid and was skipped")
             return
         self.cluster.machine_types[name] = report.machine_type
+        if report.load is not None:
+            self.cluster.note_load(name, report.load)
         if name == self._own:
             return
         try:

@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 from enum import Enum
 from typing import Protocol
 
+from dios.firmament.coordinator.best_effort import IdleRoom, NodeLoad
 from dios.firmament.coordinator.translate import described_job, described_machine, described_task, job_of
 from dios.firmament.descriptors import (
     BadDescriptorError,
@@ -119,6 +120,11 @@ class TrackedCluster:
         """The tasks that were placed and are in no queue yet, the first of them first."""
         self._starting: dict[str, dict[int, float]] = {}
         """By node: the tasks that were sent there and do not run yet, and since when."""
+        self.idle = IdleRoom()
+        self.patient: dict[int, None] = {}
+        """The best-effort tasks that wait until a node's measured use leaves room for them."""
+        self._offered: dict[int, None] = {}
+        """The best-effort tasks that the scheduler has for one node, and that do not run there yet."""
         self._listing: dict[str, set[int]] = {}
         """By node: the waiting tasks that were listed so far, while its queue is read in parts."""
         self._places: dict[str, int] = {}
@@ -143,6 +149,7 @@ class TrackedCluster:
         self._machines, self.machine_types = other._machines, other.machine_types
         self._waiting, self._here, self._placed = other._waiting, other._here, other._placed
         self._starting, self._listing, self._places = other._starting, other._listing, other._places
+        self.idle = other.idle
         for name, queue in self.nodes.items():
             self._scheduler.add_machine(self._machines[name], now)
             if queue.draining:
@@ -158,6 +165,46 @@ class TrackedCluster:
             for tracked in tasks:
                 if tracked.place in self.nodes:
                     self._mark_started(tracked.row.id, self.nodes[tracked.place], now)
+
+    # Best effort --------------------------------------------------------------------------------------
+
+    def note_load(self, name: str, load: NodeLoad) -> None:
+        """Record the measured use of a node."""
+        self.idle.loads[name] = load
+
+    def offer_best_effort(self, now: float) -> None:
+        """Submit the best-effort tasks for which a node's measured use leaves room, each for that node alone.
+
+        Those that were not placed since the last call, or came back from their node, wait again.
+        """
+        self.idle.expire(now)
+        for task in list(self._offered):
+            phase = self.tasks[task].phase
+            if phase is Phase.WAITING:
+                self.idle.refused(task, now)
+                self._scheduler.finished(task, now, FinalReport(0.0, completed=False))
+                self.patient[task] = None
+            if phase not in {Phase.SENT, Phase.PLACED}:
+                del self._offered[task]
+        machines = {
+            name: machine for name, machine in self._machines.items() if not self.nodes[name].draining
+        }
+        for task in sorted(self.patient, key=lambda each: -self.tasks[each].row.work.priority):
+            tracked = self.tasks[task]
+            name = self.idle.choose(task, tracked.row.work, machines)
+            if not name:
+                continue
+            del self.patient[task]
+            self.idle.book(task, name, tracked.row.work, now)
+            self._submit_now([tracked], now, pinned=self._places[name])
+            if task not in self.problems:
+                self._offered[task] = None
+
+    def why_patient(self, task: int) -> list[str]:
+        """Return the reasons why no node has room for a best-effort task."""
+        work = self.tasks[task].row.work
+        found = [self.idle.obstacle(work, machine) for machine in self._machines.values()]
+        return [why for why in found if why]
 
     # Counts -------------------------------------------------------------------------------------------
 
@@ -232,6 +279,7 @@ class TrackedCluster:
         self._machines.pop(name, None)
         self._places.pop(name, None)
         self._starting.pop(name, None)
+        self.idle.forget(name)
         for task, tracked in list(self.tasks.items()):
             there = tracked.target == name and tracked.phase is Phase.PLACED
             # A task on its way to another node is settled by that node's answer.
@@ -304,6 +352,9 @@ class TrackedCluster:
             # Another coordinator placed it.
             self._wait_again(row.id, now)
             self._leave_gang(row, tracked, now)
+            if row.id in self.patient:
+                del self.patient[row.id]
+                self._submit_now([tracked], now)
             self._mark_started(row.id, queue, now)
         begun = self._starting.get(queue.name, {}).get(row.id)
         tracked.row, tracked.since = row, now
@@ -383,14 +434,28 @@ class TrackedCluster:
             self._submit([tracked], now)
 
     def _submit(self, tasks: list[TrackedTask], now: float, *, started: bool = False) -> None:
-        """Submit tasks of one job to the scheduler; ``started`` says that its gang need not wait."""
+        """Submit tasks of one job to the scheduler; ``started`` says that its gang need not wait.
+
+        Best-effort tasks with needs wait until a node's measured use leaves room for them.
+        """
+        patient = [one for one in tasks if _is_patient(one)]
+        for one in patient:
+            self._enter(one.row.id, one)
+            self.patient[one.row.id] = None
+        if len(patient) < len(tasks):
+            self._submit_now([one for one in tasks if not _is_patient(one)], now, started=started)
+
+    def _submit_now(
+        self, tasks: list[TrackedTask], now: float, *, started: bool = False, pinned: int | None = None
+    ) -> None:
         first = tasks[0]
         job = self._scheduler.job(first.job)
         try:
             if job is None:
                 job = described_job(first.row, first.job)
                 job = replace(job, gang=0) if started else job
-            self._scheduler.submit(job, [described_task(one.row, self._places, now) for one in tasks], now)
+            described = [described_task(one.row, self._places, now, pinned) for one in tasks]
+            self._scheduler.submit(job, described, now)
         except BadDescriptorError as error:
             self.problems.update((one.row.id, error.message) for one in tasks)
         for one in tasks:
@@ -410,9 +475,10 @@ class TrackedCluster:
         tracked = self.tasks.pop(task)
         self._leave(task, tracked)
         self._started(task, tracked.target or tracked.host)
+        self._offered.pop(task, None)
         if tracked.phase is Phase.LEAVING:
             return
-        if self.problems.pop(task, None) is not None:
+        if self.patient.pop(task, 0) is None or self.problems.pop(task, None) is not None:
             return
         gang = self._gangs.get(tracked.job)
         if gang is not None and gang.pop(task, None) is not None:
@@ -479,3 +545,9 @@ class TrackedCluster:
                 tracked.version = version
                 self._change(task, tracked, Phase.PLACED, tracked.host, tracked.target)
         return [refused[task] for task in tasks if task in refused]
+
+
+def _is_patient(tracked: TrackedTask) -> bool:
+    """Return True for a best-effort task that waits for resources which others leave idle."""
+    work = tracked.row.work
+    return work.best_effort and work.names_resources and tracked.phase is Phase.WAITING

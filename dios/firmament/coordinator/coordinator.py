@@ -18,6 +18,7 @@ import trio
 
 from dios.errors import DiosError
 from dios.firmament.coordinator.assignment import Assignment, CandidateNode, assign_nodes
+from dios.firmament.coordinator.cluster_queries import ENFORCEMENT
 from dios.firmament.coordinator.cluster_service import NodeActions
 from dios.firmament.coordinator.kernel_compilation import BackgroundCompiler, KernelCompilationError
 from dios.firmament.coordinator.node_monitor import NodeMonitor, log_failure
@@ -430,9 +431,10 @@ class Coordinator:
 
     async def _answer(self, name: str, asked: Asked) -> None:
         """Answer a question in a node's queue."""
-        self._note_use()
-        if self._asleep:
-            await self._loaded.wait()
+        if asked.question != ENFORCEMENT:
+            self._note_use()
+            if self._asleep:
+                await self._loaded.wait()
         with trio.move_on_after(_CAPACITIES_S):
             while self._service is not None and self._service.must_wait(asked):
                 await self._capacities_changed.wait()

@@ -21,6 +21,7 @@ from dataclasses import dataclass, field
 from itertools import islice
 from typing import Final, NamedTuple
 
+from dios.firmament.coordinator.best_effort import satisfies
 from dios.firmament.descriptors import (
     BadDescriptorError,
     Constraint,
@@ -418,7 +419,7 @@ class FirstFitScheduler:
                 local[machine] += block.size
 
         def rank(machine: _FirstFitMachine) -> tuple[int, int, float, int]:
-            missed = sum(not _satisfies(machine.labels, constraint) for constraint in soft)
+            missed = sum(not satisfies(machine.labels, constraint) for constraint in soft)
             number, processors = machine.described.machine, max(1.0, machine.described.capacity.cpus)
             is_full = len(machine.tasks) >= _TASKS_NEAR * processors
             return missed, 0 if is_full else -local[number], machine.load, number
@@ -431,7 +432,7 @@ class FirstFitScheduler:
         if described.pinned is not None and described.pinned != has.machine:
             return f"are not machine {described.pinned}, to which the task is pinned"
         for constraint in described.constraints:
-            if constraint.hard and not _satisfies(machine.labels, constraint):
+            if constraint.hard and not satisfies(machine.labels, constraint):
                 return _unmet(constraint)
         for name, wanted, most in zip(Resources._fields, described.demand, has.capacity, strict=True):
             if 0 < most * (1 + _TOLERANCE) < wanted:
@@ -576,17 +577,6 @@ class FirstFitScheduler:
     def _held_by(self, principal: str) -> list[float]:
         demands = [(1.0, *self._tasks[task].described.demand) for task in self._running.get(principal, ())]
         return [math.fsum(column) for column in zip(*demands, strict=True)] or [0.0, *_NOTHING]
-
-
-def _satisfies(labels: Mapping[str, str], constraint: Constraint) -> bool:
-    value = labels.get(constraint.key)
-    if constraint.operator is Operator.PRESENT:
-        return value is not None
-    if constraint.operator is Operator.ABSENT:
-        return value is None
-    if constraint.operator is Operator.EQUAL:
-        return value == constraint.value
-    return value != constraint.value
 
 
 def _unmet(constraint: Constraint) -> str:

@@ -92,7 +92,7 @@ class NodeMonitor:
                 keep_at = trio.current_time() + _KEEP_S
                 await self._keep()
             await trio.sleep(_LOOK_S)
-            if not self._observer.follows_tasks:
+            if not self._observer.follows_tasks and self._observer.load is not None:
                 with trio.move_on_after(min(_IDLE_LOOK_S, max(0.0, keep_at - trio.current_time()))):
                     await self._news.wait()
 

@@ -14,6 +14,7 @@ import msgspec
 
 from dios import limits
 from dios.errors import DiosError, InvalidError
+from dios.firmament.coordinator.best_effort import NodeLoad, TaskLoad
 from dios.firmament.descriptors import FinalReport
 from dios.firmament.knowledge.knowledge_base import KnowledgeBase
 from dios.firmament.knowledge.samples import (
@@ -21,11 +22,13 @@ from dios.firmament.knowledge.samples import (
     BatchMark,
     KnowledgeBatch,
     KnowledgeEntry,
+    Metric,
     Sample,
     derived,
     encoded_bytes,
 )
 from dios.firmament.monitor.counters import CounterReading, TaskCounters, survey
+from dios.firmament.monitor.machine_load import MachineReading, read_machine, use
 from dios.firmament.monitor.machine_tree import MachineTopology
 from dios.firmament.monitor.task_probe import TaskProbe, TaskReading, unmeasured, values
 from dios.firmament.monitor.topology import read_topology
@@ -33,9 +36,11 @@ from dios.wire.fields import Inline, Label
 from dios.wire.messages import Occupant, QueueRows
 from dios.wire.types import TaskState
 
+_CPUS_MOVED_MILLI: Final = 250
+_LOAD_BYTES_MAX: Final = 40 * limits.PROFILED_TASKS_MAX
 _AGAIN: Final = 5
 """One in this number of reports repeats usage profiles."""
-_BATCH_BYTES_MAX: Final = limits.INLINE_BYTES_MAX - 1024
+_BATCH_BYTES_MAX: Final = limits.INLINE_BYTES_MAX - _LOAD_BYTES_MAX - 1024
 """The most bytes of a report that are measurements."""
 
 
@@ -45,6 +50,8 @@ class MeasurementReport(msgspec.Struct, frozen=True, array_like=True):
     node: Label
     machine_type: Annotated[str, msgspec.Meta(max_length=limits.PROFILE_TEXT_BYTES_MAX)]
     batch: Inline = b""
+    load: NodeLoad | None = None
+    """The use of the node; None if it is not measured yet, or has hardly changed."""
 
 
 class _ObservedTask:
@@ -81,6 +88,11 @@ class Observer:
         self._mark: BatchMark | None = None
         self._followed: dict[int, _ObservedTask] = {}
         self._ended: set[int] = set()
+        self._used: dict[int, TaskLoad] = {}
+        self.load: NodeLoad | None = None
+        """The use of the node and of its tasks between the last two measurements."""
+        self._reported: NodeLoad | None = None
+        self._machine: MachineReading | None = None
         self._reports = 0
         self._turn = 0
         """The position of the next usage profile to repeat."""
@@ -103,6 +115,7 @@ class Observer:
 
     def look(self, board: QueueRows) -> None:
         """Measure each task in the node's own queue, and record those that have ended."""
+        self._used = dict[int, TaskLoad]()
         ignored = {0, self._own_pid}
         running = [row for row in board.tasks if row.state is TaskState.RUNNING and row.pid not in ignored]
         classes = {row.id: _class_of(row) for row in running}
@@ -118,6 +131,30 @@ class Observer:
         for task in [task for task in self._followed if task not in classes]:
             self._followed.pop(task).counters.close()
         self._ended = {row.id for row in board.tasks if row.state is TaskState.ENDED}
+        self._measure_machine(max(1, board.cpus))
+
+    def _measure_machine(self, processors: int) -> None:
+        before, after = self._machine, read_machine(time.monotonic_ns())
+        if before is not None and after.at_ns > before.at_ns:
+            used = use(before, after)
+            self.load = NodeLoad(
+                round(1000 * used.cpu * processors),
+                max(0, after.memory - after.available),
+                round(used.disk),
+                round(used.network),
+                tuple(self._used.values()),
+            )
+        self._machine = after
+
+    def _fresh_load(self) -> NodeLoad | None:
+        """Return the load if tasks run, or if it differs much from the last reported one; else None."""
+        load, last = self.load, self._reported
+        if load is None:
+            return None
+        if last is not None and not (load.tasks or last.tasks or _moved(last, load)):
+            return None
+        self._reported = load
+        return load
 
     def report(self, node: str) -> bytes | None:
         """Return what is new since the last report, up to its bound; None for nothing.
@@ -126,13 +163,14 @@ class Observer:
         schedules may be another one by then, or may have been out of reach.
         """
         self._reports += 1
+        load = self._fresh_load()
         if self._reports % _AGAIN == 0 and (again := self._again()):
-            return msgspec.msgpack.encode(MeasurementReport(node, self.machine_type, again.to_bytes()))
+            return msgspec.msgpack.encode(MeasurementReport(node, self.machine_type, again.to_bytes(), load))
         batch = self.knowledge.batch(self._mark, _BATCH_BYTES_MAX)
-        if self._mark is not None and not batch.entries:
+        if self._mark is not None and not batch.entries and load is None:
             return None
         self._mark = batch.upto
-        return msgspec.msgpack.encode(MeasurementReport(node, self.machine_type, batch.to_bytes()))
+        return msgspec.msgpack.encode(MeasurementReport(node, self.machine_type, batch.to_bytes(), load))
 
     def _again(self) -> KnowledgeBatch | None:
         """Return some of the usage profiles that this node measured, in turn; None if there are none."""
@@ -161,6 +199,12 @@ class Observer:
         before, counted_before = followed.seen, followed.counted
         if before is not None and reading.at_ns > before.at_ns and reading.processes:
             found = values(before, reading, counted, counted_before)
+            self._used[row.id] = TaskLoad(
+                row.id,
+                found.get(Metric.CPU_MILLI, 0),
+                found.get(Metric.RESIDENT, 0),
+                found.get(Metric.READ_S, 0) + found.get(Metric.WRITTEN_S, 0),
+            )
             node = self.knowledge.node
             self._add(
                 Sample.of(_class_of(row), self.machine_type, node, time.time_ns(), found, beside=beside)
@@ -193,6 +237,14 @@ class Observer:
             self.knowledge.add(sample)
         except InvalidError as error:
             self.problem = f"an invalid measurement was skipped: {error}"
+
+
+def _moved(before: NodeLoad, after: NodeLoad) -> bool:
+    """Return True if a node's use differs by a quarter of a processor, or a tenth of its memory in use."""
+    return (
+        abs(before.cpus_milli - after.cpus_milli) >= _CPUS_MOVED_MILLI
+        or 10 * abs(before.memory_bytes - after.memory_bytes) >= before.memory_bytes
+    )
 
 
 def _class_of(row: Occupant) -> str:

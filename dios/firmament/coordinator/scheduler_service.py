@@ -17,10 +17,12 @@ from dios.firmament.coordinator.cluster_service import ClusterService, NodeActio
 from dios.firmament.coordinator.cluster_state import TrackedCluster
 from dios.firmament.coordinator.job_traffic import JobTraffic
 from dios.firmament.coordinator.live_settings import LiveSettings
+from dios.firmament.coordinator.observer import MeasurementReport
 from dios.firmament.coordinator.query_handler import QueryHandler
 from dios.firmament.coordinator.rate_control import RateControl
 from dios.firmament.coordinator.start_options import StartOptions
 from dios.firmament.coordinator.warm_up import exercise_kernels
+from dios.firmament.descriptors import Resources
 from dios.firmament.knowledge.knowledge_base import KnowledgeBase
 from dios.firmament.models import catalogue
 from dios.firmament.policies.packing import AdmittedJobs
@@ -124,10 +126,21 @@ class SchedulerService(ClusterService):
             self._traffic.seen(queue, now)
         super().read(name, queue, now)
 
+    def merge_report(self, name: str, report: MeasurementReport | None) -> None:
+        """Add the measurements of a node's coordinator; the scheduler learns what its tasks use."""
+        super().merge_report(name, report)
+        if report is None or report.node != name or report.load is None:
+            return
+        for used in report.load.tasks:
+            if self._scheduler.is_running(used.task):
+                usage = Resources(used.cpus_milli / 1000, float(used.memory_bytes), float(used.disk_io))
+                self._scheduler.measured(used.task, usage)
+
     def round(self, now: float) -> list[NodeActions]:
         """Run one round of the scheduler; return what each node has to do."""
         self._now = now
         self.cluster.expire_placements(now)
+        self.cluster.offer_best_effort(now)
         actions: dict[str, NodeActions] = {}
         changed, late = self._admissions.update(now)
         self.links_changed |= changed

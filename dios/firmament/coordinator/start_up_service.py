@@ -62,6 +62,7 @@ class StartUpService(ClusterService):
         """Place the waiting runs that fit; return what each node has to do."""
         self._now = now
         self.cluster.expire_placements(now)
+        self.cluster.offer_best_effort(now)
         names = {queue.node: name for name, queue in self.cluster.nodes.items()}
         actions: dict[str, NodeActions] = {}
         for task, machine in self._scheduler.round(now):

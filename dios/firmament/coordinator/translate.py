@@ -6,6 +6,7 @@ from collections.abc import Mapping
 
 from blake3 import blake3
 
+from dios.firmament.coordinator.best_effort import wanted_by
 from dios.firmament.descriptors import (
     Block,
     Constraint,
@@ -16,7 +17,7 @@ from dios.firmament.descriptors import (
     Resources,
     TaskDescriptor,
 )
-from dios.wire.messages import Occupant, QueueRows, Submission, Work
+from dios.wire.messages import Occupant, QueueRows, Submission
 
 
 def described_machine(board: QueueRows, machine_type: str) -> MachineDescriptor:
@@ -57,26 +58,26 @@ def described_job(row: Submission | Occupant, job: int) -> JobDescriptor:
     )
 
 
-def described_task(row: Submission | Occupant, nodes: Mapping[str, int], now: float) -> TaskDescriptor:
-    """Return a task; ``nodes`` gives the identifiers of machines by name."""
+def described_task(
+    row: Submission | Occupant, nodes: Mapping[str, int], now: float, pinned: int | None = None
+) -> TaskDescriptor:
+    """Return a task; ``nodes`` gives the identifiers of machines by name.
+
+    ``pinned`` is the only machine on which it may run, if there is one.
+    """
     work = row.work
     waited = row.waited_ms / 1000 if isinstance(row, Submission) else row.age_ms / 1000
     return TaskDescriptor(
         row.id,
-        _demand(work),
+        Resources() if work.best_effort else wanted_by(work),
         int(work.priority),
         now - waited + work.deadline_ms / 1000 if work.deadline_ms else None,
         work.equivalence or row.label,
         Interference(work.interference),
         tuple(Block(one.bytes, (nodes[one.node],)) for one in work.near if one.node in nodes),
         tuple(Constraint(one.key, one.operator, one.value, one.hard) for one in work.constraints),
+        pinned=pinned,
         # Members of a job over time are stopped when its time is over, and not to make room.
         restartable=work.restartable and not work.reservation,
         admitted=bool(work.reservation),
-    )
-
-
-def _demand(work: Work) -> Resources:
-    return Resources(
-        work.cpus_milli / 1000, float(work.memory_bytes), float(work.disk_io), float(work.network)
     )

@@ -1,7 +1,7 @@
 """The load of the whole machine, from procfs: processors, memory, disks, links, pressure.
 
-It is meant for cost models that consider the load of machines (§7.3); no coordinator or model uses it yet.
-Single tasks are measured by ``task_probe``. Rates need two readings.
+Coordinators report it, and place best-effort tasks by it. Single tasks are measured by ``task_probe``. Rates
+need two readings.
 """
 
 from __future__ import annotations

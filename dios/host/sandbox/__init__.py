@@ -9,6 +9,7 @@ The zygote and its children use these modules; they avoid heavy imports. Read in
   ``syscall_numbers`` of the calls. ``notifications`` answers calls that a filter leaves to a listener.
 - ``native_programs``: the files of programs that a task may become.
 - ``limits_of_task``, ``cgroups``: limits of one process, and of all processes of a task.
+- ``enforcement``: the resources of which a task can be held to its part.
 - ``mechanisms``: finds out which mechanisms this machine has; ``probing`` tries each.
 - ``linux_calls``: system calls that Python does not offer.
 """

@@ -397,7 +397,7 @@ def test_a_pinned_task_has_processors_that_no_other_one_has(
 @pytest.mark.parametrize(
     ("work", "why"),
     [
-        (Work(cpus_milli=1500, pinned=True), "whole processors, and 1.5 processors"),
+        (Work(cpus_milli=1500, pinned=True), "whole processors, and cpus is 1.5"),
         (Work(pinned=True), "whole processors"),
         (Work(cpus_milli=1000, pinned=True), "cannot pin a task to processors: no filter"),
         (Work(best_effort=True, gang=1, tasks=2), "nothing is reserved"),

@@ -9,6 +9,7 @@ from msgspec.structs import replace
 
 from dios import limits
 from dios.firmament.coordinator.assignment import Assignment, SetUp
+from dios.firmament.coordinator.best_effort import NodeLoad, TaskLoad
 from dios.firmament.coordinator.observer import MeasurementReport
 from dios.firmament.coordinator.scheduler_service import SchedulerService
 from dios.firmament.coordinator.start_options import StartOptions
@@ -164,6 +165,81 @@ def test_bandwidth_is_reserved_where_it_is_known(office: SchedulerService) -> No
     office.read("n2", board(2, (submission(4, free), submission(5, free))), 2.0)
     (order,) = office.round(2.0)
     assert order.placements == [(4, "n2"), (5, "n2")]
+
+
+def loaded(office: SchedulerService, name: str, cpus: float, tasks: tuple[TaskLoad, ...] = ()) -> None:
+    """A node reports how much of its processors is used."""
+    load = NodeLoad(round(1000 * cpus), 0, 0, 0, tasks)
+    office.merge_report(
+        name, MeasurementReport(name, "type", KnowledgeBase(name, 7).batch().to_bytes(), load)
+    )
+
+
+def test_best_effort_fits_beside_what_is_used(office: SchedulerService) -> None:
+    """On nodes whose processors are all reserved a best-effort run goes where they are idle, and others wait.
+
+    As long as nothing is measured, or both nodes are busy, it waits, with the reason.
+    """
+    owners = [submission(task, Work(cpus_milli=2000)) for task in (1, 2)]
+    spare = submission(3, Work(cpus_milli=1000, best_effort=True))
+    more = submission(4, Work(cpus_milli=1000))
+    office.read("n1", board(1, (spare, more), (occupant(owners[0]),)), 0.0)
+    office.read("n2", board(2, tasks=(occupant(owners[1]),)), 0.0)
+    assert office.round(0.0) == []
+    assert "not measured yet" in str(ask(office, {"ask": "explain", "task": "job3"})["lines"])
+    loaded(office, "n1", 2.0)
+    loaded(office, "n2", 1.9)
+    assert office.round(1.0) == []
+    assert "on n2 1.9 of 2 cpus are in use, and 1 are wanted" in str(
+        ask(office, {"ask": "explain", "task": "job3"})["lines"]
+    )
+    loaded(office, "n2", 0.1)
+    (order,) = office.round(2.0)
+    assert order.placements == [(3, "n2")]
+    rows = ask(office, {"ask": "status"})["nodes"]
+    assert isinstance(rows, list)
+    assert [(row["cpus_set_aside"], row["cpus_used"]) for row in rows] == [(2, 2.0), (2, 0.1)]
+
+
+def test_best_effort_tasks_do_not_fill_a_node_twice(office: SchedulerService) -> None:
+    """Runs that were placed since the last measurement count as used, until it contains them."""
+    runs = tuple(submission(task, Work(cpus_milli=1000, best_effort=True)) for task in (1, 2, 3))
+    here = Constraint("node", Operator.EQUAL, "n1")
+    runs = tuple(replace(run, work=replace(run.work, constraints=(here,))) for run in runs)
+    office.read("n1", board(1, runs), 0.0)
+    office.read("n2", board(2), 0.0)
+    loaded(office, "n1", 0.0)
+    loaded(office, "n2", 0.0)
+    (order,) = office.round(1.0)
+    assert order.placements == [(1, "n1"), (2, "n1")]
+    assert office.round(3.0) == []
+    assert len(office.round(20.0)) == 1, "idle again, as far as the last measurement knows"
+
+
+def test_best_effort_survives_the_node_to_which_it_was_offered(office: SchedulerService) -> None:
+    """A run that came back from a node that then died goes to the other one."""
+    spare = submission(1, Work(cpus_milli=1000, best_effort=True))
+    office.read("n1", board(1, (spare,)), 0.0)
+    office.read("n2", board(2), 0.0)
+    loaded(office, "n1", 1.0)
+    loaded(office, "n2", 0.0)
+    (order,) = office.round(1.0)
+    assert order.placements == [(1, "n2")]
+    office.record_answer("n1", [1], [], Placed(((1, "no room"),), 1), 1.5)
+    office.cluster.remove_node("n2", 2.0)
+    office.cluster.tasks[1].row = spare
+    (order,) = office.round(3.0)
+    assert order.placements == [(1, "n1")]
+
+
+def test_the_scheduler_learns_what_tasks_use(office: SchedulerService) -> None:
+    """The use of a running task that its node reports is in the scheduler's table."""
+    row = submission(1, Work(cpus_milli=2000))
+    office.read("n1", board(1, tasks=(occupant(row),)), 0.0)
+    office.round(0.0)
+    loaded(office, "n1", 1.0, (TaskLoad(1, 700, 5, 9), TaskLoad(77, 1, 1, 1)))
+    table = office._scheduler.state.tasks
+    assert table.usage[table.find(1)].tolist() == [0.7, 5, 9, 0]
 
 
 def test_a_task_that_is_to_stop_is_explained(office: SchedulerService) -> None:

@@ -1,0 +1,150 @@
+"""The places of best-effort tasks: nodes whose measured use leaves the resources that such a task names.
+
+Nothing is reserved for a best-effort task, so that it also fits beside reservations that are not used. It
+waits here until a node has room, and then the scheduler gets it for that node alone, without a demand. On the
+node it yields to all other tasks (``dios.host.sandbox.cgroups``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Annotated, Final, NamedTuple
+
+import msgspec
+
+from dios import limits
+from dios.firmament import descriptors
+from dios.firmament.descriptors import MachineDescriptor, Resources
+from dios.wire.fields import U63, Identifier
+from dios.wire.messages import Constraint, Work
+from dios.wire.types import Operator
+
+_MARGIN: Final = 0.1
+"""The share of a node's resources that others may use while it counts as idle."""
+_BOOKED_S: Final = 5.0
+"""The time after which a placement is part of the measured use."""
+_AVOID_S: Final = 5.0
+"""A task that a node did not take is not offered to it again for this time."""
+
+
+class TaskLoad(msgspec.Struct, frozen=True, array_like=True):
+    """The resources that a task uses."""
+
+    task: Identifier
+    cpus_milli: U63
+    memory_bytes: U63
+    disk_io: U63
+
+
+class NodeLoad(msgspec.Struct, frozen=True, array_like=True):
+    """The measured use of a node's resources, in the units of ``Work``, and that of some of its tasks."""
+
+    cpus_milli: U63
+    memory_bytes: U63
+    disk_io: U63
+    network: U63
+    tasks: Annotated[tuple[TaskLoad, ...], msgspec.Meta(max_length=limits.PROFILED_TASKS_MAX)] = ()
+
+    @property
+    def used(self) -> Resources:
+        """The use of the whole node."""
+        return Resources(
+            self.cpus_milli / 1000, float(self.memory_bytes), float(self.disk_io), float(self.network)
+        )
+
+
+class _Booking(NamedTuple):
+    """A best-effort task that was placed a short while ago, so that the measured use may lack it."""
+
+    task: int
+    node: str
+    wanted: Resources
+    until: float
+
+
+class IdleRoom:
+    """The measured use of all nodes, and the best-effort tasks that were placed since."""
+
+    def __init__(self) -> None:
+        self.loads: dict[str, NodeLoad] = {}
+        """By node, as its coordinator measured it last."""
+        self._booked: list[_Booking] = []
+        self._avoided: dict[tuple[int, str], float] = {}
+
+    def forget(self, node: str) -> None:
+        """Forget a node."""
+        self.loads.pop(node, None)
+
+    def expire(self, now: float) -> None:
+        """Forget bookings that the measured use contains."""
+        self._booked = [each for each in self._booked if each.until > now]
+        self._avoided = {key: until for key, until in self._avoided.items() if until > now}
+
+    def book(self, task: int, node: str, work: Work, now: float) -> None:
+        """Record that a task is offered to a node."""
+        self._booked.append(_Booking(task, node, wanted_by(work), now + _BOOKED_S))
+
+    def refused(self, task: int, now: float) -> None:
+        """Record that the scheduler did not place a task where it was offered."""
+        for each in self._booked:
+            if each.task == task:
+                self._avoided[task, each.node] = now + _AVOID_S
+        self._booked = [each for each in self._booked if each.task != task]
+
+    def choose(self, task: int, work: Work, machines: Mapping[str, MachineDescriptor]) -> str:
+        """Return the node with the most idle processors that has room for a task; empty if none has."""
+        found = [
+            (-self._missed(work.constraints, machine), self._free(name, machine).cpus, name)
+            for name, machine in machines.items()
+            if (task, name) not in self._avoided and not self.obstacle(work, machine)
+        ]
+        return max(found)[2] if found else ""
+
+    def obstacle(self, work: Work, machine: MachineDescriptor) -> str:
+        """Return why a machine has no room for a best-effort task now; empty if it has."""
+        labels = dict(machine.labels)
+        for constraint in work.constraints:
+            if constraint.hard and not satisfies(labels, constraint):
+                return f"{machine.name} does not satisfy the constraint on {constraint.key}"
+        if machine.name not in self.loads:
+            return f"the use of {machine.name} is not measured yet"
+        free = self._free(machine.name, machine)
+        for name, wanted, most, left in zip(
+            Resources._fields, wanted_by(work), machine.capacity, free, strict=True
+        ):
+            if wanted > left and most:
+                used = most * (1 + _MARGIN) - left
+                return f"on {machine.name} {used:g} of {most:g} {name} are in use, and {wanted:g} are wanted"
+        return ""
+
+    def _free(self, name: str, machine: MachineDescriptor) -> Resources:
+        """Return the resources that nobody uses, with the margin."""
+        booked = [each.wanted for each in self._booked if each.node == name]
+        used = zip(self.loads[name].used, *booked, strict=True)
+        return Resources(
+            *(most * (1 + _MARGIN) - sum(parts) for most, parts in zip(machine.capacity, used, strict=True))
+        )
+
+    @staticmethod
+    def _missed(constraints: Sequence[Constraint], machine: MachineDescriptor) -> int:
+        labels = dict(machine.labels)
+        return sum(not one.hard and not satisfies(labels, one) for one in constraints)
+
+
+def wanted_by(work: Work) -> Resources:
+    """Return the resources that a task names."""
+    return Resources(
+        work.cpus_milli / 1000, float(work.memory_bytes), float(work.disk_io), float(work.network)
+    )
+
+
+def satisfies(labels: Mapping[str, str], constraint: Constraint | descriptors.Constraint) -> bool:
+    """Return True if a machine with these labels satisfies a constraint."""
+    value = labels.get(constraint.key)
+    if constraint.operator is Operator.PRESENT:
+        return value is not None
+    if constraint.operator is Operator.ABSENT:
+        return value is None
+    if constraint.operator is Operator.EQUAL:
+        return value == constraint.value
+    return value != constraint.value

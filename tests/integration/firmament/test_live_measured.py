@@ -1,0 +1,88 @@
+"""Best-effort runs on a live node: they use what is reserved and idle, and yield when its owner wants it."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from dios.host.sandbox import cgroups
+from tests.support.node.command_user import Person
+from tests.support.node.running_node import wait_until
+from tests.support.node.scheduled_cluster import CPUS
+
+pytestmark = pytest.mark.timeout(400)
+
+
+@pytest.fixture
+def person(tmp_path: Path) -> Iterator[Person]:
+    """A person with a cluster of one node, which schedules."""
+    someone = Person(tmp_path)
+    del someone.environment["DIOS_COORDINATOR"]
+    someone.writes("busy.py", "while True:\n    pass\n")
+    someone.writes("short.py", "print('ran')\n")
+    someone.types("dios up --nodes 1 --pool-size 1")
+    try:
+        yield someone
+    finally:
+        someone.types("dios down")
+
+
+def running(person: Person, label: str) -> list[dict[str, object]]:
+    """The running or paused tasks with this label."""
+    rows: list[dict[str, object]] = json.loads(person.types("dios ps --json").stdout)
+    return [row for row in rows if row["label"] == label and row["pid"]]
+
+
+def ticks(pids: list[int]) -> int:
+    """The processor time of all of them."""
+    return sum(
+        int(word)
+        for pid in pids
+        for word in Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[11:13]
+    )
+
+
+def pids_of(person: Person, label: str) -> list[int]:
+    """The processes of the tasks with this label, once there are as many as processors."""
+    wait_until(lambda: len(running(person, label)) == CPUS, f"{CPUS} tasks {label} run", 200)
+    return [int(str(row["pid"])) for row in running(person, label)]
+
+
+def test_best_effort_fills_idle_reservations_and_yields(person: Person) -> None:
+    """With every processor reserved and idle, best-effort runs compute; with busy owners they hardly do.
+
+    One that names needs is placed by the measured use, while a run that reserves waits.
+    """
+    if "cpu" not in cgroups.usable():
+        pytest.skip("this process may not divide processors here")
+    for _ in range(CPUS):
+        person.types("dios run busy.py --detach --cpus 1 --label owner")
+    owners = pids_of(person, "owner")
+    for row in running(person, "owner"):
+        person.types(f"dios pause {row['fingerprint']}")
+    waits = person.starts("dios run short.py --cpus 1 --label reserved")
+    spares = [person.starts("dios run busy.py --best-effort --label spare") for _ in range(CPUS)]
+    try:
+        spare = pids_of(person, "spare")
+        begin, idle = ticks(spare), ticks(owners)
+        wait_until(lambda: ticks(spare) > begin + 20, "the best-effort runs compute", 200)
+        assert ticks(owners) == idle
+        # A tenth of a processor is within the margin, however busy the machine is.
+        assert person.types("dios run short.py --best-effort --cpus 0.1").stdout == "ran\n"
+        assert waits.poll() is None, "nothing is free for a run that reserves"
+        assert "not enough free" in person.types("dios explain reserved").stdout
+        for row in running(person, "owner"):
+            person.types(f"dios resume {row['fingerprint']}")
+        wait_until(lambda: ticks(owners) > idle + 5, "the owners compute", 100)
+        before = ticks(owners), ticks(spare)
+        while ticks(owners) < before[0] + 300:
+            time.sleep(0.05)
+        assert ticks(spare) - before[1] < 100
+    finally:
+        for each in (waits, *spares):
+            each.kill()
+            each.communicate()

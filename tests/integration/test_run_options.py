@@ -1,0 +1,326 @@
+"""Every option of `dios run` has an effect, or is refused with a reason."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from typing import Final, TypeAlias
+
+import pytest
+import typer
+from msgspec.structs import replace
+
+from dios.cli.tasks.run import app
+from dios.cli.tasks.work_options import needs_of
+from dios.firmament.coordinator.translate import described_job, described_task
+from dios.firmament.descriptors import Interference, JobDescriptor, Kind, TaskDescriptor
+from dios.wire.messages import Near, Submission
+from dios.wire.types import Affinity
+from tests.support.node.command_user import Person
+from tests.support.node.running_node import wait_until
+
+pytestmark = pytest.mark.timeout(300)
+
+MIB: Final = 1 << 20
+REFUSED: Final = 125
+TYPERS_OWN: Final = {"--help", "--install-completion", "--show-completion"}
+
+
+class Stand:
+    """A person with a cluster of one node that has a coordinator."""
+
+    def __init__(self, person: Person) -> None:
+        self.person = person
+
+    def runs(self, options: str, status: int = 0) -> dict[str, object]:
+        """The JSON about a short task with these options."""
+        told: dict[str, object] = json.loads(
+            self.person.types(f"dios run {options} short.py --json", status=status).stdout
+        )
+        return told
+
+    def describes(self, options: str, program: str = "short.py") -> dict[str, object]:
+        """What `dios describe` says about a task with these options."""
+        done = self.person.types(f"dios run {options} --detach --json {program}")
+        task = json.loads(done.stdout)["fingerprint"]
+        told: dict[str, object] = json.loads(self.person.types(f"dios describe {task} --json").stdout)
+        return told
+
+    def refuses(self, options: str, why: str) -> None:
+        """The run is refused with this reason."""
+        assert why in self.person.types(f"dios run {options}", status=REFUSED).stderr
+
+    def reserved(self, options: str) -> dict[str, object]:
+        """The row of the node in `dios sched status` while a long task with these options runs."""
+        task = self.describes(options, "long.py")["fingerprint"]
+        try:
+            (row,) = self.status()
+            return row
+        finally:
+            self.person.types(f"dios kill {task}")
+            wait_until(lambda: self.status()[0]["cpus_set_aside"] == 0, "nothing is reserved any more", 60)
+
+    def status(self) -> list[dict[str, object]]:
+        """The rows of `dios sched status`."""
+        told: list[dict[str, object]] = json.loads(self.person.types("dios sched status --json").stdout)[
+            "nodes"
+        ]
+        return told
+
+
+@pytest.fixture(scope="module")
+def stand(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stand]:
+    """The cluster, once it schedules."""
+    person = Person(tmp_path_factory.mktemp("home"))
+    del person.environment["DIOS_COORDINATOR"]
+    person.writes("short.py", "print('ran')\n")
+    person.writes("long.py", "import time\ntime.sleep(600)\n")
+    person.writes("output.py", "open('/outputs/out', 'w').write('made')\n")
+    person.writes("a.txt", "bytes")
+    person.types("dios up --nodes 1 --pool-size 1")
+    try:
+        person.types("dios group create analytics")
+        person.types("dios put a.txt --group analytics")
+        found = Stand(person)
+        wait_until(lambda: _answers(person), "the coordinator answers", 120)
+        yield found
+    finally:
+        person.types("dios down")
+
+
+def _answers(person: Person) -> bool:
+    try:
+        return '"n1"' in person.types("dios sched status --json").stdout
+    except AssertionError:
+        return False
+
+
+def _group(stand: Stand) -> None:
+    assert stand.describes("--group analytics")["groups"] != stand.describes("")["groups"]
+    stand.refuses("short.py --group nobody", "nobody")
+
+
+def _input(stand: Stand) -> None:
+    given = stand.describes("--group analytics --input text=a.txt")["inputs"]
+    assert isinstance(given, list)
+    assert [one["label"] for one in given] == ["text"]
+
+
+def _output(stand: Stand) -> None:
+    stand.person.types("dios run --group analytics --output out=made.txt output.py")
+    assert "made.txt" in stand.person.types("dios ls analytics").stdout
+    stand.refuses("output.py --group analytics --output out=made.txt --detach", "--output needs this command")
+
+
+def _limbo(stand: Stand) -> None:
+    assert (stand.runs("")["brand"], stand.runs("--limbo")["brand"]) == ("pure", "limbo")
+
+
+def _detach(stand: Stand) -> None:
+    assert "state" not in stand.runs("--detach")
+
+
+def _label(stand: Stand) -> None:
+    assert stand.runs("--label mine")["label"] == "mine"
+
+
+def _memory(stand: Stand) -> None:
+    assert stand.describes("--memory 128MiB")["memory_limit_bytes"] == 128 * MIB
+    stand.refuses("short.py --memory 1KiB", "--memory must be from")
+
+
+def _cpu_seconds(stand: Stand) -> None:
+    assert stand.describes("--cpu-seconds 3")["cpu_limit_ms"] == 3000
+
+
+def _limit(stand: Stand) -> None:
+    assert stand.describes("--limit tasks=7")["usage"] != stand.describes("")["usage"]
+    stand.refuses("short.py --limit wishes=3", "wishes")
+
+
+def _host(stand: Stand) -> None:
+    assert stand.runs("--host n1")["node"] == "n1"
+    stand.refuses("short.py --host n7", "n7")
+
+
+def _local(stand: Stand) -> None:
+    assert stand.runs("--local")["node"] == "n1"
+    stand.refuses("short.py --local --host n1", "only one of --host and --local")
+    stand.refuses("short.py --local --constraint node=n1", "need the scheduler")
+
+
+def _template(stand: Stand) -> None:
+    stand.refuses("short.py --template numbers", "no template 'numbers'")
+
+
+def _program(stand: Stand) -> None:
+    told = stand.person.types("dios run --program sort", status=1)
+    assert "this node has no program of that name" in told.stdout + told.stderr
+
+
+def _node(stand: Stand) -> None:
+    stand.refuses("short.py --node nowhere", "nowhere")
+
+
+def _json(stand: Stand) -> None:
+    assert stand.runs("")["exit_status"] == 0
+    assert stand.person.types("dios run short.py").stdout == "ran\n"
+
+
+def _cpus(stand: Stand) -> None:
+    assert stand.reserved("--cpus 0.5")["cpus_set_aside"] == 0.5
+    stand.refuses("short.py --host n1 --cpus 4096", "4096 processors would be reserved")
+    assert {*stand.runs("--cpus 0.5")} >= {"enforced", "advisory"}
+
+
+def _mem(stand: Stand) -> None:
+    assert stand.reserved("--mem 96MiB")["memory_set_aside"] == 96 * MIB
+    assert stand.describes("--mem 96MiB")["memory_limit_bytes"] == 96 * MIB
+    stand.refuses("short.py --host n1 --mem 900000GiB", "would be reserved")
+
+
+def _disk_io(stand: Stand) -> None:
+    told = stand.person.types("dios run short.py --disk-io 1MiB").stderr
+    assert "disk-io" in told
+    assert "--disk-io reserves nothing on n1" in told
+    assert _demand("disk_io", disk_io="1MiB") == MIB
+
+
+def _net(stand: Stand) -> None:
+    told = stand.person.types("dios run short.py --net 1MiB").stderr
+    assert "advisory: net" in told
+    assert "--net reserves nothing on n1" in told
+    assert _demand("network", net="1MiB") == MIB
+
+
+def _gang(stand: Stand) -> None:
+    told = json.loads(stand.person.types("dios run short.py --gang 2/2 --json").stdout)
+    assert [row["exit_status"] for row in told] == [0, 0]
+    stand.refuses("short.py --gang 3/2", "--gang must be K/N")
+
+
+def _constraint(stand: Stand) -> None:
+    assert stand.runs("--constraint node=n1")["node"] == "n1"
+    (one,) = _task(constraint=["?ssd"]).constraints
+    assert (one.key, one.hard) == ("ssd", False)
+
+
+def _restartable(stand: Stand) -> None:
+    stand.refuses("short.py --restartable --detach", "--restartable needs this command")
+    assert _task(restartable=True).restartable
+    assert not _task().restartable
+
+
+def _pin(stand: Stand) -> None:
+    stand.person.writes("where.py", "import os\nprint(len(os.sched_getaffinity(0)))\n")
+    assert stand.person.types("dios run where.py --cpus 1 --pin").stdout == "1\n"
+    stand.refuses("short.py --cpus 0.5 --pin", "whole processors")
+    stand.refuses("short.py --pin", "whole processors")
+
+
+def _best_effort(stand: Stand) -> None:
+    assert stand.reserved("--best-effort --cpus 0.1")["cpus_set_aside"] == 0
+    stand.refuses("short.py --best-effort --cpus 1 --pin", "best effort excludes pin")
+
+
+def _priority(stand: Stand) -> None:
+    del stand
+    assert _task(priority=7).priority == 7
+
+
+def _deadline(stand: Stand) -> None:
+    assert _task(deadline="90s").deadline == 90
+    stand.refuses("short.py --deadline soon", "--deadline")
+
+
+def _class(stand: Stand) -> None:
+    assert _task(interference="devil").interference is Interference.DEVIL
+    stand.refuses("short.py --class wolf", "wolf")
+
+
+def _near(stand: Stand) -> None:
+    work = replace(_submission().work, near=(Near("n1", 5),))
+    (block,) = described_task(replace(_submission(), work=work), {"n1": 1}, 0.0).blocks
+    assert (block.size, block.machines) == (5, (1,))
+    stand.refuses("short.py --group analytics --near lost.txt", "lost.txt")
+
+
+def _affinity(stand: Stand) -> None:
+    assert _job(affinity="same-rack").affinity is Affinity.SAME_RACK
+    stand.refuses("short.py --affinity apart", "apart")
+
+
+def _service(stand: Stand) -> None:
+    del stand
+    assert (_job(service=True).kind, _job().kind) == (Kind.SERVICE, Kind.BATCH)
+
+
+def _submission(**said: object) -> Submission:
+    """A run with these options as the scheduler reads it."""
+    work = needs_of(**said).of("job", [])  # type: ignore[arg-type] # a test's
+    return Submission(1, "f", "job", "uid:1", 0, work, "n1")
+
+
+def _task(**said: object) -> TaskDescriptor:
+    return described_task(_submission(**said), {"n1": 1}, 0.0)
+
+
+def _job(**said: object) -> JobDescriptor:
+    return described_job(_submission(**said), 1)
+
+
+def _demand(resource: str, **said: object) -> object:
+    return getattr(_task(**said).demand, resource)
+
+
+Case: TypeAlias = Callable[[Stand], None]
+CASES: Final[dict[str, Case]] = {
+    "--group": _group,
+    "--input": _input,
+    "--output": _output,
+    "--limbo": _limbo,
+    "--detach": _detach,
+    "--label": _label,
+    "--memory": _memory,
+    "--cpu-seconds": _cpu_seconds,
+    "--limit": _limit,
+    "--host": _host,
+    "--local": _local,
+    "--template": _template,
+    "--program": _program,
+    "--node": _node,
+    "--json": _json,
+    "--cpus": _cpus,
+    "--mem": _mem,
+    "--disk-io": _disk_io,
+    "--net": _net,
+    "--priority": _priority,
+    "--deadline": _deadline,
+    "--class": _class,
+    "--gang": _gang,
+    "--near": _near,
+    "--constraint": _constraint,
+    "--affinity": _affinity,
+    "--service": _service,
+    "--restartable": _restartable,
+    "--pin": _pin,
+    "--best-effort": _best_effort,
+}
+
+
+def _options() -> list[str]:
+    """The long names of all options of `dios run`, from the command itself."""
+    options = [each for each in typer.main.get_command(app).params if each.param_type_name == "option"]
+    names = [next(name for name in each.opts if name.startswith("--")) for each in options]
+    return [name for name in names if name not in TYPERS_OWN]
+
+
+def test_every_option_has_a_case() -> None:
+    """A new option needs a case here; a case without an option has to go."""
+    assert sorted(_options()) == sorted(CASES)
+
+
+@pytest.mark.parametrize("option", CASES)
+def test_an_option_has_its_effect_or_is_refused(stand: Stand, option: str) -> None:
+    """The option changes what the run is, or the run is refused with the reason."""
+    CASES[option](stand)
