@@ -87,6 +87,7 @@ class AnswerRead(Struct, frozen=True, tag=11):
     task has a mapping of this buffer already, so nothing is sent when the content is still the same. A
     buffer id that exists already (TAKE, BORROW) releases its former content and holds this content now.
     ``committed`` means that the call has also made a commit, which stands if the buffer cannot be provided.
+    ``known`` means that the node of the remote task has these bytes, so that they are not sent.
     """
 
     task: TaskId
@@ -97,6 +98,7 @@ class AnswerRead(Struct, frozen=True, tag=11):
     length: int
     reuse: bool = False
     committed: bool = False
+    known: bool = False
 
 
 class AnswerWrite(Struct, frozen=True, tag=12):

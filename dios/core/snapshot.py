@@ -43,7 +43,7 @@ from dios.core.model import (
     type_states,
     work_items,
 )
-from dios.core.remote import continuations, name_index, peers, watermark
+from dios.core.remote import continuations, name_index, peers, version_cache, watermark
 from dios.wire import calls, dcp, fields, gossip, rates, replies, scheduling, types
 
 VERSION: Final = 1
@@ -81,6 +81,7 @@ _MODULES: Final[tuple[ModuleType, ...]] = (
     table_digest,
     type_states,
     types,
+    version_cache,
     watermark,
     work_items,
 )

@@ -62,6 +62,7 @@ class Step:
         "decisions",
         "defects",
         "informed",
+        "known",
         "now",
         "opened_in_vector",
         "parts",
@@ -101,6 +102,7 @@ class Step:
         self.read_in_vector: set[int] = set()
         self.writing: PhysicalObject | None = None  # its attributes and its bytes may not fit each other
         self.informed = NodeId(0)  # the node to which the answer itself carries the new versions
+        self.known: int | None = None  # the version that the asking node has, of the object of its call
         self.opened_in_vector: set[int] = set()
         self._changed: dict[int, PhysicalObject] = {}
         self._ticket = Ticket(0)

@@ -59,6 +59,7 @@ class ClusterMembership(NamedTuple):
     labels: tuple[tuple[str, str], ...] = ()
     coordinator: bool = False
     enforcement: tuple[tuple[str, str], ...] = ()
+    cache_bytes: int = 0
 
     @property
     def here(self) -> Here:
@@ -81,6 +82,7 @@ class ClusterMembership(NamedTuple):
             self.coordinator,
             processors,
             self.enforcement,
+            self.cache_bytes,
         )
 
     def __repr__(self) -> str:
@@ -131,6 +133,7 @@ async def open_port(
         settings.tasks_max,
         settings.labels,
         coordinator_supervisor.wanted(settings),
+        cache_bytes=settings.remote_cache_bytes,
     )
     return ClusterPort(membership, found, listener, denied)
 

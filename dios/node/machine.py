@@ -46,6 +46,11 @@ def volatile_bytes() -> int:
     return min(max(share, limits.VOLATILE_BYTES_MIN), limits.VOLATILE_BYTES_MAX)
 
 
+def remote_cache_bytes() -> int:
+    """Return the default limit for kept versions of other nodes' objects."""
+    return min(memory_bytes() * limits.REMOTE_CACHE_PERCENT // 100, limits.REMOTE_CACHE_BYTES_MAX)
+
+
 def tasks_max() -> int:
     """Return the default limit of tasks at the same time: a small task uses about TASK_BYTES_TYPICAL."""
     fit = memory_bytes() // limits.TASK_BYTES_TYPICAL

@@ -109,6 +109,7 @@ class Settings:
     all it starts, for every group and for every principal.
     ``audit_bytes`` and ``audit_age`` (ms) are the bounds of the audit log, 0 for none; ``audit_rate`` is the
     rate in bytes per second at which each principal may add to it.
+    ``remote_cache_bytes`` is the maximum for kept bytes of other nodes' objects.
     ``name`` and ``rack`` are the names of this node and of its fault domain. ``listen`` is the address for
     other nodes ("HOST:PORT"; empty for no network), ``advertise`` the address given to them if it differs,
     and ``announce`` turns on the search for other nodes by UDP on the local network.
@@ -125,6 +126,7 @@ class Settings:
     pool_size: int = limits.TASK_POOL_SIZE_DEFAULT
     tasks_max: int = field(default_factory=machine.tasks_max)
     volatile_bytes_max: int = field(default_factory=machine.volatile_bytes)
+    remote_cache_bytes: int = field(default_factory=machine.remote_cache_bytes)
     task_memory_bytes: int = limits.TASK_MEMORY_BYTES_DEFAULT
     task_limits: tuple[Bound, ...] = ()
     group_limits: tuple[Bound, ...] = ()
@@ -383,6 +385,7 @@ KEYS: Final[Mapping[str, Callable[[object], object]]] = {
     "pool_size": _integer(0, limits.TASKS_MAX),
     "tasks_max": _integer(1, limits.TASKS_MAX),
     "volatile_bytes_max": _size(limits.VOLATILE_BYTES_MIN, limits.VOLATILE_BYTES_MAX),
+    "remote_cache_bytes": _size(0, limits.REMOTE_CACHE_BYTES_MAX),
     "task_memory_bytes": _size(limits.TASK_MEMORY_BYTES_MIN, limits.TASK_MEMORY_BYTES_MAX),
     "task_limits": read_bounds,
     "group_limits": read_bounds,

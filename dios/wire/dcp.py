@@ -115,12 +115,14 @@ class Forward(Body, frozen=True, tag=1):
     """A call of a task on an object of this node; the answer is the result of the call.
 
     The bytes of a commit are inside the call or, if there are many, next to the message. ``groups``
-    are those that a create names.
+    are those that a create names. ``known`` is the ``v_w`` of a version of which the asking node has all
+    bytes that the call reads: if it is the current one, the answer may come without them.
     """
 
     caller: Caller
     call: PlainCall | Vector
     groups: GroupNames = ()
+    known: Counter | None = None
 
 
 class Resolve(Body, frozen=True, tag=3):

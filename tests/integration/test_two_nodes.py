@@ -191,3 +191,45 @@ def test_a_killed_node_is_out_of_reach_until_it_is_back(cluster: LocalCluster, f
     local_cluster.start(cluster)
     wait_until(lambda: len(far.lookup(name)) == 1, "it is found again")
     assert found(far, name).read_bytes() == b"kept"
+
+
+# -- kept versions --------------------------------------------------------------------------------------
+def transfers_to(session: dios.Node) -> int:
+    """The number of answers of other nodes that have brought bytes into the node's cache, or past it."""
+    return session.info().counts["reads_into_cache"]
+
+
+@pytest.mark.parametrize("at_once", [False, True])
+def test_readers_of_one_node_cost_one_transfer(near: dios.Node, cluster: LocalCluster, at_once: bool) -> None:  # noqa: FBT001 - a case
+    """The bytes of a large object come to a node once, however many of its tasks read them, and when."""
+    data = os.urandom(20 * limits.MIB)
+    name = blob(near, data)
+    sessions = [at(cluster.nodes[1]) for _ in range(10)]
+    try:
+        before, arrived = transfers_to(sessions[0]), sessions[0].info().counts["peer_bytes_received"]
+        references = [found(session, name) for session in sessions]
+        with ThreadPoolExecutor(10 if at_once else 1) as threads:
+            assert all(got == data for got in threads.map(lambda one: one.read_bytes(), references))
+        assert transfers_to(sessions[0]) == before + 1
+        assert sessions[0].info().counts["peer_bytes_received"] - arrived < 2 * len(data)
+        found(near, name).write_bytes(data[::-1])
+        assert references[5].read_bytes() == data[::-1]
+    finally:
+        for session in sessions:
+            session.close()
+
+
+def test_requests_map_the_kept_bytes(near: dios.Node, far: dios.Node, cluster: LocalCluster) -> None:
+    """A request with a buffer gets the bytes that another task has read, until others are written."""
+    data = os.urandom(limits.MIB)
+    name = blob(near, data)
+    with at(cluster.nodes[1]) as other:
+        assert found(other, name).read_bytes() == data
+        before = transfers_to(far)
+        reference = found(far, name)
+        with reference.read() as buffer:
+            assert bytes(buffer.view) == data
+        assert transfers_to(far) == before
+        found(near, name).write_bytes(data[::-1])
+        with reference.read() as buffer:
+            assert bytes(buffer.view) == data[::-1]

@@ -109,6 +109,9 @@ def test_same_seed_same_trace() -> None:
         (broken.two_have_the_lock, 6),
         (broken.keeps_silent, 0),
         (broken.keeps_what_the_dead_held, 12),
+        (broken.serves_unchecked, 19),
+        (broken.confirms_old_versions, 19),
+        (broken.forgets_waiting_readers, 5),
     ],
 )
 @pytest.mark.extended(keep=1)

@@ -29,7 +29,7 @@ from dios.core.calls import (
 )
 from dios.core.effects import AnswerVector, DropPayload, Reply
 from dios.core.model.records import Holder, Pending
-from dios.core.remote import forwarding, remote_calls
+from dios.core.remote import cached_reads, forwarding, remote_calls
 from dios.core.remote.continuations import GatherAnswer, GatheredAnswer, VectorPlan
 from dios.core.remote.peers import Proxy
 from dios.core.step import Step
@@ -124,6 +124,9 @@ def dispatch(
                 return
         _HANDLERS[type(call)](step, task, seq, cast("Never", call))
     except DiosError as error:
+        if error.code is Code.EDQUOT and cached_reads.yield_room(step, task):
+            dispatch(step, task, seq, call, payload, attached)
+            return
         if error.code in _DENIALS:
             step.audit(task, type(call).__name__.lower(), "denied", error.fingerprint, error.message)
         step.refuse(task, seq, error)
@@ -183,6 +186,8 @@ def _too_much() -> LimitError:
 def _remote(step: Step, task: Holder, seq: int, call: messages.PlainCall, target: Proxy) -> None:
     if isinstance(call, messages.Copy):
         remote_calls.copy(step, task, seq, call, target)
+    elif cached_reads.concerns(step, call, target):
+        cached_reads.read(step, task, seq, cast("cached_reads.Read", call), target)
     else:
         forwarding.forward(step, task, seq, call, target)
 

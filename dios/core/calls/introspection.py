@@ -62,6 +62,15 @@ def node_info(step: Step, task: Holder, seq: int, call: messages.NodeInfo) -> No
         "logs": len(state.logs),
         "defects": state.defects.total,
     }
+    if state.cluster is not None:
+        cache = state.cluster.versions
+        counts |= {
+            "cached_versions": len(cache.versions),
+            "cached_bytes": cache.bytes,
+            "cached_bytes_max": cache.bytes_max,
+            "reads_from_cache": cache.served,
+            "reads_into_cache": cache.fetched,
+        }
     step.answer(task, seq, messages.Info("", "", counts, {}))
 
 

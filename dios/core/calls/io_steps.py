@@ -79,6 +79,14 @@ def begin_request(step: Step, buffer: Buffer, level: Semantics) -> None:
     step.changed(buffer.object)
 
 
+def is_known(step: Step, target: PhysicalObject) -> bool:
+    """Return True if the node that has sent the call has the bytes of the object's current version.
+
+    The bytes of a raw object change within a version.
+    """
+    return step.known == target.v_w and target.buffering is not Buffering.RAW
+
+
 def note_in_vector(step: Step, target: PhysicalObject, buffer: Buffer | None = None) -> None:
     """Record an object that a vector reads, so that its later calls do not change it."""
     if step.parts is not None:
@@ -97,7 +105,18 @@ def answer_read(step: Step, buffer: Buffer, seq: int, *, reuse: bool) -> None:
         return
     note_in_vector(step, target, buffer)
     buffer.stand_for(target.version)
-    step.reply(effects.AnswerRead(task.id, seq, result, target.id, buffer.offset, buffer.length, reuse=reuse))
+    step.reply(
+        effects.AnswerRead(
+            task.id,
+            seq,
+            result,
+            target.id,
+            buffer.offset,
+            buffer.length,
+            reuse=reuse,
+            known=not reuse and is_known(step, target),
+        )
+    )
 
 
 def answer_write(

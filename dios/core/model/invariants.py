@@ -214,6 +214,8 @@ def _use(state: State) -> Iterable[tuple[Account, list[int]]]:
         if task.state is not TaskState.ENDED and isinstance(task, Task):
             count([task.parent.account, *task.member_accounts], Resource.TASKS, 1)
             count([task.account, *task.member_accounts], Resource.MEMORY_BYTES, task.reserved.memory_bytes)
+    if state.cluster is not None:
+        versions |= {id(version): version for version in state.cluster.versions.charged()}
     for version in versions.values():
         count(version.accounts, Resource.BYTES, version.bytes)
         if version.volatile:

@@ -8,6 +8,7 @@ A good order to read the modules:
 - Sending: ``requests`` numbers, sends and repeats requests; ``resume`` runs the continuations of answers.
 - Calls that leave the node: ``forwarding`` (calls on one object), ``remote_calls`` (calls to a named node or
   to several nodes), ``remote_lookup`` (name resolution), ``remote_run`` (starts of tasks).
+- Large reads: ``version_cache`` (the kept versions of other nodes' objects), ``cached_reads`` (their use).
 - The index of names: ``name_index`` (its state), ``registration`` (its upkeep and its answers).
 - Serving: ``serving`` handles requests after ``validation`` has checked them; ``remote_tasks`` has the
   records of other nodes' tasks, ``replication`` makes copies of objects.

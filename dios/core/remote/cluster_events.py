@@ -14,6 +14,7 @@ from dios.core.membership.swim import Change, Decision
 from dios.core.model.records import LocalHolder, RemoteTask
 from dios.core.model.work_items import LostPeer
 from dios.core.remote import (
+    cached_reads,
     node_list,
     notices,
     proxies,
@@ -72,6 +73,7 @@ def _drop_earlier_start(step: Step, peer: Peer) -> None:
     peer.unsettled.clear()
     peer.settled = Watermark()
     registration.forget_share(cluster=step.require_cluster(), peer=peer)
+    cached_reads.forget_node(step, step.require_cluster(), peer.node)
     reconciliation.end_remote_tasks(step, peer)
 
 
@@ -151,6 +153,7 @@ def time_passed(step: Step, cluster: Cluster) -> None:
         _collect_unclaimed(step, cluster)
     if cluster.reconcile_at is not None and cluster.reconcile_at <= now:
         reconciliation.reconcile_all(step, cluster)
+        cached_reads.drop_unused(step, cluster)
     if cluster.working_at is not None and cluster.working_at <= now:
         requests.report_working(step, cluster)
     registration.time_passed(step, cluster)
@@ -333,6 +336,7 @@ def _handle_removal(step: Step, cluster: Cluster, node: NodeId) -> None:
         removals.end_unconfined(step, node)
         reconciliation.end_remote_tasks(step, peer)
         peer.connected = False
+    cached_reads.forget_node(step, cluster, node)
     cluster.grace_ends.pop(node, None)
     cluster.since.pop(node, None)
     step.emit(effects.HangUp(node, "it was removed from the cluster"))

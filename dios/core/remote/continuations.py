@@ -12,13 +12,20 @@ from msgspec import Struct, field
 
 from dios.core.effects import Answer
 from dios.core.model.records import CallId, ChildIdentity, Progress, Recipe
-from dios.ids import InternalName, NodeId, ObjectId, PayloadId, RefId, TaskId
+from dios.core.remote.version_cache import ReadKey
+from dios.ids import InternalName, NodeId, ObjectId, PayloadId, Principal, RefId, TaskId
 from dios.wire import dcp, messages
 
 
 # -- continuations of calls that wait for a single answer ------------------------------------------
 class FitAnswer(Struct, frozen=True, tag=True):
     """Answer the call with the other node's answer, translated for the local task."""
+
+    call: CallId
+
+
+class FitRead(Struct, frozen=True, tag=True):
+    """Answer a read with the bytes of the other node, or with the cached ones that it has confirmed."""
 
     call: CallId
 
@@ -154,7 +161,19 @@ class RegisterAnswer(Struct, frozen=True, tag=True):
     complete: bool
 
 
-CallContinuation: TypeAlias = FitAnswer | FitAttached | FitCreated | FitDelegated | FitCopied | AnswerCaller
+class EndRead(Struct, frozen=True, tag=True):
+    """End a read whose call is over: let the next reader fetch the bytes, and unpin the cached ones.
+
+    ``principal`` is that of the reader.
+    """
+
+    progress: ReadProgress
+    principal: Principal
+
+
+CallContinuation: TypeAlias = (
+    FitAnswer | FitRead | FitAttached | FitCreated | FitDelegated | FitCopied | AnswerCaller
+)
 Continuation: TypeAlias = (
     CallContinuation
     | GatherAnswer
@@ -169,6 +188,7 @@ Continuation: TypeAlias = (
     | RemovalAnswer
     | IndexAnswer
     | RegisterAnswer
+    | EndRead
 )
 
 
@@ -208,6 +228,19 @@ class GatherProgress(Progress):
     answers: list[GatheredAnswer | None]
     kept: list[PayloadId]
     missing: int
+
+
+class ReadProgress(Progress):
+    """The progress of a read of an object of another node, of the range ``key``.
+
+    A read that is ``fetching`` brings the bytes, also for other calls of its principal. ``payload`` are the
+    cached bytes that the other node may confirm, 0 for none. A read with neither waits for a fetch.
+    """
+
+    call: CallId
+    key: ReadKey
+    fetching: bool = False
+    payload: PayloadId = PayloadId(0)
 
 
 class SelectProgress(Progress):

@@ -18,6 +18,7 @@ from dios.core.model.placement import Placement
 from dios.core.model.records import CallId, PhysicalObject, Reference, RemoteTask
 from dios.core.remote.continuations import Continuation
 from dios.core.remote.name_index import Link, NameIndex, Share
+from dios.core.remote.version_cache import VersionCache
 from dios.core.remote.watermark import Watermark
 from dios.ids import Name, NodeId, ObjectId, Principal, RefId, TaskId, Ticket
 from dios.wire import dcp, messages
@@ -39,6 +40,7 @@ class Here(Struct, frozen=True):
     ``coordinator`` is True if a coordinator runs here or will start soon. ``processors`` are the numbers of
     the processors that pinned tasks can have. ``enforcement`` names resources, each with the reason why a
     task cannot be held to its part of it here, or an empty text if it can.
+    ``cache_bytes`` is the maximum for kept versions of other nodes' objects, 0 to keep none.
     """
 
     node: NodeId = NodeId(0)
@@ -56,6 +58,7 @@ class Here(Struct, frozen=True):
     coordinator: bool = False
     processors: tuple[int, ...] = ()
     enforcement: tuple[tuple[str, str], ...] = ()
+    cache_bytes: int = 0
 
 
 class PendingRequest:
@@ -415,6 +418,7 @@ class Cluster:
         "to_publish",
         "to_release",
         "unclaimed",
+        "versions",
         "working_at",
     )
 
@@ -425,6 +429,7 @@ class Cluster:
         self.membership: Final = membership
         self.peers: Final[dict[NodeId, Peer]] = {}
         self.index: Final = NameIndex(here.secret)
+        self.versions: Final = VersionCache(here.cache_bytes)
         self.to_publish: dict[ObjectId, PhysicalObject] = {}
         self.publish_at: int | None = None
         self.to_release: dict[tuple[NodeId, TaskId], list[RefId]] = {}

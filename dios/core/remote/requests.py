@@ -17,7 +17,14 @@ from dios.core.model.state import State
 from dios.core.model.work_items import LostPeer, RepeatedNotices
 from dios.core.remote import validation
 from dios.core.remote.cached_replies import READS
-from dios.core.remote.continuations import AnswerRequest, ConfirmNotice, Continuation, GatherProgress
+from dios.core.remote.continuations import (
+    AnswerRequest,
+    ConfirmNotice,
+    Continuation,
+    EndRead,
+    GatherProgress,
+    ReadProgress,
+)
 from dios.core.remote.peers import CachedReply, Cluster, Peer, PendingRequest, RequestQueue
 from dios.core.step import Step
 from dios.errors import Code, ProtocolError, UnreachableError
@@ -224,7 +231,11 @@ def _is_buffer_open(state: State, request: PendingRequest) -> bool:
 def give_up_all(step: Step, row: Pending) -> list[PendingRequest]:
     """Abandon every request of a call that is over. Return those that were not answered yet."""
     found = [request for request_id in row.requests if (request := _abandon(step, request_id)) is not None]
-    if isinstance(row.progress, GatherProgress):
+    if isinstance(row.progress, ReadProgress):
+        _continue(
+            step, EndRead(row.progress, row.task.principal), _failure(Code.ECANCELED, "the call is over")
+        )
+    elif isinstance(row.progress, GatherProgress):
         for payload in row.progress.kept:
             step.emit(effects.DropPayload(payload))
     return found

@@ -10,8 +10,8 @@ from typing import Final, Never, TypeAlias, cast
 
 from dios.core.calls import delegation, dispatch, run_calls
 from dios.core.model.records import Pending
-from dios.core.remote import continuations as types
 from dios.core.remote import (
+    cached_reads,
     forwarding,
     reconciliation,
     registration,
@@ -21,6 +21,7 @@ from dios.core.remote import (
     removals,
     requests,
 )
+from dios.core.remote import continuations as types
 from dios.core.remote.continuations import CallContinuation, Continuation
 from dios.core.step import Party, Step
 from dios.errors import DiosError
@@ -32,6 +33,7 @@ Handler: TypeAlias = Callable[[Step, Never, dcp.Answer], None]
 
 _CALL_HANDLERS: Final[dict[type, CallHandler]] = {
     types.FitAnswer: forwarding.fit_answer,
+    types.FitRead: cached_reads.answered,
     types.FitAttached: forwarding.fit_attached,
     types.AnswerCaller: forwarding.answer_caller,
     types.FitCreated: remote_calls.fit_created,
@@ -53,6 +55,7 @@ _HANDLERS: Final[dict[type, Handler]] = {
     types.RemovalAnswer: removals.store_confirmation,
     types.IndexAnswer: remote_lookup.store_index_answer,
     types.RegisterAnswer: registration.registered,
+    types.EndRead: cached_reads.end,
 }
 
 

@@ -63,7 +63,7 @@ def serve(step: Step, peer: Peer, message: dcp.Ask) -> None:
         failure = messages.Failure(int(error.code), error.message, error.fingerprint)
         requests.reply(step, peer, message.number, failure)
     finally:
-        step.served = None
+        step.served, step.known = None, None
 
 
 def _forward(step: Step, peer: Peer, number: int, body: dcp.Forward) -> None:
@@ -72,6 +72,8 @@ def _forward(step: Step, peer: Peer, number: int, body: dcp.Forward) -> None:
     attached = step.payload_size
     if isinstance(call, messages.ReadOnce | messages.WriteOnce):
         step.informed = peer.node
+    if isinstance(call, messages.ReadOnce | messages.AcquireRead):
+        step.known = body.known
     if isinstance(call, messages.Vector):
         dispatch.dispatch_vector(step, remote_task, number, call, step.payload, attached)
     elif isinstance(call, messages.Create):

@@ -129,6 +129,11 @@ class Buffers:
             )
         buffer = BufferId(result.buffer)
         inline = length <= limits.INLINE_BYTES_MAX and length <= room
+        if effect.known:
+            if buffer:
+                opened = OpenBuffer(retain_content(content), offset, length, shadow=False, mapped=not inline)
+                self.put(buffer, opened)
+            return CompletedReply(result)
         if buffer and effect.reuse and self._is_reusable(buffer, content, offset, length, inline=inline):
             return CompletedReply(result)
         if inline:

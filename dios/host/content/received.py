@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from dios import limits
 from dios.core.effects import AnswerReceived
+from dios.errors import DamagedError
 from dios.host.content.buffers import Buffers, CompletedReply, OpenBuffer, with_mapping
 from dios.host.content.contents import Content, Source, size_of
 from dios.host.content.memories import ContentMemory
@@ -32,6 +33,8 @@ def answer_received(
 
 def _what_came(effect: AnswerReceived, payload: Content | None) -> Source:
     data, size = effect.result.data, effect.result.length
+    if data is None and payload is None and size:
+        raise DamagedError("the bytes of another node are not here any more. Read them again.")
     if data is not None or payload is None or not size:
         return Source(data or b"", 0, len(data or b""))
     return Source(payload, effect.offset, max(min(size, size_of(payload) - effect.offset), 0))

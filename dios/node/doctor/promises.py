@@ -461,6 +461,11 @@ PROMISES: Final = (
     ),
     Promise(
         "Another node of the cluster",
+        "Kept bytes of other nodes' objects are given only to a task that may read the object now",
+        left="the time of a read shows if another task of the node has read this version",
+    ),
+    Promise(
+        "Another node of the cluster",
         "The state that it makes others keep is bounded: tasks, principals, groups, nodes, requests",
     ),
     Promise(

@@ -22,6 +22,7 @@ from dios.wire import dcp, messages
 from dios.wire.types import Resource
 
 INLINE_BYTES: Final = 48  # small, so that both ways to send bytes are common
+CACHE_BYTES: Final = 200  # of a node for other nodes' versions, which are mostly 16 bytes long
 IDLE_CHECKED: Final = 16  # among this number of steps with gossip only, one is checked
 
 
@@ -85,6 +86,8 @@ class ClusterHost(SimHost):
         self._remote_tasks: Final[dict[TaskId, NodeId]] = {}
         self._parts: list[tuple[messages.AnyResult, bytes | None]] | None = None
         super().__init__(rng, store, self._answered, trace, now=now, read=read, here=here)
+        if self.core.state.cluster is not None:
+            self.core.state.cluster.versions.least = 1
         if tasks_max is not None:
             self.core.state.account.bind((messages.Bound(Resource.TASKS, tasks_max),))
 
@@ -132,6 +135,11 @@ class ClusterHost(SimHost):
                 self._prepare(effect)
                 data = None if effect.blank else self.buffers[BufferId(effect.result.buffer)]
                 self._answered(effect.task, effect.seq, effect.result, data)
+            case effects.AnswerRead() if effect.known:
+                content = self.contents.current(effect.object)
+                data = content[effect.offset : effect.offset + effect.length]
+                self.buffers[BufferId(effect.result.buffer)] = data
+                self._answered(effect.task, effect.seq, effect.result, None)
             case effects.AnswerReceived():
                 self._received(effect)
             case effects.Contact():
@@ -144,8 +152,10 @@ class ClusterHost(SimHost):
                 self._outputs.spawn(effect)
             case effects.Kill() | effects.Suspend() | effects.Continue() | effects.CloseConnection():
                 self._outputs.control(effect)
-            case effects.KeepPayload() | effects.DropPayload():
-                pass  # the simulated host keeps all payloads
+            case effects.KeepPayload():
+                pass  # the simulated host keeps all payloads until they are dropped
+            case effects.DropPayload():
+                self.contents.payloads.pop(effect.payload, None)
             case effects.ApplyWrite():
                 super()._one(effect)
                 self._outputs.stored(effect.object, self.contents.current(effect.object))
@@ -218,6 +228,6 @@ def _for_transport(result: messages.PlainResult, data: bytes | None) -> messages
     """The result as it travels to another node: few bytes inside it, many attached."""
     if not isinstance(result, messages.Buffer) or data is None:
         return result
-    if len(data) <= INLINE_BYTES:
+    if len(data) <= INLINE_BYTES and not (data and data[-1] & 1):
         return replace(result, data=data)
     return replace(result, length=len(data))

@@ -15,7 +15,7 @@ from blake3 import blake3
 from dios.core import effects
 from dios.core.remote.peers import Here
 from dios.ids import NodeId, ObjectId, TaskId
-from dios.sim.cluster.host import ClusterHost
+from dios.sim.cluster.host import CACHE_BYTES, ClusterHost
 from dios.sim.cluster.network import SimNetwork
 from dios.sim.cluster.slowness import SlowNode
 from dios.sim.disk.device import Device, PowerCutError
@@ -186,7 +186,8 @@ class SimMachine:
         self._wake, self._syncing, self.frozen = 0, False, False
         self.deferred.clear()
         self.store = ModelStore(self.device, self._rng, inline_bytes=STORED_INLINE_BYTES)
-        here = Here(self.node, self.life, self.name, self.rack, f"10.0.0.{self.node}:7117", SECRET, 2)
+        address = f"10.0.0.{self.node}:7117"
+        here = Here(self.node, self.life, self.name, self.rack, address, SECRET, 2, cache_bytes=CACHE_BYTES)
         self.host = ClusterHost(
             self._rng,
             self.store,

@@ -6,13 +6,15 @@ Not for: being right. ``tests/sim/test_cluster.py`` shows that the simulator fin
 from __future__ import annotations
 
 import pytest
+from msgspec.structs import replace
 
 from dios.core.calls import delegation, io_steps, lifecycle, retirement
 from dios.core.effects import Outcome
 from dios.core.machine import Core
-from dios.core.model.records import Task
+from dios.core.model.records import Pending, PhysicalObject, Task
 from dios.core.model.work_items import Retirement
-from dios.core.remote import reconciliation, requests, serving
+from dios.core.remote import cached_reads, reconciliation, requests, serving
+from dios.core.remote.continuations import FitRead, ReadProgress
 from dios.core.remote.peers import Cluster, Peer, PendingRequest
 from dios.core.step import Step
 from dios.ids import TaskId, Ticket
@@ -131,3 +133,44 @@ def keeps_what_the_dead_held(patch: pytest.MonkeyPatch) -> None:
         del step, peer
 
     patch.setattr(reconciliation, "end_remote_tasks", never)
+
+
+def serves_unchecked(patch: pytest.MonkeyPatch) -> None:
+    """Bytes of another node's object are read from the cache without asking that node."""
+    honest = cached_reads._ask
+
+    def hasty(step: Step, row: Pending, progress: ReadProgress) -> None:
+        cache = step.require_cluster().versions
+        found = cache.versions.get(progress.key)
+        if found is None or not isinstance(row.call, messages.ReadOnce):
+            honest(step, row, progress)
+            return
+        cache.use(found, step.now)
+        progress.payload = found.payload
+        step.payload_size = 0
+        step.continue_with(FitRead(row.id), messages.Buffer(0, found.length, 0, found.v_w))
+
+    patch.setattr(cached_reads, "_ask", hasty)
+
+
+def confirms_old_versions(patch: pytest.MonkeyPatch) -> None:
+    """An object's node confirms each version that another node has, as if it was the current one."""
+
+    def gullible(step: Step, target: PhysicalObject) -> bool:
+        del target
+        return step.known is not None
+
+    def trusting(
+        step: Step, progress: ReadProgress, call: cached_reads.Read, answer: messages.Buffer
+    ) -> tuple[messages.Buffer, int]:
+        version = step.require_cluster().versions.kept[progress.payload]
+        step.payload = version.payload
+        return replace(answer, length=answer.size), call.offset - version.key.offset
+
+    patch.setattr(io_steps, "is_known", gullible)
+    patch.setattr(cached_reads, "_from_cache", trusting)
+
+
+def forgets_waiting_readers(patch: pytest.MonkeyPatch) -> None:
+    """The end of a fetch lets no waiting call go on."""
+    patch.setattr(cached_reads, "_go_on", lambda step, cache, fetch, place: None)  # noqa: ARG005 - nothing

@@ -26,6 +26,7 @@ from tests.support.core.snapshot import snapshot
 
 SECRET = blake3(b"a cluster's secret").digest()
 MS = 1_000_000
+CACHE_BYTES = 1_000
 
 
 _AnyAnswer: TypeAlias = (
@@ -87,7 +88,8 @@ class ClusterNode(Node):
         self.node = NodeId(number)
         self.rack = rack
         self.epoch = epoch
-        here = Here(self.node, epoch, f"n{number}", rack, f"10.0.0.{number}:7117", SECRET, 2)
+        address = f"10.0.0.{number}:7117"
+        here = Here(self.node, epoch, f"n{number}", rack, address, SECRET, 2, cache_bytes=CACHE_BYTES)
         self.core = Core(Entropy(number * 1_000 + epoch), OWNER, here=here)
         self.drift = cluster.drifts.get(number, 0)
         self.now = cluster.now + self.drift
@@ -174,6 +176,8 @@ class ClusterNode(Node):
                 self.answers[effect.task, effect.seq] = messages.Attached(effect.ring_bytes)
             case effects.RemoveNode():
                 self.cluster.post(self, self.node, Removal((effect.node,), effect.call))
+            case effects.DropPayload():
+                self.payloads.pop(effect.payload, None)
             case effects.Contact():
                 self.cluster.wanted.add((self.node, effect.node))
             case effects.Spawn():
@@ -225,6 +229,8 @@ class ClusterNode(Node):
             self.buffers[result.buffer] = data
             if isinstance(effect, effects.AnswerWrite) or getattr(effect, "writable", False):
                 self.writing.add(result.buffer)
+        if isinstance(effect, effects.AnswerRead) and effect.known:
+            data = b""
         if isinstance(effect, effects.AnswerRead):
             result = replace(effect.result, length=len(data))
         return cast("dcp.Answer", result), data

@@ -1,0 +1,217 @@
+"""Read large objects of other nodes through this node's cache of their versions (§4.8).
+
+Each read is a call to the object's node, which checks the reference, admits the request and counts it. If
+this node has the bytes of a version, the call names the version. The object's node then answers without
+bytes, as long as that is the current version. Of several calls of one principal for the same bytes, one
+fetches them and the others wait; when the bytes are here, the others make their calls.
+"""
+
+from __future__ import annotations
+
+from typing import Final, TypeAlias, cast
+
+from msgspec.structs import replace
+
+from dios import limits
+from dios.core import effects
+from dios.core.model.accounts import require_bytes
+from dios.core.model.records import Holder, Pending
+from dios.core.model.type_rules import is_blob
+from dios.core.remote import forwarding, requests
+from dios.core.remote.continuations import EndRead, FitRead, ReadProgress
+from dios.core.remote.peers import Cluster, Proxy
+from dios.core.remote.version_cache import CachedVersion, Fetch, ReadKey, VersionCache
+from dios.core.step import Step
+from dios.errors import LimitError, ProtocolError
+from dios.ids import NodeId, PayloadId, Principal
+from dios.wire import dcp, messages
+from dios.wire.types import AcquireIov, Buffering, Resource
+
+Read: TypeAlias = messages.ReadOnce | messages.AcquireRead
+
+_MS: Final = 1_000_000
+_FULL_PERCENT: Final = 75
+
+
+# -- the calls of this node's tasks -------------------------------------------------------------------
+def concerns(step: Step, call: messages.PlainCall, target: Proxy) -> bool:
+    """Return True if a call reads many bytes of a version, which may be in the cache or go there.
+
+    The bytes of raw objects change within a version.
+    """
+    if not isinstance(call, messages.ReadOnce | messages.AcquireRead) or step.parts is not None:
+        return False
+    cache = step.require_cluster().versions
+    left = target.size - call.offset
+    return (
+        cache.bytes_max > 0
+        and cache.least <= (min(call.size, left) if call.size else left)
+        and is_blob(target.type)
+        and target.buffering is Buffering.DOUBLE
+        and not target.gone
+        and not (
+            isinstance(call, messages.AcquireRead) and (call.buffer or call.iov is not AcquireIov.CREATE)
+        )
+    )
+
+
+def read(step: Step, task: Holder, seq: int, call: Read, target: Proxy) -> None:
+    """Read an object of another node, or wait for the bytes if another call is fetching them."""
+    forwarding.translate(task, call)  # it raises an error for a task that has no room for another buffer
+    row = forwarding.wait(step, task, seq, call, target.home)
+    key = ReadKey(target.home, target.id, call.offset, call.size)
+    row.progress = ReadProgress(row.id, key)
+    cache = step.require_cluster().versions
+    fetch = cache.fetches.get((key, task.principal))
+    if fetch is None or _usable(step, cache, key) is not None:
+        _ask(step, row, row.progress)
+    else:
+        fetch.waiting[row.id] = None
+
+
+def _usable(step: Step, cache: VersionCache, key: ReadKey) -> CachedVersion | None:
+    """Return the cached version for a read, unless a newer one was published."""
+    return cache.find(key, step.require_cluster().peer(key.node).epoch)
+
+
+def _ask(step: Step, row: Pending, progress: ReadProgress) -> None:
+    """Make the call to the object's node, with the version whose bytes are here."""
+    cache, key = step.require_cluster().versions, progress.key
+    found = _usable(step, cache, key)
+    if found is None:
+        progress.fetching = True
+        cache.fetches.setdefault((key, row.task.principal), Fetch(row.id))
+    else:
+        cache.use(found, step.now)
+        progress.payload = found.payload
+    call = cast("messages.PlainCall", row.call)
+    body = dcp.Forward(row.task.caller(), call, known=None if found is None else found.v_w)
+    requests.ask_for_call(step, row, key.node, body, FitRead(row.id))
+
+
+def answered(step: Step, row: Pending, then: FitRead, answer: dcp.Answer) -> None:
+    """Answer a read with the bytes that came, which are then kept, or with the cached ones."""
+    del then
+    progress, call = cast("ReadProgress", row.progress), cast("Read", row.call)
+    try:
+        offset = 0
+        if isinstance(answer, messages.Buffer) and answer.data is None and answer.size:
+            if step.payload_size:
+                _keep(step, row, progress.key, answer)
+            else:
+                answer, offset = _from_cache(step, progress, call, answer)
+        step.reply(forwarding.fit(step, row.task, row.seq, call, answer, offset))
+    finally:
+        end(step, EndRead(progress, row.task.principal), answer)
+
+
+def _from_cache(
+    step: Step, progress: ReadProgress, call: Read, answer: messages.Buffer
+) -> tuple[messages.Buffer, int]:
+    """Return the answer with the cached bytes, and their place in the cached payload."""
+    cache = step.require_cluster().versions
+    version = cache.kept.get(progress.payload)
+    if version is None or answer.v_w != version.v_w or not version.covers(call.offset, answer.size):
+        raise ProtocolError(
+            "cannot accept the answer: its bytes are missing, and this node does not have them"
+        )
+    cache.served += 1
+    step.payload = version.payload
+    return replace(answer, length=answer.size), call.offset - version.key.offset
+
+
+def _keep(step: Step, row: Pending, key: ReadKey, answer: messages.Buffer) -> None:
+    """Put the bytes that came into the cache, if there is room for them in the principal's account."""
+    cluster = step.require_cluster()
+    cache, length, principal = cluster.versions, answer.size, row.task.principal
+    cache.fetched += 1
+    is_whole = answer.length == length == step.payload_size
+    if not is_whole or length < cache.least or length > cache.bytes_max:
+        return
+    account = step.state.account_of(principal)
+    step.spend(len(cache.versions) // 64)
+    drop(step, cache.make_room(length, principal))
+    try:
+        require_bytes((account,), length, volatile=True)
+    except LimitError:
+        return
+    if not cache.has_room(length):
+        return
+    version = (cluster.peer(key.node).epoch, answer.v_w)
+    cached = CachedVersion(key, version, step.payload, length, principal, account, step.now)
+    step.emit(effects.KeepPayload(step.payload))
+    drop(step, cache.put(cached))
+
+
+def end(step: Step, then: EndRead, answer: dcp.Answer) -> None:
+    """End a read: unpin the cached bytes, and let the calls go on that waited for the ones it fetched."""
+    del answer
+    cluster = step.require_cluster()
+    cache, progress = cluster.versions, then.progress
+    version = cache.kept.get(progress.payload)
+    if version is not None:
+        drop(step, cache.end_use(version))
+    place = (progress.key, then.principal)
+    fetch = cache.fetches.get(place)
+    if fetch is None:
+        return
+    if fetch.call != progress.call:
+        fetch.waiting.pop(progress.call, None)
+        return
+    del cache.fetches[place]
+    _go_on(step, cache, fetch, place)
+
+
+def _go_on(step: Step, cache: VersionCache, fetch: Fetch, place: tuple[ReadKey, Principal]) -> None:
+    """Let the waiting calls ask. Without the bytes in the cache only the first does, and fetches them."""
+    waiting = list(fetch.waiting)
+    for index, call in enumerate(waiting):
+        row = step.state.pending.find(call)
+        if row is None or not isinstance(row.progress, ReadProgress):
+            continue
+        step.spend(1)
+        _ask(step, row, row.progress)
+        if row.progress.fetching:
+            cache.fetches[place].waiting.update(dict.fromkeys(waiting[index + 1 :]))
+            return
+
+
+# -- what makes versions leave ------------------------------------------------------------------------
+def drop(step: Step, payloads: list[PayloadId]) -> None:
+    """Have the host drop the bytes of removed versions."""
+    for payload in payloads:
+        step.emit(effects.DropPayload(payload))
+
+
+def forget_node(step: Step, cluster: Cluster, node: NodeId) -> None:
+    """Remove the versions of objects of a node that has restarted or was removed."""
+    drop(step, cluster.versions.remove_where(node=node))
+
+
+def drop_unused(step: Step, cluster: Cluster) -> None:
+    """Remove the versions that were not used for a long time."""
+    since = step.now - limits.REMOTE_CACHE_UNUSED_MS_MAX * _MS
+    drop(step, cluster.versions.remove_where(unused_since=since))
+
+
+def yield_room(step: Step, task: Holder) -> bool:
+    """Remove versions in favour of a call that a limit has refused. Return True if it may succeed now.
+
+    Those of the caller's principal go first, then all of them if the node's memory is nearly full.
+    """
+    cluster = step.state.cluster
+    if cluster is None or not cluster.versions.versions:
+        return False
+    found = cluster.versions.remove_where(principal=task.principal)
+    node = step.state.account
+    if not found and any(
+        node.used[resource] * 100 >= node.bounds[resource] * _FULL_PERCENT
+        for resource in (Resource.VOLATILE_BYTES, Resource.DESCRIPTORS)
+    ):
+        found = [
+            payload
+            for version in list(cluster.versions.versions.values())
+            for payload in cluster.versions.remove(version)
+        ]
+    drop(step, found)
+    return bool(found)

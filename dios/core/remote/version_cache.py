@@ -1,0 +1,217 @@
+"""The versions of other nodes' objects whose bytes this node has kept, and the reads that fetch more.
+
+This is data and its bookkeeping; ``dios.core.remote.cached_reads`` uses it. The bytes are in the host, which
+keeps them as the payload of the message that brought them.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from typing import Final, NamedTuple
+
+from dios import limits
+from dios.core.model.accounts import Account, Version, buffer_version
+from dios.core.model.records import CallId
+from dios.ids import NodeId, ObjectId, PayloadId, Principal
+
+
+class ReadKey(NamedTuple):
+    """A range of an object of another node, as calls name it. A ``size`` of 0 means to the object's end."""
+
+    node: NodeId
+    object: ObjectId
+    offset: int
+    size: int
+
+
+class CachedVersion:
+    """The bytes of a range of one version of an object.
+
+    ``epoch`` is the start of the object's node, within which ``v_w`` identifies the bytes. ``users`` is the
+    number of requests that may be answered with them. ``counted`` counts them with the principal who fetched
+    them.
+    """
+
+    __slots__ = ("counted", "epoch", "key", "length", "payload", "principal", "used_ns", "users", "v_w")
+
+    def __init__(
+        self,
+        key: ReadKey,
+        version: tuple[int, int],
+        payload: PayloadId,
+        length: int,
+        principal: Principal,
+        account: Account,
+        now: int,
+    ) -> None:
+        self.key: Final = key
+        self.epoch, self.v_w = version
+        self.payload: Final = payload
+        self.length: Final = length
+        self.principal: Final = principal
+        self.counted: Final[Version] = buffer_version(account, length).hold()
+        self.users = 0
+        self.used_ns = now
+
+    def covers(self, offset: int, length: int) -> bool:
+        """Return True if the object's range of ``length`` bytes from ``offset`` on is among these bytes."""
+        return self.key.offset <= offset and offset + length <= self.key.offset + self.length
+
+
+class Fetch:
+    """A read whose bytes are on their way, and the calls that wait for them instead of asking as well."""
+
+    __slots__ = ("call", "waiting")
+
+    def __init__(self, call: CallId) -> None:
+        self.call: Final = call
+        self.waiting: dict[CallId, None] = {}
+
+
+class VersionCache:
+    """All cached versions, the least recently used one first, and all fetches.
+
+    Ranges of fewer than ``least`` bytes are not kept. Methods that remove versions return the payloads that
+    the host must drop.
+    """
+
+    __slots__ = (
+        "_of_objects",
+        "bytes",
+        "bytes_max",
+        "fetched",
+        "fetches",
+        "kept",
+        "least",
+        "served",
+        "versions",
+    )
+
+    def __init__(self, bytes_max: int, least: int = limits.REMOTE_CACHE_READ_BYTES_MIN) -> None:
+        self.bytes_max = bytes_max
+        self.least = least
+        self.bytes = 0
+        self.versions: dict[ReadKey, CachedVersion] = {}
+        self.kept: dict[PayloadId, CachedVersion] = {}  # also removed ones that requests may still use
+        self.fetches: dict[tuple[ReadKey, Principal], Fetch] = {}
+        self.fetched = 0  # the number of reads that brought bytes
+        self.served = 0  # the number of reads that were answered with bytes from here
+        self._of_objects: dict[tuple[NodeId, ObjectId], dict[ReadKey, None]] = {}
+
+    # -- looking ------------------------------------------------------------------------------------
+    def find(self, key: ReadKey, epoch: int) -> CachedVersion | None:
+        """Return a version that may have the bytes of a read: its range, or the whole object."""
+        found = self.versions.get(key) or self.versions.get(ReadKey(key.node, key.object, 0, 0))
+        if found is None or found.epoch != epoch or not found.covers(key.offset, key.size):
+            return None
+        return found
+
+    def use(self, version: CachedVersion, now: int) -> None:
+        """Note that a request may be answered with these bytes, which stay until ``end_use``."""
+        version.users += 1
+        version.used_ns = now
+        if self.versions.get(version.key) is version:
+            self.versions[version.key] = self.versions.pop(version.key)
+
+    def end_use(self, version: CachedVersion) -> list[PayloadId]:
+        """Note that a request is over."""
+        version.users -= 1
+        return self._drop_unused(version)
+
+    # -- changing -----------------------------------------------------------------------------------
+    def put(self, version: CachedVersion) -> list[PayloadId]:
+        """Add a version, in place of other versions of the object."""
+        key = version.key
+        dropped = self._remove_others(version)
+        self.versions[key] = version
+        self.kept[version.payload] = version
+        self.bytes += version.length
+        self._of_objects.setdefault((key.node, key.object), {})[key] = None
+        return dropped
+
+    def _remove_others(self, version: CachedVersion) -> list[PayloadId]:
+        key = version.key
+        dropped: list[PayloadId] = []
+        for other in list(self._of_objects.get((key.node, key.object), ())):
+            held = self.versions[other]
+            if other == key or (held.epoch, held.v_w) != (version.epoch, version.v_w):
+                dropped += self.remove(held)
+        return dropped
+
+    def make_room(self, length: int, principal: Principal) -> list[PayloadId]:
+        """Remove versions until ``length`` more bytes fit.
+
+        The principal with the most bytes, including the new ones, loses its least recently used version.
+        """
+        dropped: list[PayloadId] = []
+        sizes = Counter({principal: length})
+        for version in self.versions.values():
+            sizes[version.principal] += version.length
+        while self.versions and not self.has_room(length):
+            most = max((version.principal for version in self.versions.values()), key=lambda one: sizes[one])
+            victim = next(version for version in self.versions.values() if version.principal == most)
+            sizes[most] -= victim.length
+            dropped += self.remove(victim)
+        return dropped
+
+    def has_room(self, length: int) -> bool:
+        """Return True if ``length`` more bytes fit."""
+        used = sum(version.length for version in self.kept.values()) if self.removed else self.bytes
+        return used + length <= self.bytes_max and len(self.kept) < limits.REMOTE_CACHE_VERSIONS_MAX
+
+    @property
+    def removed(self) -> bool:
+        """True if requests still use versions that were removed."""
+        return len(self.kept) > len(self.versions)
+
+    def remove(self, version: CachedVersion) -> list[PayloadId]:
+        """Remove a version. Its bytes stay as long as requests may be answered with them."""
+        key = version.key
+        if self.versions.get(key) is not version:
+            return []
+        del self.versions[key]
+        self.bytes -= version.length
+        ranges = self._of_objects[key.node, key.object]
+        del ranges[key]
+        if not ranges:
+            del self._of_objects[key.node, key.object]
+        return self._drop_unused(version)
+
+    def _drop_unused(self, version: CachedVersion) -> list[PayloadId]:
+        if version.users or self.versions.get(version.key) is version:
+            return []
+        del self.kept[version.payload]
+        version.counted.release()
+        return [version.payload]
+
+    def note_version(self, node: NodeId, target: ObjectId, v_w: int, *, zombie: bool) -> list[PayloadId]:
+        """Remove the versions of an object that are older than the one that its node has published."""
+        dropped: list[PayloadId] = []
+        for key in list(self._of_objects.get((node, target), ())):
+            version = self.versions[key]
+            if zombie or version.v_w < v_w:
+                dropped += self.remove(version)
+        return dropped
+
+    def remove_where(
+        self,
+        *,
+        node: NodeId | None = None,
+        principal: Principal | None = None,
+        unused_since: int | None = None,
+    ) -> list[PayloadId]:
+        """Remove the versions of a node, of a principal, or that were not used since then."""
+        dropped: list[PayloadId] = []
+        for version in list(self.versions.values()):
+            if (
+                version.key.node == node
+                or version.principal == principal
+                or (unused_since is not None and version.used_ns < unused_since)
+            ):
+                dropped += self.remove(version)
+        return dropped
+
+    def charged(self) -> Iterator[Version]:
+        """Iterate over the bytes as accounts count them."""
+        return (version.counted for version in self.kept.values())
