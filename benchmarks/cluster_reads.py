@@ -1,5 +1,8 @@
 """Remote reads: one at a time, in vectors, pipelined; compared with Ray's second node and a bare TLS stream.
 
+Ten readers of one large object are compared with the same readers of a node that keeps no versions. All other
+reads are measured without kept versions, so that each of them brings its bytes.
+
 Calls without data are in ``benchmarks.cluster_calls``. A MB is a million bytes, 4 KB are 4096.
 """
 
@@ -8,6 +11,9 @@ from __future__ import annotations
 import contextlib
 import os
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from typing import NamedTuple
 
 from benchmarks.cluster import (
     BenchCluster,
@@ -32,6 +38,9 @@ SIZES = {"100 B": 100, "4 KB": 4 * KIB, "64 KB": 64 * KIB, "2 MB": 2 * MIB}
 TIMES = {"100 B": 1500, "4 KB": 1500, "64 KB": 400, "2 MB": 60}
 STREAM_BYTES = 128 * MIB
 ROUNDS = 5
+READERS = 10
+SHARED_BYTES = 100_000_000
+SHARED_ROUNDS = 3
 NAN = float("nan")
 
 Rates = dict[str, dict[str, float]]
@@ -41,18 +50,20 @@ Rates = dict[str, dict[str, float]]
 def run(section: Section) -> None:
     """Measure, and compare with the goals."""
     ours = _ours(section)
+    kept, separate = _ten_readers(section, "kept"), _ten_readers(section, "not kept", remote_cache_bytes="0")
     ray = _ray(section)
     for size, rates in ours.items():
         for way, value in {**rates, **ray.get(size, {})}.items():
             section.figure(f"{size}, {way}", value, "MB/s")
     _rows(section, ours, ray)
+    _shared_row(section, kept, separate)
 
 
 # -- ours and bare TLS, in turns ----------------------------------------------------------------------
 def _ours(section: Section) -> Rates:
     rates: Rates = {}
     with contextlib.ExitStack() as stack:
-        cluster = stack.enter_context(running_cluster(2, pool_size="0"))
+        cluster = stack.enter_context(running_cluster(2, pool_size="0", remote_cache_bytes="0"))
         other = stack.enter_context(cluster.at(1))
         shown = ends(stack.enter_context(workspace()))
         port = stack.enter_context(tls_bulk(shown))
@@ -132,6 +143,75 @@ def _processor_time(
         for who, pid, was in zip(("near", "far"), cluster.pids(), before, strict=True):
             spent = (processor_ns(pid) - was) / turns / len(calls) / 1e3
             section.figure(f"{name}, {way}, processor time of the {who} node", spent, "µs each")
+
+
+# -- ten readers of one object ------------------------------------------------------------------------
+class SharedReads(NamedTuple):
+    """The seconds and the received bytes of ten reads of one object: all at once, or one after another."""
+
+    at_once_s: float
+    in_turn_s: float
+    at_once_bytes: float
+    in_turn_bytes: float
+
+
+def _ten_readers(section: Section, way: str, **settings: str) -> SharedReads:
+    """Measure ten connections of one node that read a large object of the other, a fresh one each time."""
+    seconds: dict[bool, list[float]] = {False: [], True: []}
+    received: dict[bool, list[float]] = {False: [], True: []}
+    with contextlib.ExitStack() as stack:
+        cluster = stack.enter_context(running_cluster(2, pool_size="0", **settings))
+        other = stack.enter_context(cluster.at(1))
+        pipes = [Pipeline(cluster.made.nodes[0].socket) for _ in range(READERS)]
+        for pipe in pipes:
+            stack.callback(pipe.node.close)
+        for _ in range(SHARED_ROUNDS):
+            for together in (True, False):
+                names = blobs(other, [os.urandom(SHARED_BYTES)])
+                references = [found(pipe.node, names)[0] for pipe in pipes]
+                reads = [
+                    partial(pipe.reads, [ReadOnce(reference.ref)])
+                    for pipe, reference in zip(pipes, references, strict=True)
+                ]
+                before = _received(pipes[0])
+                seconds[together].append(once(partial(_read_all, reads, together=together)))
+                received[together].append(_received(pipes[0]) - before)
+                references[0].delete()
+    shared = SharedReads(
+        median(seconds[True]), median(seconds[False]), median(received[True]), median(received[False])
+    )
+    for name, value, unit in zip(shared._fields, shared, ("s", "s", "bytes", "bytes"), strict=True):
+        section.figure(
+            f"{READERS} reads of 100 MB, {way}, {name.rsplit('_', 1)[0].replace('_', ' ')}", value, unit
+        )
+    return shared
+
+
+def _read_all(reads: Sequence[Callable[[], int]], *, together: bool) -> None:
+    with ThreadPoolExecutor(READERS if together else 1) as threads:
+        assert list(threads.map(lambda read: read(), reads)) == [SHARED_BYTES] * READERS
+
+
+def _received(pipe: Pipeline) -> int:
+    return pipe.node.info().counts["peer_bytes_received"]
+
+
+def _shared_row(section: Section, kept: SharedReads, separate: SharedReads) -> None:
+    transfers = max(kept.at_once_bytes, kept.in_turn_bytes) / SHARED_BYTES
+    section.rows.append(
+        Row(
+            f"{READERS} readers of one node, one object of 100 MB of another node",
+            f"{number(kept.at_once_s * 1e3)} ms at once, {number(kept.in_turn_s * 1e3)} ms in turn; "
+            f"{number(transfers)} x 100 MB received",
+            f"each with its own transfer: {number(separate.at_once_s * 1e3)} ms at once, "
+            f"{number(separate.in_turn_s * 1e3)} ms in turn; "
+            f"{number(separate.at_once_bytes / SHARED_BYTES)} x 100 MB received",
+            f"{times(separate.at_once_s / kept.at_once_s)} at once, "
+            f"{times(separate.in_turn_s / kept.in_turn_s)} in turn",
+            judge("1.1 transfers", transfers, 1.1, below=True),
+            judge("5 x separate transfers", separate.at_once_s / kept.at_once_s, 5, below=False),
+        )
+    )
 
 
 # -- Ray ----------------------------------------------------------------------------------------------
