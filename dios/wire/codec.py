@@ -17,7 +17,7 @@ from dios.wire import dcp
 from dios.wire.messages import AnyCall, AnyResult, Reply, Request, SelfEvent, TaskRow
 
 PROTOCOL_VERSION: Final = 1
-DCP_VERSION: Final = 1
+DCP_VERSION: Final = 2
 """The version of the messages between nodes; a node speaks the version before its own, too."""
 
 _LENGTH: Final = struct.Struct("<I")

@@ -2,8 +2,9 @@
 
 The control connection carries frames, each with one ``Envelope``: a message and few bytes next to it. More
 bytes than DCP_INLINE_BYTES_MAX, and a message too long for a frame, use a data connection. There a
-*transfer* is a head of fixed length, the message, its bytes, and a BLAKE3 digest of all three. It arrives
-completely or not at all. ``dios.wire.dcp`` has the messages, ``dios.transport.tcp.tls`` the connections.
+*transfer* is a head of fixed length, the message and its bytes. It arrives completely or not at all. For
+nodes of version 1, a BLAKE3 digest of all three follows. ``dios.wire.dcp`` has the messages,
+``dios.transport.tcp.tls`` the connections.
 """
 
 from __future__ import annotations
@@ -25,7 +26,10 @@ DIGEST_BYTES: Final = 32
 
 _LENGTH: Final = struct.Struct("<I")
 _HEAD: Final = struct.Struct("<4sIQ")
-_MAGIC: Final = b"dtr1"
+_MAGIC: Final = b"dtr2"
+_MAGIC_WITH_DIGEST: Final = b"dtr1"
+WITHOUT_DIGEST: Final = 2
+"""The first version in which a transfer has no digest: TLS authenticates its bytes."""
 HEAD_BYTES: Final = _HEAD.size
 
 
@@ -70,6 +74,7 @@ class Head(NamedTuple):
 
     message_bytes: int
     size: int
+    has_digest: bool = False
 
 
 _encode: Final = msgspec.msgpack.Encoder().encode
@@ -110,21 +115,21 @@ def decode_channel(body: bytes | bytearray | memoryview) -> Channel:
         raise ProtocolError(f"malformed beginning of a data connection: {error}") from None
 
 
-def encode_head(message_bytes: int, size: int) -> bytes:
-    """Return the head of a transfer with ``message_bytes`` bytes of message and ``size`` bytes next to it."""
-    return _HEAD.pack(_MAGIC, message_bytes, size)
+def encode_head(head: Head) -> bytes:
+    """Return the head of a transfer as it is sent."""
+    return _HEAD.pack(_MAGIC_WITH_DIGEST if head.has_digest else _MAGIC, head.message_bytes, head.size)
 
 
 def decode_head(head: bytes | bytearray | memoryview) -> Head:
     """Validate the head of a transfer; raises ProtocolError."""
     magic, message_bytes, size = _HEAD.unpack(head)
-    if magic != _MAGIC:
+    if magic not in {_MAGIC, _MAGIC_WITH_DIGEST}:
         raise ProtocolError("a data connection carries bytes that are not a transfer")
     if message_bytes > limits.DCP_MESSAGE_BYTES_MAX or size > limits.DCP_RECEIVING_BYTES_MAX:
         raise ProtocolError(f"a transfer of {message_bytes} and {size} bytes is over the limit")
     if not message_bytes:
         raise ProtocolError("a transfer of bytes without a message")
-    return Head(message_bytes, size)
+    return Head(message_bytes, size, magic == _MAGIC_WITH_DIGEST)
 
 
 def version_with(hello: dcp.PeerHello) -> int:

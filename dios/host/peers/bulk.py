@@ -2,9 +2,10 @@
 
 ``dios.host.peers.sending`` orders the transfers.
 
-A connection carries transfers in one direction, one after another: a head, the message, the bytes, and a
-BLAKE3 digest of all of them. The bytes are copied into a block of the sending thread before they are hashed
-and sent, because a task may change its buffer meanwhile and the sent bytes must match the digest.
+A connection carries transfers in one direction, one after another: a head, the message, and the bytes. TLS
+authenticates them. A node of version 1 expects a BLAKE3 digest of all of them as well. The bytes are copied
+into a block of the sending thread before they are sent, because a task may change its buffer meanwhile and
+the sent bytes must match the digest.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ from dios.errors import (
 )
 from dios.host.bandwidth.rates import Charge
 from dios.transport.memory.memfd import create_memory, write_all
-from dios.wire.dcp_frames import DIGEST_BYTES, HEAD_BYTES, decode_head, encode_head
+from dios.wire.dcp_frames import DIGEST_BYTES, HEAD_BYTES, Head, decode_head, encode_head
 
 _MS: Final = 1_000_000
 RECEIVING_PERCENT: Final = 50
@@ -239,7 +240,10 @@ class _SocketThread(ABC):
 
 
 class DataSender(_SocketThread):
-    """A thread that sends transfers. It calls ``sent`` in the loop for each, with True if it was sent."""
+    """A thread that sends transfers. It calls ``sent`` in the loop for each, with True if it was sent.
+
+    With ``digests``, a digest follows each transfer.
+    """
 
     def __init__(
         self,
@@ -247,9 +251,11 @@ class DataSender(_SocketThread):
         *,
         sent: Callable[[DataSender, Transfer, bool], None],
         ended: Callable[[Exception | None], None],
+        digests: bool = False,
     ) -> None:
         super().__init__(sock, ended, "send bytes to a node")
         self._sent: Final = sent
+        self._digests: Final = digests
         self._queue: Final[SimpleQueue[Transfer | None]] = SimpleQueue()
         self._block: Final = memoryview(bytearray(limits.DATA_PIECE_BYTES))
         self._thread.start()
@@ -289,8 +295,8 @@ class DataSender(_SocketThread):
         self.in_loop(lambda: self._sent(self, transfer, done))
 
     def _transmit(self, transfer: Transfer) -> None:
-        head = encode_head(len(transfer.message), transfer.size) + transfer.message
-        digest = blake3(head)
+        head = encode_head(Head(len(transfer.message), transfer.size, self._digests)) + transfer.message
+        digest = blake3(head) if self._digests else None
         charge = transfer.charge
         self.sock.sendall(head)
         for fd, start, length in transfer.pieces:
@@ -301,14 +307,16 @@ class DataSender(_SocketThread):
                 if not count:
                     raise DamagedError(f"cannot send bytes to a node: {length - done} of them are missing")
                 part = self._block[:count]
-                digest.update(part)
+                if digest is not None:
+                    digest.update(part)
                 if charge is not None and not charge.take(count, self._has_ended):
                     raise ClosedError("the connection was closed during a transfer")
                 self.sock.sendall(part)
                 if charge is not None:
                     charge.went(count)
                 done += count
-        self.sock.sendall(digest.digest())
+        if digest is not None:
+            self.sock.sendall(digest.digest())
 
 
 class DataReceiver(_SocketThread):
@@ -337,7 +345,7 @@ class DataReceiver(_SocketThread):
     def _run(self) -> None:
         head = memoryview(bytearray(HEAD_BYTES))
         while self._fill(head, at_rest=True):
-            message_bytes, size = decode_head(head)
+            message_bytes, size, has_digest = decode_head(head)
             message = memoryview(bytearray(message_bytes))
             self._fill(message)
             kept, refused = size, None
@@ -348,12 +356,14 @@ class DataReceiver(_SocketThread):
                 kept, refused = 0, error
             fd = -1
             try:
-                digest = blake3(head)
-                digest.update(message)
+                digest = blake3(head) if has_digest else None
+                if digest is not None:
+                    digest.update(message)
                 fd = create_memory(size, "received") if kept else -1
                 if size:
                     self._receive_bytes(fd, size, digest, self._incoming(self, bytes(message), size))
-                self._receive_digest(digest)
+                if digest is not None:
+                    self._receive_digest(digest)
             except BaseException:
                 self._allowance.give_back(kept)
                 if fd >= 0:
@@ -361,14 +371,15 @@ class DataReceiver(_SocketThread):
                 raise
             self._hand_on(ReceivedTransfer(bytes(message), fd, kept, refused))
 
-    def _receive_bytes(self, fd: int, size: int, digest: blake3, incoming: IncomingTransfer) -> None:
+    def _receive_bytes(self, fd: int, size: int, digest: blake3 | None, incoming: IncomingTransfer) -> None:
         place = 0
         try:
             while place < size:
                 part = self._block[: size - place]
                 self._fill(part)
                 incoming.went(len(part))
-                digest.update(part)
+                if digest is not None:
+                    digest.update(part)
                 if fd >= 0:
                     write_all(fd, part, place)
                 place += len(part)

@@ -29,14 +29,24 @@ Open: TypeAlias = Callable[[], Awaitable[socket.socket]]
 class TransferQueue:
     """The queue of transfers to one node while its control connection lasts.
 
-    ``open_one`` makes one more data connection; its tasks run in ``nursery``.
+    ``open_one`` makes one more data connection; its tasks run in ``nursery``. With ``digests``, the other
+    node expects a digest after each transfer.
     """
 
-    def __init__(self, nursery: trio.Nursery, owners: TaskPrincipals, rates: Rates, open_one: Open) -> None:
+    def __init__(
+        self,
+        nursery: trio.Nursery,
+        owners: TaskPrincipals,
+        rates: Rates,
+        open_one: Open,
+        *,
+        digests: bool = False,
+    ) -> None:
         self._nursery: Final = nursery
         self._owners: Final = owners
         self._rates: Final = rates
         self._open_one: Final = open_one
+        self._digests: Final = digests
         self._turns: Final = FairQueue(
             self,
             limits.DATA_CONNECTIONS,
@@ -124,7 +134,12 @@ class TransferQueue:
         except BaseException:
             self._over(transfer)
             raise
-        sender = DataSender(sock, sent=self._sent, ended=lambda reason: self._ended(sender, reason))
+        sender = DataSender(
+            sock,
+            sent=self._sent,
+            ended=lambda reason: self._ended(sender, reason),
+            digests=self._digests,
+        )
         self._all.add(sender)
         if self._closed:
             sender.close()

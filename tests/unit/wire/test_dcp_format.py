@@ -140,16 +140,21 @@ def test_a_principal_of_another_node_is_a_user_or_nobody(principal: str) -> None
         dcp_frames.decode_frame(dcp_frames.encode_frame(rows(principal))[4:])
 
 
-def test_heads_of_transfers() -> None:
-    """A head says how long message and bytes are, within their bounds."""
-    head = dcp_frames.encode_head(10, limits.DCP_RECEIVING_BYTES_MAX)
-    assert head.hex() == "647472310a0000000000000001000000"
-    assert dcp_frames.decode_head(head) == (10, limits.DCP_RECEIVING_BYTES_MAX)
+@pytest.mark.parametrize(
+    ("has_digest", "frozen"),
+    [(False, "647472320a0000000000000001000000"), (True, "647472310a0000000000000001000000")],
+)
+def test_heads_of_transfers(has_digest: bool, frozen: str) -> None:  # noqa: FBT001 - a case
+    """A head says how long message and bytes are, within their bounds, and if a digest follows."""
+    most = dcp_frames.Head(10, limits.DCP_RECEIVING_BYTES_MAX, has_digest)
+    head = dcp_frames.encode_head(most)
+    assert head.hex() == frozen
+    assert dcp_frames.decode_head(head) == most
     for wrong in (
-        dcp_frames.encode_head(10, limits.DCP_RECEIVING_BYTES_MAX + 1),
-        dcp_frames.encode_head(limits.DCP_MESSAGE_BYTES_MAX + 1, 0),
-        dcp_frames.encode_head(0, 0),
-        b"dtr2" + head[4:],
+        dcp_frames.encode_head(most._replace(size=limits.DCP_RECEIVING_BYTES_MAX + 1)),
+        dcp_frames.encode_head(dcp_frames.Head(limits.DCP_MESSAGE_BYTES_MAX + 1, 0)),
+        dcp_frames.encode_head(dcp_frames.Head(0, 0)),
+        b"dtr3" + head[4:],
     ):
         with pytest.raises(ProtocolError):
             dcp_frames.decode_head(wrong)

@@ -25,7 +25,15 @@ from dios.transport.tcp.tls import dial
 from dios.wire import dcp
 from dios.wire.calls import CommitWrite, ReadOnce, WriteOnce
 from dios.wire.codec import DCP_VERSION
-from dios.wire.dcp_frames import Channel, Revoked, decode_frame, encode_channel, encode_frame, encode_head
+from dios.wire.dcp_frames import (
+    Channel,
+    Head,
+    Revoked,
+    decode_frame,
+    encode_channel,
+    encode_frame,
+    encode_head,
+)
 from dios.wire.messages import Done
 from tests.support.peers.hosts import CALLER, PeerHost, connected, identities, peer_host, until, ups
 
@@ -255,8 +263,8 @@ async def test_what_the_core_refuses_costs_the_connection(tmp_path: Path) -> Non
 
 
 def transfer(message: bytes, data: bytes, *, size: int | None = None, digest: bytes | None = None) -> bytes:
-    """The bytes of one transfer, or of something like one."""
-    head = encode_head(len(message), len(data) if size is None else size) + message
+    """The bytes of one transfer of an earlier release, or of something like one."""
+    head = encode_head(Head(len(message), len(data) if size is None else size, has_digest=True)) + message
     return head + data + (blake3(head + data).digest() if digest is None else digest)
 
 
