@@ -56,15 +56,15 @@ class Burst:
     @asynccontextmanager
     async def watched(self, cluster: BenchCluster, coordinator: int, say: Say) -> AsyncIterator[trio.Nursery]:
         """Time the burst, with a neighbour on the second node; what it starts ends with the body."""
-        before, began = ProcessorTime.read(cluster, coordinator), time.perf_counter()
         async with trio.open_nursery() as outer:
-            outer.start_soon(self.neighbour.work, cluster, 1)
+            await outer.start(self.neighbour.work, cluster, 1)
+            before, began = ProcessorTime.read(cluster, coordinator), time.perf_counter()
             outer.start_soon(self._report, say)
             async with trio.open_nursery() as inner:
                 yield inner
+            self.seconds = time.perf_counter() - began
+            self.used = ProcessorTime.read(cluster, coordinator).since(before)
             outer.cancel_scope.cancel()
-        self.seconds = time.perf_counter() - began
-        self.used = ProcessorTime.read(cluster, coordinator).since(before)
 
     async def _report(self, say: Say) -> None:
         while True:

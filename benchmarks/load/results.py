@@ -16,6 +16,7 @@ _COLUMNS: Final = (
     *("burst", "machine", "done", "lost", "refused", "twice", "seconds", "per second"),
     *("median", "99th percentile", "longest"),
     *("neighbour: median", "99th percentile", "longest"),
+    *("echo: 99th percentile", "longest", "ratio at the 99th percentile"),
     *("clients", "daemons", "zygotes", "tasks", "coordinator"),
 )
 _RUNS_PER_S: Final = 300.0
@@ -41,6 +42,8 @@ class BurstResult(Struct, frozen=True):
     longest: float
     neighbour: tuple[float, float, float]
     """The median, the 99th percentile and the longest of a neighbour's calls."""
+    echo: tuple[float, float]
+    """The 99th percentile and the longest of its echoes: a byte to another process and back."""
     used: ProcessorTime
     """Milliseconds of processor for each, by kind of process."""
     is_first: bool = False
@@ -51,7 +54,7 @@ class BurstResult(Struct, frozen=True):
     @classmethod
     def of(cls, burst: Burst, machine: str) -> BurstResult:
         """Summarise a burst."""
-        calls = burst.neighbour.calls
+        calls, echoes = burst.neighbour.calls, burst.neighbour.echoes
         return cls(
             burst.name,
             machine,
@@ -65,6 +68,7 @@ class BurstResult(Struct, frozen=True):
             percentile(burst.times, 0.99),
             max(burst.times, default=0.0),
             (percentile(calls, 0.5), percentile(calls, 0.99), max(calls, default=0.0)),
+            (percentile(echoes, 0.99), max(echoes, default=0.0)),
             ProcessorTime(*(seconds * 1000 / max(1, burst.wanted) for seconds in burst.used)),
             is_first=burst.name.startswith("first"),
             is_runs=burst.name == "trivial runs",
@@ -90,6 +94,8 @@ class BurstResult(Struct, frozen=True):
             f"{median:.1f}",
             _judged(late, _NEIGHBOUR_MS, digits=1),
             _judged(longest, _NEIGHBOUR_MS, digits=1),
+            *(f"{each:.1f}" for each in self.echo),
+            f"{late / self.echo[0]:.1f}",
             *used,
         )
         return f"| {' | '.join(cells)} |"
@@ -108,10 +114,11 @@ def save(rows: Sequence[BurstResult], troubles: Sequence[str], about: str, path:
         f"`make load`, {about}. Three nodes on this machine, with one scheduler. All calls of a burst are "
         "made at once. Every trivial run writes its number to a file, in which each number must stand once. "
         "Each object is read back. In the rows with a busy machine, every processor has a program that only "
-        "computes. A neighbour on the second node makes short calls with pauses of 10 ms meanwhile. Times "
-        "are in milliseconds. The last five columns are processor time for each run, client or object, by "
-        "kind of process. A figure with a goal says if the goal is met, which is meant for a machine with "
-        "nothing else to do."
+        "computes. A neighbour, a process of its own, makes short calls on the second node meanwhile. After "
+        "each call and a pause of 10 ms it sends one byte to another process and back. This echo has nothing "
+        "to do with a node: it shows how late the machine itself is. Times are in milliseconds. The last "
+        "five columns are processor time for each run, client or object, by kind of process. A figure with a "
+        "goal says if the goal is met, which is meant for a machine with nothing else to do."
     )
     lines = [
         "# Bursts on a cluster of three nodes",
@@ -119,7 +126,7 @@ def save(rows: Sequence[BurstResult], troubles: Sequence[str], about: str, path:
         *textwrap.wrap(text, 100),
         "",
         f"| {' | '.join(_COLUMNS)} |",
-        "|---|---|" + "---:|" * 17,
+        "|---|---|" + "---:|" * 20,
         *(row.line() for row in rows),
         "",
         *(troubles or ["Nothing was lost, refused, or done twice."]),

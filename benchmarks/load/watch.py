@@ -3,46 +3,60 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import os
+import subprocess
+import sys
 import time
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final, NamedTuple, Self
 
 import trio
+from msgspec import json
 
 import dios
 from benchmarks.cluster import BenchCluster, processor_ns
-from dios.client.aio.node import open_node
+from benchmarks.load.neighbour import Told
 from dios.errors import DiosError
-from dios.wire.types import NameKind, ObjectType
 
 NODES: Final = 3
-_PAUSE_S: Final = 0.01
 _WHOLE_S: Final = 900.0
 _COORDINATOR: Final = "coordinator"
 
 
 @dataclass
 class Neighbour:
-    """The milliseconds of each call of a client that does nothing else, and its refused calls."""
+    """A client that does nothing else: the milliseconds of its calls and echoes, and its refused calls."""
 
     calls: list[float] = field(default_factory=list)
+    echoes: list[float] = field(default_factory=list)
     refused: list[str] = field(default_factory=list)
 
-    async def work(self, cluster: BenchCluster, number: int) -> None:
-        """Make short calls on a node, one after the other, until cancelled."""
-        async with open_node(cluster.made.nodes[number].socket, groups=()) as node:
-            own = await node.create(ObjectType.SHMEM_BLOB, data=b"neighbour", naming=NameKind.ANONYMOUS)
-            while True:
-                began = time.perf_counter()
-                try:
-                    await own.stat()
-                except DiosError as error:
-                    self.refused.append(str(error))
-                self.calls.append((time.perf_counter() - began) * 1000)
-                await trio.sleep(_PAUSE_S)
+    async def work(
+        self,
+        cluster: BenchCluster,
+        number: int,
+        task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED,
+    ) -> None:
+        """Make short calls on a node in a process of its own, until cancelled."""
+        line = [sys.executable, "-m", "benchmarks.load.neighbour", str(cluster.made.nodes[number].socket)]
+        process = await trio.lowlevel.open_process(
+            line, stdin=subprocess.PIPE, stdout=subprocess.PIPE, start_new_session=True
+        )
+        assert process.stdin is not None
+        assert process.stdout is not None
+        if await process.stdout.receive_some(1) != b"\n":
+            raise RuntimeError("the neighbour's process did not start")
+        try:
+            task_status.started()
+            await trio.sleep_forever()
+        finally:
+            with trio.CancelScope(shield=True):
+                await process.stdin.aclose()
+                told = b"".join([part async for part in process.stdout])
+                await process.wait()
+            found = json.decode(told, type=Told)
+            self.calls, self.echoes, self.refused = found.calls, found.echoes, found.refused
 
 
 def wait_until_scheduled(cluster: BenchCluster) -> int:
@@ -51,7 +65,7 @@ def wait_until_scheduled(cluster: BenchCluster) -> int:
     with cluster.at(0) as node:
         while time.monotonic() < deadline:
             try:
-                told = json.loads(node.ask_scheduler(b'{"ask": "status"}'))
+                told = json.decode(node.ask_scheduler(b'{"ask": "status"}'))
             except DiosError:
                 told = {}
             whole = [row for row in told.get("nodes", ()) if row["coordinator"]]
