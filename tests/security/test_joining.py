@@ -1,5 +1,6 @@
 import os
 import ssl
+import threading
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
@@ -15,8 +16,15 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey,
 from cryptography.hazmat.primitives.serialization import Encoding
 
 from dios import limits
-from dios.errors import DiosError, NotPermittedError, ProtocolError, TimeLimitError, UnreachableError
-from dios.transport.identity import tokens
+from dios.errors import (
+    DiosError,
+    ExistsError,
+    NotPermittedError,
+    ProtocolError,
+    TimeLimitError,
+    UnreachableError,
+)
+from dios.transport.identity import durable_files, tokens
 from dios.transport.identity.certificates import CertificateRole, card_of, make_authority, make_node
 from dios.transport.identity.identity import Identity, bare_context, known_of, load, load_own
 from dios.transport.identity.joining import admit, context_of, join
@@ -426,3 +434,88 @@ async def test_a_false_answer_makes_no_node(tmp_path: Path) -> None:
             with pytest.raises(ProtocolError):
                 await join(listener.address, tokens.issue(n1), name="n9", directory=tmp_path / "n9")
         assert not (tmp_path / "n9").exists(), kind
+
+
+async def test_one_use_admits_one_of_many_at_a_time(tmp_path: Path) -> None:
+    """Eight machines show the same token at once, which admits one: one is admitted and recorded."""
+    (n1,) = make_cluster(tmp_path, "n1")
+    text = tokens.issue(n1)
+    answers: list[str] = []
+
+    async def ask(listener: Listener, name: str, nursery: trio.Nursery) -> None:
+        async with held(listener, n1, text, nursery) as connection:
+            sent = request(Ed25519PrivateKey.generate(), name)
+            connection.send_nowait(frame_of(msgspec.msgpack.encode(("join", 2, name, sent))))
+            answers.extend(msgspec.msgpack.decode(body)[0] for body in await connection.receive())
+
+    async def serve(secured: Secured) -> None:
+        with suppress(NotPermittedError):
+            await admit(n1, secured)
+
+    async with listening(n1) as (listener, nursery), trio.open_nursery() as joining:
+        for number in range(8):
+            joining.start_soon(ask, listener, f"n{number + 2}", nursery)
+        for _ in range(8):
+            joining.start_soon(serve, await listener.accept())
+    assert sorted(answers) == ["admitted"] + ["refused"] * 7
+    assert len(n1.trust.known) == 2
+    stored = load(tmp_path / "n1")
+    assert stored is not None
+    assert {known.name for known in stored.trust.known} == {known.name for known in n1.trust.known}
+
+
+async def test_two_tokens_admit_no_two_nodes_of_one_name(tmp_path: Path) -> None:
+    """Two machines with a token each ask for one name at once: one token stays unused."""
+    (n1,) = make_cluster(tmp_path, "n1")
+    texts = [tokens.issue(n1) for _ in range(2)]
+    answers: list[str] = []
+
+    async def ask(listener: Listener, text: str, nursery: trio.Nursery) -> None:
+        async with held(listener, n1, text, nursery) as connection:
+            sent = request(Ed25519PrivateKey.generate())
+            connection.send_nowait(frame_of(msgspec.msgpack.encode(("join", 2, "n9", sent))))
+            answers.extend(msgspec.msgpack.decode(body)[0] for body in await connection.receive())
+
+    async def serve(secured: Secured) -> None:
+        with suppress(ExistsError):
+            await admit(n1, secured)
+
+    async with listening(n1) as (listener, nursery), trio.open_nursery() as joining:
+        for text in texts:
+            joining.start_soon(ask, listener, text, nursery)
+        for _ in texts:
+            joining.start_soon(serve, await listener.accept())
+    assert sorted(answers) == ["admitted", "refused"]
+    unused = 0
+    for text in texts:
+        with suppress(NotPermittedError):
+            tokens.check(n1.folder, tokens.read(text).number)
+            unused += 1
+    assert unused == 1
+
+
+async def test_the_loop_goes_on_while_an_admission_waits_for_the_disk(tmp_path: Path) -> None:
+    """A command holds the lock of the tokens: the machine waits, and the node's loop does not."""
+    (n1,) = make_cluster(tmp_path, "n1")
+    text = tokens.issue(n1)
+    locked, free = threading.Event(), threading.Event()
+
+    def hold() -> None:
+        with durable_files.locked(n1.folder):
+            locked.set()
+            free.wait()
+
+    async with listening(n1) as (listener, nursery), held(listener, n1, text, nursery) as connection:
+        connection.send_nowait(frame_of(msgspec.msgpack.encode(("join", 2, "n9", GOOD))))
+        secured = await listener.accept()
+        async with trio.open_nursery() as inner:
+            inner.start_soon(trio.to_thread.run_sync, hold)
+            while not locked.is_set():
+                await trio.lowlevel.checkpoint()
+            inner.start_soon(admit, n1, secured)
+            for _ in range(100):  # passes of the loop, which would not come back from the first one
+                await trio.lowlevel.checkpoint()
+            assert len(n1.trust.known) == 1
+            free.set()
+        (answer,) = await connection.receive()
+    assert msgspec.msgpack.decode(answer)[0] == "admitted"

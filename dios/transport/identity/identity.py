@@ -10,7 +10,7 @@ import hashlib
 import os
 import ssl
 import stat
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -265,23 +265,27 @@ def next_epoch(directory: Path) -> int:
     return epoch
 
 
-def sign_node(
-    identity: Identity, name: str, key: Ed25519PublicKey, *, before: Callable[[], None] = lambda: None
-) -> tuple[bytes, ...]:
+def sign_node(identity: Identity, name: str, key: Ed25519PublicKey) -> tuple[bytes, ...]:
     """Admit a node: give its key a new id and the name, and record it. Returns its chain.
 
-    ``before`` is called after all other checks, and may refuse too. Raises InvalidError for the name,
-    ExistsError if a node of that name is known, LimitError if this node can admit no more.
+    This blocks until the record is on disk. Raises the errors of ``prepare_node``.
+    """
+    chain = prepare_node(identity, name, key)
+    identity.trust.note(known_of(cards_of(chain)))
+    return chain
+
+
+def prepare_node(identity: Identity, name: str, key: Ed25519PublicKey) -> tuple[bytes, ...]:
+    """Return the chain of a new node with this key and name, which nothing records so far.
+
+    Raises InvalidError for the name, ExistsError if a node of that name is known, LimitError if this node can
+    admit no more.
     """
     check_name(name)
     if any(each.name == name for each in identity.trust.known):
         raise name_taken(name)
     identity.trust.check_room()
-    made = make_node(_random_id(), name, key, identity.chain[0], identity.key())
-    before()
-    chain = (made, *identity.chain)
-    identity.trust.note(known_of(cards_of(chain)))
-    return chain
+    return (make_node(_random_id(), name, key, identity.chain[0], identity.key()), *identity.chain)
 
 
 def name_taken(name: str) -> ExistsError:

@@ -31,6 +31,7 @@ from dios.errors import (
 from dios.transport.identity import statements, tokens
 from dios.transport.identity.certificates import (
     CertificateRole,
+    card_of,
     cards_of,
     check_name,
     check_signatures,
@@ -42,10 +43,11 @@ from dios.transport.identity.identity import (
     Identity,
     bare_context,
     install,
+    known_of,
     load_own,
     name_taken,
+    prepare_node,
     refuse_second,
-    sign_node,
 )
 from dios.transport.identity.tokens import Token
 from dios.transport.identity.trust import Known
@@ -196,7 +198,7 @@ async def _admitted(
     number = connection.peer.node
     if connection.peer.role is not CertificateRole.JOIN:
         raise NotPermittedError("the peer is a node already and cannot join")
-    tokens.check(identity.folder, number)
+    await trio.to_thread.run_sync(tokens.check, identity.folder, number)
     bodies = await connection.receive()
     if len(bodies) != 1:
         raise ProtocolError("the peer did not send one request to join")
@@ -210,12 +212,33 @@ async def _admitted(
             "same release on both machines."
         )
     key = requested_key(asked.request)
-    if taken(asked.name):
-        raise name_taken(asked.name)
-    # The use is counted before the answer; a request that fails before that costs none.
-    chain = sign_node(identity, asked.name, key, before=lambda: tokens.use(identity.folder, number))
-    known = tuple(identity.trust.known)
-    return Admitted(chain, identity.secret, _most_important(identity.trust.statements), known), known[-1]
+    # The file of tokens, and the list of nodes, are written in threads. One admission at a time, so that the
+    # name and the place are still free at its end; and to its end, so that what is counted is also recorded.
+    async with identity.trust.admitting:
+        with trio.CancelScope(shield=True):
+            chain = await _recorded(identity, asked.name, key, number, taken)
+    known = next(each for each in identity.trust.known if each.node == card_of(chain[0]).number)
+    listed = (*(each for each in identity.trust.known if each is not known), known)
+    return Admitted(chain, identity.secret, _most_important(identity.trust.statements), listed), known
+
+
+async def _recorded(
+    identity: Identity, name: str, key: Ed25519PublicKey, token: int, taken: Callable[[str], bool]
+) -> tuple[bytes, ...]:
+    """Count a use of the token, then record a node of this name; return its chain.
+
+    A request that fails before the use costs none. After a crash between the two, the use is counted and no
+    node was admitted.
+    """
+    if taken(name):
+        raise name_taken(name)
+    chain = prepare_node(identity, name, key)
+    await trio.to_thread.run_sync(tokens.use, identity.folder, token)
+    # A node of this name may have connected meanwhile.
+    if taken(name) or any(each.name == name for each in identity.trust.known):
+        raise name_taken(name)
+    await identity.trust.record(known_of(cards_of(chain)))
+    return chain
 
 
 def _most_important(listed: tuple[bytes, ...]) -> tuple[bytes, ...]:

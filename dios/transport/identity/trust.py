@@ -121,6 +121,8 @@ class Trust:
         self._index()
         self._changing: Final = trio.Lock()
         """Held from the moment that a statement is examined until it is stored."""
+        self.admitting: Final = trio.Lock()
+        """Held by an admission from its first check until the new node is recorded."""
         self._writing: Final = trio.Lock()
         """Held while the known nodes are written, so that the newest list is written last."""
 
