@@ -51,7 +51,9 @@ STEP_WORK_MAX: Final = 650_000  # lines of the core's code that one step execute
 STEP_UNITS: Final = 256  # of long work, such as dropped references, in one step; the rest follows
 VECTOR_UNITS_MAX: Final = 2_048  # of one vector; further calls of it are refused
 TURN_UNITS_MAX: Final = 64  # of one connection before the others get their turn
-TURN_ALONE_UNITS_MAX: Final = 256  # of all connections of a principal, if it is the only one
+TURN_ALONE_UNITS_MAX: Final = 128  # of all connections of a principal, if it is the only one
+TURN_UNIT_NS: Final = 20_000  # a step that takes longer counts as more units
+TURN_LIGHT_UNITS_MAX: Final = 4  # of a connection that goes before the long queues of its principal
 MEMBERSHIPS_PER_TASK_MAX: Final = 1_024
 TASK_ROWS_MAX: Final = 4_096  # of one answer
 
@@ -197,7 +199,10 @@ NODE_START_MS_MAX: Final = 60_000
 NODE_STOP_MS_MAX: Final = 10_000
 NODE_ANSWER_MS_MAX: Final = 3_000  # a command waits this long for a node
 NODE_SIGNAL_MS_MAX: Final = 4_000  # between SIGTERM and SIGKILL
-GC_THRESHOLD_OBJECTS: Final = 20_000  # allocations between two runs of the garbage collector in a daemon
+GC_THRESHOLD_OBJECTS: Final = 10_000  # allocations between two runs of the garbage collector in a daemon
+GC_YOUNG_RUNS: Final = 1  # of these before one that looks again at the objects that survived them
+GC_FULL_RUNS_MIN: Final = 4  # of the latter before a quiet node looks at all objects
+GC_FULL_RUNS_MAX: Final = 64  # the same for a busy node
 ENTROPY_BYTES: Final = 4 * KIB
 
 # -- names and ports of nodes ---------------------------------------------------------------------

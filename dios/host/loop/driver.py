@@ -109,7 +109,11 @@ class Driver:
         self._issued = Ticket(0)
         self._steps = 0
         self.units = 0
-        """The work of all steps so far, by which connections take turns."""
+        """The work of all steps so far, by which connections take turns.
+
+        A step that takes long counts as more than the core counted, but at most as a turn, because the
+        machine may have let other processes run meanwhile.
+        """
         self._next_payload = 1
         self._held: deque[_DeferredEffects] = deque()
         # Until this ticket is durable, later effects that touch contents or buffers are deferred too:
@@ -317,7 +321,6 @@ class Driver:
 
     def _follow(self, event: Event, outcome: Outcome, payloads: Payloads) -> None:
         self._steps += 1
-        self.units += 1 + outcome.units
         self._owners.note(event, outcome)
         if outcome.deadline != self._deadline:
             self._deadline = outcome.deadline
@@ -336,6 +339,8 @@ class Driver:
                 self._volatile_barrier = max(self._volatile_barrier, wait)
         elif outcome.after:
             self._effector.run(outcome.after, payloads, self._steps)
+        by_time = min((self._now() - event.now) // limits.TURN_UNIT_NS, limits.TURN_UNITS_MAX)
+        self.units += max(1 + outcome.units, by_time)
 
     # -- from the disk ------------------------------------------------------------------------------
     def persisted(self, results: list[CommitResult]) -> Ticket:

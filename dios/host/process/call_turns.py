@@ -4,6 +4,10 @@ A turn is TURN_UNITS_MAX units of work in one pass of the event loop. All connec
 sessions and its tasks, share its turn. So a user with hundreds of connections gets no more turns than a user
 with one. While only one principal has connections, its turn is TURN_ALONE_UNITS_MAX units, so that its
 connections rarely wait for each other; the node's own work has its turn after that.
+
+A connection with few short calls goes before those of its principal that wait with long queues: it may use
+TURN_LIGHT_UNITS_MAX units each time that as many waiting connections had a turn as wait. So it waits for a
+pass of the loop, not for all queues, and delays these little.
 """
 
 from __future__ import annotations
@@ -18,21 +22,25 @@ from dios.ids import Principal
 
 _TURN: Final = limits.TURN_UNITS_MAX
 _TURN_ALONE: Final = limits.TURN_ALONE_UNITS_MAX
+_LIGHT: Final = limits.TURN_LIGHT_UNITS_MAX
 
 
 class _Share:
     """The turn of a principal: its units left in the present round, negative after more work than a turn.
 
-    ``again`` has connections that were woken when others had used up the turn. They come before ``waiting``.
+    ``again`` comes before ``waiting``. It has connections with few short calls, and those that were woken
+    when others had used up the turn.
+    ``served`` is the number of connections that were woken after they had waited.
     """
 
-    __slots__ = ("again", "connections", "credit", "principal", "round", "waiting")
+    __slots__ = ("again", "connections", "credit", "principal", "round", "served", "waiting")
 
     def __init__(self, principal: Principal, now: int) -> None:
         self.principal: Final = principal
         self.credit = _TURN
         self.round = now
         self.connections = 0
+        self.served = 0
         self.waiting: Final[OrderedDict[CallTurn, None]] = OrderedDict()
         self.again: Final[OrderedDict[CallTurn, None]] = OrderedDict()
 
@@ -66,6 +74,7 @@ class _Share:
             if turn.expected > room < self.credit:
                 return  # it would use up the turn before those that were woken now
             del queue[turn]
+            self.served += queue is self.waiting
             room -= turn.expected
             turn.woken.set()
 
@@ -73,7 +82,17 @@ class _Share:
 class CallTurn:
     """The place of one connection. The connection calls ``leave`` at its end."""
 
-    __slots__ = ("_share", "_turns", "_used", "credit", "expected", "round", "woken")
+    __slots__ = (
+        "_light",
+        "_light_until",
+        "_share",
+        "_turns",
+        "_used",
+        "credit",
+        "expected",
+        "round",
+        "woken",
+    )
 
     def __init__(self, turns: CallTurns, share: _Share) -> None:
         self._turns: Final = turns
@@ -81,6 +100,9 @@ class CallTurn:
         self.credit = _TURN
         self.expected = 1
         self._used = 0
+        # The units that this connection may use before those that wait, until so many of these were served.
+        self._light = _LIGHT
+        self._light_until = 0
         self.round = -1
         self.woken = trio.Event()
 
@@ -89,7 +111,7 @@ class CallTurn:
         turns, share = self._turns, self._share
         self._end_turn()
         if share.contended:
-            return False
+            return share.credit > 0 < self.credit and self._goes_first()
         if self.round == turns.round and not turns.working:
             turns.round += 1  # this connection is back, so that all others had their chance
         now = turns.round
@@ -102,6 +124,14 @@ class CallTurn:
         self.round = now
         return True
 
+    def _goes_first(self) -> bool:
+        """Return True if this connection may make calls before those of its principal that wait already."""
+        share = self._share
+        if share.served >= self._light_until:
+            self._light = _LIGHT
+            self._light_until = share.served + len(share.waiting) + len(share.again)
+        return self.expected <= self._light
+
     async def wait(self) -> None:
         """Wait for the next turn and begin it. Others have a chance to make calls before that."""
         turns, share = self._turns, self._share
@@ -110,7 +140,7 @@ class CallTurn:
             if self.begins():
                 return
         self._end_turn()
-        queue = share.waiting
+        queue = share.again if self._goes_first() else share.waiting
         while True:
             self.woken = trio.Event()
             queue[self] = None
@@ -131,6 +161,7 @@ class CallTurn:
     def spend(self, units: int) -> None:
         """Count work that was done in this turn."""
         self._used += units
+        self._light -= units
         self.credit -= units
         self._share.credit -= units
 
