@@ -234,13 +234,28 @@ def open_control_groups(name: str, *, proc: Path = Path("/proc/self")) -> Contro
     return ControlGroups(_open(name, proc)[0], _open_aside(name, proc))
 
 
-def usable() -> frozenset[str]:
-    """Return the names of the controllers by which a node started here could hold tasks to a share."""
-    groups = open_control_groups(f"dios-{os.getpid()}-look")
+def usable(proc: Path = Path("/proc/self")) -> frozenset[str]:
+    """Return the names of the controllers by which a node started here could hold tasks to a share.
+
+    Nothing is created or changed.
+    """
+    found = {name for names in _writable(proc, autogroup=None) for name in names}
+    if any(_CPU in names for names in _writable(proc, autogroup=False)):
+        found.add(_CPU)
+    return frozenset(found & {_CPU, _IO, "memory"})
+
+
+def _writable(proc: Path, *, autogroup: bool | None) -> list[set[str]]:
+    """Return the controllers of each hierarchy that this process may write."""
     try:
-        return groups.held
-    finally:
-        groups.close()
+        own = _own_groups(proc, autogroup=autogroup)
+    except OSError:
+        return []
+    return [
+        names
+        for folder, version, names in own
+        if os.access(folder / "cgroup.subtree_control" if version == 2 else folder, os.W_OK)
+    ]
 
 
 def _open_aside(name: str, proc: Path) -> tuple[Hierarchy, Hierarchy] | None:

@@ -90,6 +90,7 @@ def test_version_2_holds_a_task_to_its_part(tmp_path: Path) -> None:
     (own / "cgroup.controllers").write_text("cpu io memory pids")
     (own / "cgroup.subtree_control").write_text("cpu io memory pids")
     (own / "cpu.weight").write_text("100")
+    assert cgroups.usable(proc) == {"cpu", "io", "memory"}
     groups = cgroups.open_control_groups("node", proc=proc)
     assert groups.held == {"cpu", "io", "memory"}
     group, spare, plain = (groups.make(f"task-{number}") for number in (1, 2, 3))
@@ -113,7 +114,7 @@ def test_next_to_autogroup_only_tasks_with_a_share_are_under_the_controller(tmp_
     (tmp_path / "sys/kernel/sched_autogroup_enabled").write_text("1\n")
     groups = cgroups.open_control_groups("node", proc=proc)
     assert groups.controllers == {"memory"}
-    assert groups.held == {"cpu", "memory"}
+    assert groups.held == cgroups.usable(proc) == {"cpu", "memory"}
     group, spare, plain = (groups.make(f"task-{number}") for number in (1, 2, 3))
     for _ in range(2):
         groups.hold(group, "task-1", 42, cgroups.GroupShare(cpus_milli=500, cpu_part=250))
