@@ -50,7 +50,6 @@ if TYPE_CHECKING:
 
 RUN_FAILED: Final = 125
 _HINT_S: Final = 2.0
-_REASONS_SHOWN: Final = 4
 
 app: Final = typer.Typer(rich_markup_mode=None)
 
@@ -279,7 +278,7 @@ def _go(
     """Run the task or the gang, ``store`` the outputs of a success, and exit with the task's status."""
     if needs.gang is not None:
         raise typer.Exit(run_gang(opening, begin, needs, needs.gang, detach=detach, as_json=as_json))
-    task = _placed(begin, place, opening, label)
+    task = _placed(begin, place, label)
     if detach:
         _show_started(task, label, enforcement, as_json=as_json)
         return
@@ -288,7 +287,7 @@ def _go(
     ended = attend(task, output)
     while needs.restartable and ended.cause is Cause.PREEMPTED:
         say(f"task {ended.fingerprint} was preempted and is run again")
-        task = _placed(begin, place, opening, label)
+        task = _placed(begin, place, label)
         ended = attend(task, output)
     if ended.ok:
         store()
@@ -338,23 +337,10 @@ def _note_enforcement(place: CommandContext, work: Work, host: str, *, limbo: bo
     return _Enforcement(wanted, known, limbo)
 
 
-def _placed(
-    begin: Callable[[CommandContext], Task],
-    place: CommandContext,
-    opening: Callable[[], AbstractContextManager[CommandContext]],
-    label: str,
-) -> Task:
-    """Start the task; print a hint with the reason if that takes long."""
-
-    def explain_wait() -> None:
-        say(f"{label} is waiting for resources: `dios explain {label}` shows why; Ctrl-C withdraws it")
-        # The connection of this command waits for the place, so the question has one of its own.
-        with contextlib.suppress(DiosError), opening() as other:
-            lines = ask_at(other, {"ask": "explain", "task": label}).get("lines")
-            for line in lines[:_REASONS_SHOWN] if isinstance(lines, list) else []:
-                say(f"  {str(line).strip()}")
-
-    hint = threading.Timer(_HINT_S, explain_wait)
+def _placed(begin: Callable[[CommandContext], Task], place: CommandContext, label: str) -> Task:
+    """Start the task; print a hint if that takes long."""
+    text = f"{label} is waiting for resources: `dios explain {label}` shows why; Ctrl-C withdraws it"
+    hint = threading.Timer(_HINT_S, say, (text,))
     hint.daemon = True
     hint.start()
     try:
