@@ -552,6 +552,28 @@ TRACE_TASKS_MAX: Final = 5_000_000
 TRACE_USAGE_MAX: Final = 1_000  # times the largest machine, in one measurement of a trace
 FAIR_TRACE_TASKS_MAX: Final = 40_000_000  # a month of the 2011 trace has 32 million
 
+# -- supervised services ------------------------------------------------------------------------------
+SERVICES_MAX: Final = 64  # supervised services of one principal
+SERVICE_REPLICAS_MAX: Final = 64
+SERVICE_INPUTS_MAX: Final = 16
+SERVICE_GROUPS_MAX: Final = 16
+SERVICE_INPUT_BYTES_MAX: Final = 256 * MIB  # of all inputs of a service together; each node keeps a copy
+SERVICE_RECORDS_BYTES_MAX: Final = MIB  # of all services of one principal
+SERVICE_DROPPED_MAX: Final = 256  # objects of earlier versions that nodes may still have
+SERVICE_REMOVED_KEPT: Final = 64  # removed services that are remembered, for nodes that return
+SERVICE_ROUND_MS: Final = 500  # between two rounds of the supervisor
+SERVICE_SETTLE_MS: Final = 3_000  # a node leads this long, in its own view, before it acts
+SERVICE_REPAIR_MS: Final = 10_000  # between two comparisons of all copies of the records
+SERVICE_START_MS_MAX: Final = 15_000  # for a start on one node, before another node is tried
+SERVICE_RESTART_MS_MIN: Final = 500  # before the first restart; doubled each time
+SERVICE_RESTART_MS_MAX: Final = 60_000
+SERVICE_STABLE_MS: Final = 30_000  # a replica that ran this long is restarted without a longer pause
+SERVICE_HEALTHY_MS: Final = 1_000  # by default a replica counts as healthy when it has run this long
+SERVICE_SPAN_MS_MAX: Final = 3_600_000  # of the times that a service may choose
+SERVICE_CHECK_MS_MAX: Final = 10_000  # for one run of a health check
+SERVICE_CHECK_EVERY_MS: Final = 5_000
+SERVICE_CHECKS_FAILED_MAX: Final = 3  # failed checks in a row, before a replica is replaced
+
 # -- packing --------------------------------------------------------------------------------------
 PACKER_NODES_MAX: Final = 4_096  # tasks and services of one job
 PACKER_EDGES_MAX: Final = 65_536

@@ -24,6 +24,7 @@ class _Commands(LazyGroup):
         "group": "dios.cli.objects.groups:app*",
         "log": "dios.cli.objects.logs:app*",
         "run": "dios.cli.tasks.run:app",
+        "service": "dios.cli.tasks.service:app*",
         "ps": "dios.cli.tasks.control:app",
         "logs": "dios.cli.tasks.control:app",
         "pause": "dios.cli.tasks.control:app",

@@ -9,6 +9,7 @@
 - ``keyvalue``: a replicated key-value store over ``replicated_index``, a map with majorities
 - ``mapreduce``: MapReduce jobs; ``jobs`` is the implementation
 - ``services``: tasks that accept connections, found by name
+- ``supervised``: replicas of programs that the cluster keeps running
 - ``catalogue``: lists of stored objects; ``files``: the files of groups, and the fsspec file system
 - ``reservations``: jobs with needs over time (Packer)
 - ``pickers``: the choice among replicas; ``retrying``: repetition of attempts that conflict

@@ -9,6 +9,7 @@ Read in this order:
 - ``cluster``: makes a data directory a member of a cluster; ``cluster_port`` is the port for other nodes,
   ``seeds`` and ``discovery`` find them.
 - ``coordinator_supervisor``: keeps the node's coordinator running.
+- ``service_supervisors``: run the supervisors of users' services.
 - ``local_cluster``: a cluster of nodes on one machine (``dios up``).
 - ``check``: verifies and repairs the data of a stopped node; ``doctor`` examines the machine.
 - ``machine``: the memory and name of the machine.

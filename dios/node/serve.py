@@ -129,7 +129,7 @@ async def _serve(
             nursery.start_soon(_collect_when_quiet, host)
             await nursery.start(_obey_signals, host)
             _join_others(host, port, settings, nursery)
-            async with _listening(settings, host, nursery):
+            async with _listening(settings, host, nursery) as server:
                 _log.info(
                     "the node serves",
                     extra={"objects": store.usage()["objects"], "socket": str(settings.socket)},
@@ -140,6 +140,10 @@ async def _serve(
                     from dios.node.coordinator_supervisor import keep_coordinator  # noqa: PLC0415 - as below
 
                     nursery.start_soon(keep_coordinator, settings)
+                if port is not None:
+                    from dios.node.service_supervisors import supervise_services  # noqa: PLC0415 - as below
+
+                    nursery.start_soon(supervise_services, server, os.geteuid())
                 await host.stopping.wait()
             _log.info("the node stops")
             await _end_everything(host)
@@ -190,7 +194,9 @@ def _join_others(host: NodeHost, port: ClusterPort | None, settings: Settings, n
 
 
 @asynccontextmanager
-async def _listening(settings: Settings, host: NodeHost, nursery: trio.Nursery) -> AsyncIterator[None]:
+async def _listening(
+    settings: Settings, host: NodeHost, nursery: trio.Nursery
+) -> AsyncIterator[SessionServer]:
     if settings.allowed_uids:
         _open_way(settings)
     listener = open_listener(settings.socket, 0o666 if settings.allowed_uids else 0o600)
@@ -203,7 +209,7 @@ async def _listening(settings: Settings, host: NodeHost, nursery: trio.Nursery) 
             allowed_uids=settings.allowed_uids,
         )
         nursery.start_soon(server.run)
-        yield
+        yield server
     finally:
         close_listener(listener, settings.socket)
 

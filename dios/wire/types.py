@@ -135,6 +135,8 @@ class Flag(enum.IntFlag):
     WITH_SESSION = 1024  # run: the child ends with the session that starts it
     FORKABLE = 2048  # run: the child can be forked later
     FORK = 4096  # run: the child is a fork of the task to repeat
+    WITH_NETWORK = 8192  # run: the child may use the network of the node on which it runs
+    SERVICES = 16384  # create: under the one name of the records of the caller's services
 
 
 class Brand(Named):

@@ -186,6 +186,7 @@ class AsyncNode(
     changed_nodes = awaited(_Ops.changed_nodes_op)
     set_node = awaited(_Ops.set_node_op)
     read_state = awaited(_Ops.read_state_op)
+    read_table = awaited(_Ops.read_table_op)
     ask_scheduler = awaited(_Ops.ask_scheduler_op)
     board = awaited(_Ops.board_op)
     place = awaited(_Ops.place_op)
@@ -313,6 +314,20 @@ async def open_node(
         opened.present_later = presented.later
         stack.callback(opened.close_ends)
         yield opened
+
+
+@contextlib.asynccontextmanager
+async def open_session(sock: socket.socket, *, label: str = "") -> AsyncIterator[AsyncNode]:
+    """Open the node at the other end of a connected socket, which is closed at the end of the body."""
+    connection = AsyncConnection(AsyncChannel(sock))
+    try:
+        opened = AsyncNode(connection, await connection.hello((), label))
+        try:
+            yield opened
+        finally:
+            opened.close_ends()
+    finally:
+        connection.close()
 
 
 @contextlib.asynccontextmanager

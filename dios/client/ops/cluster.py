@@ -123,13 +123,18 @@ class ClusterOps(SchedulingOps):
         names = expect(messages.TableRows, (yield messages.ReadTable())).tables
         found: dict[str, list[dict[str, int | str]]] = {}
         for name in names:
-            rows = found[name] = []
-            start: int | None = 0
-            while start is not None:
-                part = expect(messages.TableRows, (yield messages.ReadTable(name, start)))
-                rows += [dict(zip(part.columns, row, strict=True)) for row in part.rows]
-                start = part.following or None
+            found[name] = yield from self.read_table_op(name)
         return found
+
+    def read_table_op(self, name: str) -> Operation[list[dict[str, int | str]]]:
+        """Return the rows of one table of the node; for those who may read its state."""
+        rows: list[dict[str, int | str]] = []
+        start: int | None = 0
+        while start is not None:
+            part = expect(messages.TableRows, (yield messages.ReadTable(name, start)))
+            rows += [dict(zip(part.columns, row, strict=True)) for row in part.rows]
+            start = part.following or None
+        return rows
 
 
 def wish_of(wish: NodeWish | str) -> NodeWish:

@@ -94,12 +94,13 @@ class NodeOps(ClusterOps, Generic[R, T, G, S, C]):
         deletion: Deletion | None = None,
         buffering: Buffering = Buffering.DOUBLE,
         host: str = "",
+        flags: Flag = Flag.NONE,
     ) -> Operation[R]:
         """Create an object in ``groups`` and return a reference with every right (B.1.1).
 
         ``data`` are the first bytes of a blob; ``size`` is the ring of a stream in bytes, or the delay of a
         timer in nanoseconds; ``host`` is the name of the node for the object, by default this node. A durable
-        object is on disk when this returns.
+        object is on disk when this returns. ``flags`` are those of the call (``Flag.SERVICES``).
         """
         view = None if data is None else memoryview(data).cast("B")
         large = view is not None and view.nbytes > INLINE_BYTES_MAX
@@ -112,6 +113,7 @@ class NodeOps(ClusterOps, Generic[R, T, G, S, C]):
             buffering,
             data=None if view is None or large else bytes(view),
             host=host,
+            flags=int(flags),
         )
         created = expect(messages.Created, (yield call))
         made = cast("R", self.handle(created.reference, created.name))
@@ -258,6 +260,7 @@ class NodeOps(ClusterOps, Generic[R, T, G, S, C]):
         template: str = "",
         forkable: bool = False,
         fork_of: Handle | None = None,
+        network: bool = False,
     ) -> Operation[T]:
         """Start a task as a member of ``groups`` with exactly these references, and return it (B.1.5).
 
@@ -277,6 +280,9 @@ class NodeOps(ClusterOps, Generic[R, T, G, S, C]):
         ``template`` names a template in the node's settings: modules that are loaded already when the task
         starts, in memory that all its tasks share. Raises NotSupportedError with the reason if the node has
         none of that name, or it cannot be loaded.
+
+        With ``network`` the task may create network streams on the node where it runs. Only the processes of
+        the nodes' own user and of root may give that.
 
         ``like`` is a task to repeat, with the same program unless one is given; ``inputs`` are added
         to those of that task, and the other arguments must be left out.
@@ -313,7 +319,8 @@ class NodeOps(ClusterOps, Generic[R, T, G, S, C]):
                 | (Flag.SPAWN_LOCAL if local else Flag.NONE)
                 | (Flag.NONE if detach or self.ambient else Flag.WITH_SESSION)
                 | (Flag.FORKABLE if forkable else Flag.NONE)
-                | (Flag.FORK if fork_of is not None else Flag.NONE),
+                | (Flag.FORK if fork_of is not None else Flag.NONE)
+                | (Flag.WITH_NETWORK if network else Flag.NONE),
                 like=0 if like is None else refs_of((like,))[0],
                 host=host,
                 work=messages.Work() if work is None else work,

@@ -177,6 +177,7 @@ class Node(
     changed_nodes = blocking(_Ops.changed_nodes_op)
     set_node = blocking(_Ops.set_node_op)
     read_state = blocking(_Ops.read_state_op)
+    read_table = blocking(_Ops.read_table_op)
     ask_scheduler = blocking(_Ops.ask_scheduler_op)
     board = blocking(_Ops.board_op)
     place = blocking(_Ops.place_op)

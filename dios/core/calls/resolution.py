@@ -6,10 +6,12 @@ get the same empty answer. ``dios.core.remote.remote_lookup`` continues on other
 
 from __future__ import annotations
 
+from msgspec.structs import replace
+
 from dios.core import lifetimes
-from dios.core.calls import access, network_streams
+from dios.core.calls import access, network_streams, service_records
 from dios.core.model.accounts import require_each
-from dios.core.model.names import CONSOLE, NETWORK, TIMER, internal_name, special_number
+from dios.core.model.names import CONSOLE, NETWORK, SERVICES, TIMER, internal_name, special_number
 from dios.core.model.records import Holder, PhysicalObject, Provenance
 from dios.core.model.type_states import TimerState
 from dios.core.remote import remote_lookup
@@ -28,12 +30,17 @@ def lookup(step: Step, task: Holder, seq: int, call: messages.Lookup) -> None:
     name = Name(call.name)
     number = special_number(name)
     incomplete = False
-    if number:
+    records = service_records.searched(step, task) if number == SERVICES else None
+    if number and records is None:
         task.table.require_room()
         task.account.require(Resource.REFERENCES, 1)  # both checked before a timer is created
         found = _special(step, task, number)
     else:
-        names = tuple(internal_name(name, group) for group in _groups_to_search(task, call.group))
+        searched = _groups_to_search(task, call.group)
+        if records is not None:
+            name, group = records
+            call, searched = replace(call, name=name), (group,)
+        names = tuple(internal_name(name, group) for group in searched)
         step.spend(len(names) // 16)
         found = _reachable(step, task, names, call.limit)
         further = step.state.cluster is not None and not flags & Flag.LOCAL_ONLY

@@ -128,7 +128,12 @@ def start(
     """
     flags = access.flags_of(
         call.flags,
-        Flag.NON_BLOCKING | Flag.SPAWN_LOCAL | Flag.WITH_SESSION | Flag.FORKABLE | Flag.FORK,
+        Flag.NON_BLOCKING
+        | Flag.SPAWN_LOCAL
+        | Flag.WITH_SESSION
+        | Flag.FORKABLE
+        | Flag.FORK
+        | Flag.WITH_NETWORK,
     )
     step.spend(4 + len(call.inputs) + len(call.outputs) + len(call.groups))
     peer = _place(step, call, flags)

@@ -70,6 +70,7 @@ def ordered(step: Step, task: Holder, call: messages.Run) -> Order:
         call.work,
         checked_template(call, brand),
         checked_forkable(call, brand),
+        checked_network(step, task, call),
     )
     return Order(recipe, (*inputs, *outputs), call.label, program)
 
@@ -86,6 +87,17 @@ def checked_forkable(call: messages.Run, brand: Brand) -> bool:
     if call.flags & Flag.FORKABLE and brand is not Brand.PURE:
         raise InvalidError("only a pure task can be forked; leave out forkable")
     return bool(call.flags & Flag.FORKABLE)
+
+
+def checked_network(step: Step, task: Holder, call: messages.Run) -> bool:
+    """Return True if the child may use the network of its node; raise NotPermittedError.
+
+    A session, also one of another node, may hand the network on if it may resolve it on its own node.
+    """
+    wanted = bool(call.flags & Flag.WITH_NETWORK)
+    if wanted and not (task.brand is Brand.LEGACY and access.is_nodes_own(step.state, task)):
+        raise NotPermittedError("only the node's own user and root may start a task with the network")
+    return wanted
 
 
 def executable(task: Holder, ref_id: int) -> Reference:
@@ -158,6 +170,7 @@ def forked(step: Step, task: Holder, call: messages.Run) -> Order:
         inputs=tuple(map(_given, inputs, call.inputs)),
         outputs=(),
         brand=brand_for(step, task, recipe.brand),
+        network=False,
     )
     return Order(again, inputs, call.label or origin.label, None, origin.id)
 

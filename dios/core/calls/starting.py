@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dios.core import effects, lifetimes
-from dios.core.calls import access, groups, lifecycle, submissions
+from dios.core.calls import access, groups, lifecycle, network_streams, submissions
 from dios.core.calls.admission import Budget
 from dios.core.calls.run_orders import Order
 from dios.core.model.records import (
@@ -83,6 +83,9 @@ def begin(
     )
     own, console, member_refs = lifecycle.default_references(step, child, member_of)
     child.defaults = (own, console, *member_refs)
+    if recipe.network:
+        network = network_streams.object_of(step.state)
+        lifetimes.grant(step, child, network, Permission.WRITE, Provenance.INITIAL, "network")
     submissions.note_task(step, child)
     return child
 

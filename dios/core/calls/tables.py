@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Iterator
 from itertools import islice
 from typing import Final, NamedTuple, TypeAlias
 
-from dios.core.calls import access
+from dios.core.calls import access, service_records
 from dios.core.model.accounts import Account
 from dios.core.model.records import Holder, LocalHolder, PhysicalObject, RemoteTask, Session, Task
 from dios.core.model.state import State
@@ -220,6 +220,10 @@ def _accounts(state: State, start: int) -> Iterator[Row]:
     return map(_account, islice(every, start, None))
 
 
+def _services(state: State, start: int) -> Iterator[Row]:
+    return ((principal,) for principal in islice(service_records.principals(state), start, None))
+
+
 _TABLES: Final[dict[str, _Table]] = {
     "node": _Table(("fact", "value"), _node),
     "objects": _Table(
@@ -255,5 +259,6 @@ _TABLES: Final[dict[str, _Table]] = {
         ),
         _peers,
     ),
+    "services": _Table(("principal",), _services),
     "accounts": _Table(("scope", "subject", *(one.name.lower() for one in Resource)), _accounts),
 }  # fmt: skip

@@ -18,6 +18,7 @@ _TASK: Final = b"dios task name\0"
 _LOG: Final = b"dios task log\0"
 _LOGS: Final = b"dios logs of a principal\0"
 _HOME: Final = b"dios home group\0"
+_SERVICES: Final = b"dios services of a principal\0"
 _GROUP: Final = b"dios group name\0"
 _HOLDER: Final = b"dios task of another node\0"
 _SPECIAL_PREFIX: Final = bytes(NAME_BYTES - 2)
@@ -28,6 +29,7 @@ _POSITIVE_63_BITS: Final = 2**63 - 1
 CONSOLE: Final = 1
 TIMER: Final = 2
 NETWORK: Final = 3
+SERVICES: Final = 4
 
 
 def internal_name(name: Name, group: Name) -> InternalName:
@@ -58,6 +60,11 @@ def logs_group(home: Name) -> Name:
 def home_name(secret: bytes, principal: str) -> Name:
     """Return the name of a principal's home group: the same on every node with the cluster's secret."""
     return Name(blake3(_HOME + principal.encode(), key=secret).digest())
+
+
+def services_name(secret: bytes, principal: str) -> Name:
+    """Return the name of the records of a principal's services, which no task can derive."""
+    return Name(blake3(_SERVICES + principal.encode(), key=secret).digest())
 
 
 def group_name(secret: bytes, random: bytes, owner: str) -> Name:

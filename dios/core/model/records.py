@@ -817,6 +817,7 @@ class Recipe(Struct, frozen=True):
     work: Work = Work()
     template: str = ""
     forkable: bool = False
+    network: bool = False
 
     def keep(self) -> None:
         """Keep the objects in memory, because the recipe is needed after its references are gone."""

@@ -328,7 +328,8 @@ def _start_remotely(step: Step, row: Pending, start: StartProgress) -> None:
         label=start.label,
         brand=recipe.brand,
         limits=recipe.limits,
-        flags=cast("messages.Run", row.call).flags & int(Flag.NON_BLOCKING | Flag.WITH_SESSION),
+        flags=cast("messages.Run", row.call).flags
+        & int(Flag.NON_BLOCKING | Flag.WITH_SESSION | Flag.WITH_NETWORK),
         work=recipe.work,
         template=recipe.template,
     )
@@ -476,6 +477,7 @@ def start_for_node(
         body.call.limits,
         body.call.work,
         run_orders.checked_template(body.call, brand),
+        network=run_orders.checked_network(step, parent, body.call),
     )
     order = run_orders.Order(recipe, (), body.call.label, None)
     try:

@@ -81,6 +81,21 @@ class SessionServer:
                 self._open[peer.uid] += 1
                 nursery.start_soon(self._serve, sock, peer, name="session")
 
+    def open_for(self, uid: int, nursery: trio.Nursery) -> socket.socket | None:
+        """Open a session of the node itself that acts for a user, and return its other end.
+
+        Return None if that user may not connect. Only the node's own process can call this.
+        """
+        if uid not in self._allowed:
+            return None
+        inner, outer = socket.socketpair()
+        inner.setblocking(False)
+        self._open[uid] += 1
+        nursery.start_soon(
+            self._serve, inner, PeerCredentials(os.getpid(), uid, os.getegid()), name="session"
+        )
+        return outer
+
     def _refusal(self, peer: PeerCredentials) -> Failure | None:
         if peer.uid not in self._allowed:
             _log.warning("a connection was refused", extra={"uid": peer.uid, "pid": peer.pid})

@@ -337,6 +337,11 @@ PROMISES: Final = (
     ),
     Promise(
         "Schedulers",
+        "A service starts what its user recorded, with that user's rights; no task, no coordinator and no other user reads or changes the records",
+        left="a node of the cluster, which is believed about its own tasks, can change the records as well",
+    ),
+    Promise(
+        "Schedulers",
         "Nothing is started twice, by any number of schedulers, and no more is reserved on a node than it has",
         left="a node that fails after a start: a restartable run may run again",
     ),

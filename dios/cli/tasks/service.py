@@ -1,0 +1,374 @@
+"""``dios service``: programs of which the cluster keeps a number of replicas running."""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Final
+
+import typer
+
+from dios import limits
+from dios.cli.common.context import CommandContext, opened
+from dios.cli.common.output import (
+    JsonOption,
+    NodeOption,
+    bytes_output,
+    facts,
+    reporting,
+    say,
+    span_text,
+    table,
+    write_json,
+)
+from dios.cli.nodes.members import silent
+from dios.cli.tasks.control import pour
+from dios.cli.tasks.work_options import CpusOption, DiskOption, MemOption, NetOption, needs_of
+from dios.client.program import file_label
+from dios.errors import EndOfStreamError, InvalidError, TimeLimitError
+from dios.lib.supervised import service_files
+from dios.lib.supervised.service_files import ServiceFile
+from dios.lib.supervised.services import ReplicaStatus, ServiceProgram, Services, ServiceStatus
+from dios.node.limit_text import limits_of_run, parse_size
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+app: Final = typer.Typer(
+    no_args_is_help=True,
+    rich_markup_mode=None,
+    help="Services: programs of which the cluster keeps a number of replicas running.",
+)
+
+_SUFFIX: Final = ".toml"
+
+NameArgument = Annotated[str, typer.Argument(metavar="SERVICE", help="The name of the service.")]
+FileArgument = Annotated[
+    Path, typer.Argument(metavar="FILE", help="A program, or a description of the service (.toml).")
+]
+ReplicasOption = Annotated[
+    int | None,
+    typer.Option(
+        "--replicas", metavar="N", min=0, max=limits.SERVICE_REPLICAS_MAX, help="Its number; default: 1."
+    ),
+]
+
+
+@app.command(
+    epilog="\b\nExamples:\n  dios service create web.py --replicas 3 --cpus 0.5\n"
+    "  dios service create web.toml"
+)
+def create(
+    file: FileArgument,
+    arguments: Annotated[
+        list[str] | None, typer.Argument(metavar="[-- ARGS...]", help="Arguments of the program.")
+    ] = None,
+    *,
+    name: Annotated[
+        str, typer.Option("--name", metavar="SERVICE", help="Its name; default: FILE without its ending.")
+    ] = "",
+    replicas: ReplicasOption = None,
+    cpus: CpusOption = 0.0,
+    mem: MemOption = "",
+    disk_io: DiskOption = "",
+    net: NetOption = "",
+    memory: Annotated[
+        str, typer.Option("--memory", metavar="SIZE", help="The memory limit of a replica: 512MiB.")
+    ] = "",
+    group: Annotated[
+        list[str] | None,
+        typer.Option("--group", "-g", metavar="ALIAS", help="A group the replicas are members of."),
+    ] = None,
+    inputs: Annotated[
+        list[str] | None,
+        typer.Option("--input", "-i", metavar="LABEL=NAME", help="An object to copy, as /inputs/LABEL."),
+    ] = None,
+    network: Annotated[
+        bool, typer.Option("--network", help="Let the replicas listen and connect on their nodes.")
+    ] = False,
+    template: Annotated[
+        str, typer.Option("--template", metavar="NAME", help="Start from this template of the nodes.")
+    ] = "",
+    check: Annotated[
+        str, typer.Option("--check", metavar="FILE", help="A program that ends with 0 for a healthy replica.")
+    ] = "",
+    check_every: Annotated[
+        float, typer.Option("--check-every", metavar="SECONDS", min=0.1, help="Between two checks.")
+    ] = limits.SERVICE_CHECK_EVERY_MS / 1000,
+    healthy_after: Annotated[
+        float,
+        typer.Option(
+            "--healthy-after", metavar="SECONDS", min=0, help="The least time before a replica is healthy."
+        ),
+    ] = limits.SERVICE_HEALTHY_MS / 1000,
+    node: NodeOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Create a service: from now on the cluster keeps its replicas running.
+
+    A replica that ends is started again, after a pause that doubles while it keeps ending. One that is lost
+    with its node is started on another. The service goes on without this command, without its node, and after
+    a restart of all nodes, until `dios service rm`. Its inputs are copied when it is created.
+    """
+    with reporting("dios service create", as_json=as_json):
+        if file.suffix == _SUFFIX:
+            needs = (cpus, mem, disk_io, net, memory, network, template, check)
+            if any((arguments, name, group, inputs, *needs)) or replicas is not None:
+                raise InvalidError("the file describes the whole service: leave out the other options")
+            told = service_files.read(file)
+        else:
+            told = ServiceFile(
+                name or file.stem.lower().replace("_", "-"),
+                str(file.absolute()),
+                1 if replicas is None else replicas,
+                tuple(arguments or ()),
+                dict(map(_input, inputs or ())),
+                tuple(group or ()),
+                cpus,
+                mem,
+                disk_io,
+                net,
+                memory,
+                network,
+                template,
+                str(Path(check).absolute()) if check else "",
+                check_every,
+                healthy_after,
+            )
+        with opened(node, told.groups) as place:
+            program = _program(place, file, told)
+            Services(place.node).create(told.name, program, replicas=told.replicas)
+            _tell(told.name, f"created with {told.replicas} replicas", as_json=as_json)
+            if not as_json:
+                say(f"next: dios service describe {told.name}")
+
+
+@app.command(epilog="\b\nExamples:\n  dios service ls\n  dios service ls --json")
+def ls(*, node: NodeOption = None, as_json: JsonOption = False) -> None:
+    """List your services, with the numbers of replicas that run and that are wanted."""
+    with reporting("dios service ls", as_json=as_json), opened(node) as place:
+        found = Services(place.node).statuses()
+        if as_json:
+            write_json([_described(one) for one in found])
+        elif found:
+            rows = [
+                (one.name, f"{one.running}/{one.wanted}", str(one.generation), one.label, _state(one))
+                for one in found
+            ]
+            table(("SERVICE", "RUNNING", "VERSION", "PROGRAM", "STATE"), rows, right=("RUNNING", "VERSION"))
+        else:
+            say("you have no service; `dios service create` makes one")
+        _tell_silent(place, found)
+
+
+@app.command(epilog="\b\nExamples:\n  dios service describe web")
+def describe(service: NameArgument, *, node: NodeOption = None, as_json: JsonOption = False) -> None:
+    """Show the replicas of a service: their nodes, and why one does not run."""
+    with reporting("dios service describe", as_json=as_json), opened(node) as place:
+        found = Services(place.node).describe(service)
+        if as_json:
+            write_json(_described(found))
+        else:
+            facts(
+                [
+                    ("service", found.name),
+                    ("program", found.label),
+                    ("version", str(found.generation)),
+                    ("state", _state(found)),
+                    ("leader", found.leader or "-"),
+                ]
+            )
+            head = ("REPLICA", "VERSION", "TASK", "NODE", "FOR", "RESTARTS", "LAST END")
+            table(head, [_row(one) for one in found.replicas], right=("VERSION", "FOR", "RESTARTS"))
+        _tell_silent(place, [found])
+
+
+@app.command(epilog="\b\nExamples:\n  dios service scale web 5")
+def scale(
+    service: NameArgument,
+    replicas: Annotated[
+        int, typer.Argument(metavar="N", min=0, max=limits.SERVICE_REPLICAS_MAX, help="How many to keep.")
+    ],
+    *,
+    node: NodeOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Change the number of replicas. Those with the highest numbers are stopped first."""
+    with reporting("dios service scale", as_json=as_json), opened(node) as place:
+        Services(place.node).scale(service, replicas)
+        _tell(service, f"has {replicas} replicas from now on", as_json=as_json)
+
+
+@app.command(epilog="\b\nExamples:\n  dios service update web web.py\n  dios service update web web.toml")
+def update(
+    service: NameArgument, file: FileArgument, *, node: NodeOption = None, as_json: JsonOption = False
+) -> None:
+    """Replace the program of a service, one replica after another.
+
+    A new replica is started next to each present one, which is stopped when the new one is healthy. So a bad
+    program costs no replica; `dios service rollback` returns from it. With a program the service keeps its
+    arguments, inputs and needs; a file (.toml) replaces them, too, but not the number of replicas.
+    """
+    with reporting("dios service update", as_json=as_json):
+        told = service_files.read(file) if file.suffix == _SUFFIX else None
+        if told is not None and told.name != service:
+            raise InvalidError(f"the file describes the service {told.name!r}, not {service!r}")
+        with opened(node, () if told is None else told.groups) as place:
+            services = Services(place.node)
+            if told is None:
+                services.update_program(service, file, label=file.name)
+            else:
+                services.update(service, _program(place, file, told))
+            _tell(service, "is updated, one replica after another", as_json=as_json)
+
+
+@app.command(epilog="\b\nExamples:\n  dios service rollback web")
+def rollback(service: NameArgument, *, node: NodeOption = None, as_json: JsonOption = False) -> None:
+    """Return to the program, inputs and needs before the last update."""
+    with reporting("dios service rollback", as_json=as_json), opened(node) as place:
+        Services(place.node).rollback(service)
+        _tell(service, "returns to the version before", as_json=as_json)
+
+
+@app.command(epilog="\b\nExamples:\n  dios service logs web\n  dios service logs web --replica 0 --follow")
+def logs(
+    service: NameArgument,
+    *,
+    replica: Annotated[
+        int | None, typer.Option("--replica", metavar="N", min=0, help="Only this replica.")
+    ] = None,
+    follow: Annotated[
+        bool, typer.Option("--follow", "-f", help="Continue until the replica ends; needs --replica.")
+    ] = False,
+    node: NodeOption = None,
+) -> None:
+    """Print the output of the replicas that run, each after a line with its number and node.
+
+    `dios ps --all` lists replicas that have ended, and `dios logs` prints their output.
+    """
+    with reporting("dios service logs"), opened(node) as place:
+        if follow and replica is None:
+            raise InvalidError("choose the replica to follow with --replica")
+        services = Services(place.node)
+        found = services.describe(service)
+        shown = [one for one in found.replicas if one.task is not None and replica in {None, one.slot}]
+        if not shown:
+            say("no such replica runs" if replica is not None else "no replica runs")
+        output = bytes_output(sys.stdout)
+        for one in shown:
+            task = services.task(one)
+            if task is None:
+                continue
+            if replica is None:
+                where = "" if one.task is None else one.task.node
+                output.write(f"==> {service}.{one.slot} version {one.generation} on {where}\n".encode())
+            console = task.console()
+            if follow:
+                pour(console, output)
+                continue
+            with contextlib.suppress(EndOfStreamError, TimeLimitError):
+                while True:
+                    output.write(console.receive(timeout=0))
+            output.flush()
+
+
+@app.command(epilog="\b\nExamples:\n  dios service rm web")
+def rm(service: NameArgument, *, node: NodeOption = None, as_json: JsonOption = False) -> None:
+    """End a service: stop its replicas, and delete its programs and the copies of its inputs."""
+    with reporting("dios service rm", as_json=as_json), opened(node) as place:
+        Services(place.node).remove(service)
+        _tell(service, "is removed; its replicas are stopped", as_json=as_json)
+
+
+def _program(place: CommandContext, file: Path, told: ServiceFile) -> ServiceProgram:
+    path = file.parent / told.program
+    labels = [file_label(label) for label in told.inputs]
+    return ServiceProgram(
+        path,
+        told.args,
+        {label: place.object(name) for label, name in told.inputs.items()},
+        labels,
+        tuple(place.group(alias) for alias in told.groups),
+        needs_of(cpus=told.cpus, mem=told.mem, disk_io=told.disk_io, net=told.net).work,
+        limits_of_run((), memory_bytes=_size(told.memory), cpu_ms=0),
+        told.network,
+        told.template,
+        path.name,
+        file.parent / told.check if told.check else None,
+        told.check_every,
+        told.healthy_after,
+    )
+
+
+def _size(text: str) -> int:
+    try:
+        return parse_size(text) if text else 0
+    except ValueError as error:
+        raise InvalidError(f"the memory limit must be {error}, not {text!r}") from None
+
+
+def _input(text: str) -> tuple[str, str]:
+    label, named, name = text.partition("=")
+    if not named or not name:
+        raise InvalidError(f"--input {text!r} needs a label and a name, like config=config.json")
+    return label, name
+
+
+def _state(found: ServiceStatus) -> str:
+    if found.updating:
+        return f"updating from version {found.previous_generation}"
+    if found.running < found.wanted:
+        return "starting"
+    return "complete"
+
+
+def _row(one: ReplicaStatus) -> tuple[str, ...]:
+    task = one.task
+    return (
+        str(one.slot),
+        str(one.generation),
+        ("pauses" if one.waits else "-") if task is None else task.fingerprint,
+        "-" if task is None else task.node,
+        "-" if task is None else span_text(time.time_ns() - task.started_ns),
+        str(one.restarts),
+        one.reason or "-",
+    )
+
+
+def _described(found: ServiceStatus) -> dict[str, object]:
+    return {
+        "service": found.name,
+        "program": found.label,
+        "wanted": found.wanted,
+        "running": found.running,
+        "version": found.generation,
+        "updating": found.updating,
+        "leader": found.leader,
+        "incomplete": found.incomplete,
+        "replicas": [
+            {
+                "replica": one.slot,
+                "version": one.generation,
+                "task": None if one.task is None else one.task.fingerprint,
+                "node": None if one.task is None else one.task.node,
+                "restarts": one.restarts,
+                "reason": one.reason,
+            }
+            for one in found.replicas
+        ],
+    }
+
+
+def _tell(service: str, what: str, *, as_json: bool) -> None:
+    if as_json:
+        write_json({"service": service})
+    else:
+        say(f"service {service} {what}")
+
+
+def _tell_silent(place: CommandContext, found: Sequence[ServiceStatus]) -> None:
+    if any(one.incomplete for one in found):
+        who = silent(place.node.nodes())
+        say(f"{who} did not answer, so replicas there are not shown; see `dios node ls`")

@@ -1,0 +1,11 @@
+"""Supervised services: programs of which the nodes keep a number of replicas running (thesis §3.3, §6.5).
+
+A user's program records what it wants with ``Services``; ``docs/services.md`` shows that. Read in this order:
+
+- ``records``: a service as bytes that every node keeps, and its changes
+- ``decisions``: the replicas to start and to stop next, as a function without effects
+- ``pauses``: the pauses before restarts
+- ``copies``: the copies of records and programs on all nodes
+- ``supervisor``: starts, watches and replaces the replicas of one user; the leading node runs it
+- ``services``: the interface for users' programs; ``service_files``: services in TOML files
+"""

@@ -1,0 +1,71 @@
+"""The next steps for a service: a function of its record and of the replicas that run."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import NamedTuple
+
+from dios.lib.supervised.records import ServiceRecord
+
+
+class Replica(NamedTuple):
+    """A living task that is a replica of a service."""
+
+    slot: int
+    generation: int
+    fingerprint: str
+    node: str
+    started_ns: int
+    name: bytes | None
+
+
+class Start(NamedTuple):
+    """A replica to start: its slot, and the generation of its program."""
+
+    slot: int
+    generation: int
+
+
+class ServiceDecision(NamedTuple):
+    """The replicas to start and to stop now; ``complete`` if an update has just become complete."""
+
+    start: list[Start]
+    stop: list[Replica]
+    complete: bool
+
+
+def next_steps(
+    record: ServiceRecord, living: Iterable[Replica], is_healthy: Callable[[Replica], bool]
+) -> ServiceDecision:
+    """Return the next steps for a service.
+
+    An update goes from slot to slot. In each, a replica with the new program is started next to the present
+    one, which is stopped when the new one is healthy. So an update to a bad program costs no replica.
+    """
+    stop: list[Replica] = []
+    there: dict[Start, Replica] = {}
+    known = record.specs()
+    for one in sorted(living, key=lambda each: (each.started_ns, each.fingerprint)):
+        place = Start(one.slot, one.generation)
+        # After a partition a place may have two; the one that has run for longer stays.
+        if one.slot >= record.replicas or one.generation not in known or place in there:
+            stop.append(one)
+        else:
+            there[place] = one
+    slots = range(0 if record.removed else record.replicas)
+    if not record.updating:
+        wanted = [Start(slot, record.generation) for slot in slots]
+        return ServiceDecision([one for one in wanted if one not in there], stop, complete=False)
+    start: list[Start] = []
+    complete = True
+    for slot in slots:
+        new, old = Start(slot, record.generation), Start(slot, record.previous_generation)
+        if new in there and is_healthy(there[new]):
+            stop += [there[old]] if old in there else []
+            continue
+        if old not in there:
+            start.append(old)
+        if complete and new not in there:
+            start.append(new)
+        complete = False
+    return ServiceDecision(start, stop, complete)

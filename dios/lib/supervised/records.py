@@ -1,0 +1,307 @@
+"""The records of supervised services: what a user wants to run, as bytes that every node keeps.
+
+Each node has a copy of all records of a user. A change writes every copy that can be reached. Each service
+has a version; where copies differ, the later version wins.
+"""
+
+from __future__ import annotations
+
+import re
+import secrets
+import time
+from collections.abc import Iterable, Iterator
+from typing import Annotated, Final
+
+import msgspec
+from msgspec import Meta, Struct
+from msgspec.structs import replace
+
+from dios import limits
+from dios.errors import DamagedError, InvalidError, LimitError, UnreachableError
+from dios.wire.fields import U63, Arguments, Count, Label, NameBytes
+from dios.wire.messages import Limits, Work
+
+FORMAT_VERSION: Final = 1
+SERVICES_NAME: Final = bytes(31) + b"\x04"
+"""The special name of the records of the caller's services."""
+
+_NAME: Final = re.compile(r"[a-z0-9]([a-z0-9-]{0,38}[a-z0-9])?")
+_TOKEN_BYTES: Final = 4
+
+
+class ServiceInput(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
+    """An object that each replica may read, by the name of the copies that belong to the service."""
+
+    label: Label
+    name: NameBytes
+
+    def __repr__(self) -> str:
+        """Return a text without the name, which is a secret."""
+        return f"ServiceInput({self.label!r})"
+
+
+class ServiceGeneration(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
+    """The program of a service and everything that its replicas get; one generation of it.
+
+    A replica is healthy when it has run for ``healthy_ms``. If there is a program ``check``, it also must
+    have ended with 0; it runs every ``check_every_ms``.
+    """
+
+    program: NameBytes
+    label: Label
+    arguments: Arguments = ()
+    inputs: Annotated[tuple[ServiceInput, ...], Meta(max_length=limits.SERVICE_INPUTS_MAX)] = ()
+    groups: Annotated[tuple[NameBytes, ...], Meta(max_length=limits.SERVICE_GROUPS_MAX)] = ()
+    work: Work = Work(service=True)
+    bounds: Limits = Limits()
+    network: bool = False
+    template: Label = ""
+    healthy_ms: Annotated[int, Meta(ge=0, le=limits.SERVICE_SPAN_MS_MAX)] = limits.SERVICE_HEALTHY_MS
+    check: NameBytes | None = None
+    check_every_ms: Annotated[int, Meta(ge=100, le=limits.SERVICE_SPAN_MS_MAX)] = (
+        limits.SERVICE_CHECK_EVERY_MS
+    )
+
+    def __repr__(self) -> str:
+        """Return a text without the names, which are secrets."""
+        return f"ServiceGeneration({self.label!r})"
+
+    def objects(self) -> tuple[bytes, ...]:
+        """Return the names of the objects that every node keeps for this generation."""
+        return (
+            self.program,
+            *(one.name for one in self.inputs),
+            *(() if self.check is None else (self.check,)),
+        )
+
+
+class ServiceRecord(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
+    """One service: the number of its replicas, its program, and the generation before.
+
+    While ``verified`` is not ``generation`` an update is under way. ``token`` is in the labels of the
+    replicas, so that no other task of the user is taken for one of them. ``dropped`` are the objects of
+    earlier generations.
+    """
+
+    name: Annotated[str, Meta(max_length=40)]
+    version: U63
+    token: Label
+    replicas: Annotated[int, Meta(ge=0, le=limits.SERVICE_REPLICAS_MAX)]
+    spec: ServiceGeneration
+    generation: Count = 1
+    verified: Count = 1
+    newest: Count = 1
+    previous: ServiceGeneration | None = None
+    previous_generation: Count = 0
+    removed: bool = False
+    dropped: Annotated[tuple[NameBytes, ...], Meta(max_length=limits.SERVICE_DROPPED_MAX)] = ()
+
+    def __repr__(self) -> str:
+        """Return a text without the names, which are secrets."""
+        return f"ServiceRecord({self.name!r}, version {self.version}, generation {self.generation})"
+
+    @property
+    def updating(self) -> bool:
+        """Return True while replicas of the generation before are replaced."""
+        return self.previous is not None and self.verified != self.generation and not self.removed
+
+    def specs(self) -> dict[int, ServiceGeneration]:
+        """Return the programs that replicas may run now, by generation."""
+        found = {self.generation: self.spec}
+        if self.updating and self.previous is not None:
+            found[self.previous_generation] = self.previous
+        return {} if self.removed else found
+
+    def objects(self) -> tuple[bytes, ...]:
+        """Return the names of the objects that every node keeps for this service."""
+        kept = () if self.previous is None else self.previous.objects()
+        return () if self.removed else tuple(dict.fromkeys((*self.spec.objects(), *kept)))
+
+    def label(self, slot: int, generation: int) -> str:
+        """Return the label of the task that is replica ``slot`` with the program of a generation."""
+        return f"{self.name}.{slot}/{generation}/{self.token}"
+
+    def place(self, label: str) -> tuple[int, int] | None:
+        """Return the slot and the generation of the replica with this label, or None."""
+        found = re.fullmatch(r"([a-z0-9-]+)\.([0-9]{1,4})/([0-9]{1,9})/([0-9a-f]+)", label)
+        if found is None or (found[1], found[4]) != (self.name, self.token):
+            return None
+        return int(found[2]), int(found[3])
+
+
+class _StoredServices(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
+    format: int
+    services: Annotated[
+        tuple[ServiceRecord, ...], Meta(max_length=limits.SERVICES_MAX + limits.SERVICE_REMOVED_KEPT)
+    ]
+
+
+_encode: Final = msgspec.msgpack.Encoder().encode
+_decode: Final = msgspec.msgpack.Decoder(_StoredServices).decode
+
+
+def encode(services: Iterable[ServiceRecord]) -> bytes:
+    """Return the stored form; forget the oldest removed services. Raise LimitError if there are too many."""
+    listed = sorted(services, key=lambda one: one.name)
+    living = [one for one in listed if not one.removed]
+    gone = sorted((one for one in listed if one.removed), key=lambda one: one.version)
+    if len(living) > limits.SERVICES_MAX:
+        raise LimitError(f"you have {limits.SERVICES_MAX} services, the maximum. Remove one first.")
+    kept = [*living, *gone[-limits.SERVICE_REMOVED_KEPT :]]
+    data = _encode(_StoredServices(FORMAT_VERSION, tuple(sorted(kept, key=lambda one: one.name))))
+    if len(data) > limits.SERVICE_RECORDS_BYTES_MAX:
+        raise LimitError(
+            f"the records of your services would have {len(data)} bytes, more than "
+            f"{limits.SERVICE_RECORDS_BYTES_MAX}. Put long arguments into an input."
+        )
+    return data
+
+
+def decode(data: bytes) -> dict[str, ServiceRecord]:
+    """Return the services by name. Raise DamagedError if the bytes are not records of services."""
+    if not data:
+        return {}
+    try:
+        found = _decode(data)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise DamagedError(f"the records of the services cannot be read: {error}") from None
+    if found.format != FORMAT_VERSION:
+        raise DamagedError(
+            f"the records of the services have version {found.format}, this program reads {FORMAT_VERSION}. "
+            "Update it."
+        )
+    return {one.name: one for one in found.services}
+
+
+def merged(copies: Iterable[dict[str, ServiceRecord]]) -> dict[str, ServiceRecord]:
+    """Return of each service the record with the latest version; of equal ones the same on each node."""
+    found: dict[str, ServiceRecord] = {}
+    for copy in copies:
+        for name, record in copy.items():
+            known = found.get(name)
+            if known is None or _order(record) > _order(known):
+                found[name] = record
+    return found
+
+
+def _order(record: ServiceRecord) -> tuple[int, bytes]:
+    return record.version, _encode(record)
+
+
+# -- changes ----------------------------------------------------------------------------------------
+def checked_name(name: str) -> str:
+    """Return the name of a service. Raise InvalidError for one that cannot be a name."""
+    if not _NAME.fullmatch(name):
+        raise InvalidError(
+            f"{name[:60]!r} cannot be the name of a service: it has 1 to 40 lower-case letters, digits and "
+            "hyphens"
+        )
+    return name
+
+
+def checked_replicas(replicas: int) -> int:
+    """Return a number of replicas. Raise InvalidError if it is out of range."""
+    if not 0 <= replicas <= limits.SERVICE_REPLICAS_MAX:
+        raise InvalidError(f"a service has 0 to {limits.SERVICE_REPLICAS_MAX} replicas, not {replicas}")
+    return replicas
+
+
+def found(services: dict[str, ServiceRecord], name: str) -> ServiceRecord:
+    """Return the service of this name. Raise InvalidError if there is none."""
+    record = services.get(name)
+    if record is None or record.removed:
+        raise InvalidError(f"you have no service {name[:60]!r}. `dios service ls` lists your services.")
+    return record
+
+
+def created(
+    services: dict[str, ServiceRecord], name: str, spec: ServiceGeneration, replicas: int
+) -> ServiceRecord:
+    """Return the record of a new service. Raise InvalidError if the name is taken."""
+    former = services.get(checked_name(name))
+    if former is not None and not former.removed:
+        raise InvalidError(
+            f"you have a service {name!r} already. Use `dios service update`, or another name."
+        )
+    return ServiceRecord(
+        name,
+        _next_version(former),
+        secrets.token_hex(_TOKEN_BYTES),
+        checked_replicas(replicas),
+        spec,
+        dropped=() if former is None else former.dropped,
+    )
+
+
+def scaled(record: ServiceRecord, replicas: int) -> ServiceRecord:
+    """Return the record with another number of replicas."""
+    return replace(record, version=_next_version(record), replicas=checked_replicas(replicas))
+
+
+def updated(record: ServiceRecord, spec: ServiceGeneration) -> ServiceRecord:
+    """Return the record with a new generation. An update that is under way is replaced by this one."""
+    base, base_generation = record.spec, record.generation
+    if record.updating and record.previous is not None:
+        base, base_generation = record.previous, record.previous_generation
+    return _dropping(
+        replace(
+            record,
+            version=_next_version(record),
+            spec=spec,
+            generation=record.newest + 1,
+            newest=record.newest + 1,
+            previous=base,
+            previous_generation=base_generation,
+        ),
+        record,
+    )
+
+
+def rolled_back(record: ServiceRecord) -> ServiceRecord:
+    """Return the record with the generation before. Raise InvalidError if there is none."""
+    if record.previous is None:
+        raise InvalidError(f"service {record.name!r} was never updated, so there is nothing to return to")
+    back = record.updating
+    return replace(
+        record,
+        version=_next_version(record),
+        spec=record.previous,
+        generation=record.previous_generation,
+        # The generation before an update that is not complete has proved itself.
+        verified=record.previous_generation if back else record.verified,
+        previous=record.spec,
+        previous_generation=record.generation,
+    )
+
+
+def verified(record: ServiceRecord) -> ServiceRecord:
+    """Return the record after a complete update."""
+    return replace(record, version=_next_version(record), verified=record.generation)
+
+
+def removed(record: ServiceRecord) -> ServiceRecord:
+    """Return the record of a service that shall end. It is kept for nodes that are away now."""
+    gone = replace(record, version=_next_version(record), removed=True, previous=None, replicas=0)
+    return _dropping(gone, record)
+
+
+def _dropping(record: ServiceRecord, former: ServiceRecord) -> ServiceRecord:
+    """Add the objects that are not needed any more to those that nodes delete."""
+    left = [name for name in (*former.dropped, *former.objects()) if name not in record.objects()]
+    return replace(record, dropped=tuple(dict.fromkeys(left))[-limits.SERVICE_DROPPED_MAX :])
+
+
+def _next_version(former: ServiceRecord | None) -> int:
+    """Return a version above the former one; by the clock, so that the later change wins at last."""
+    now = time.time_ns() // 1_000_000
+    return now if former is None else max(former.version + 1, now)
+
+
+def missing(what: str) -> UnreachableError:
+    """Return the error of a start that lacks an object."""
+    return UnreachableError(f"cannot start the replica: {what}")
+
+
+def living(services: dict[str, ServiceRecord]) -> Iterator[ServiceRecord]:
+    """Yield the services that were not removed."""
+    return (one for one in services.values() if not one.removed)

@@ -1,0 +1,379 @@
+"""The interface for users' programs: create, change and show supervised services."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Collection, Iterable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Final
+
+from msgspec.structs import replace
+
+from dios import limits
+from dios.client.ops.scheduling import work
+from dios.client.ops.status import Status
+from dios.client.program import ProgramText, decode_program, encode_program, with_files
+from dios.client.sync.node import Group, Node, Reference, Task
+from dios.errors import Busy, Conflict, DiosError, ExistsError, InvalidError, TooLargeError, UnreachableError
+from dios.lib.catalogue import StoredCatalogue
+from dios.lib.retrying import Pauses
+from dios.lib.supervised import records
+from dios.lib.supervised.records import SERVICES_NAME, ServiceGeneration, ServiceInput, ServiceRecord
+from dios.wire.messages import Limits, Work
+from dios.wire.types import Flag, ObjectType, Persistence
+
+
+@dataclass(frozen=True, slots=True)
+class ReplicaStatus:
+    """One living replica of a service, or a place for one that does not run now.
+
+    ``reason`` is why it ended last, or could not be started; ``restarts`` are those that the present leader
+    has seen. ``task`` is None while it does not run.
+    """
+
+    slot: int
+    generation: int
+    task: Status | None
+    restarts: int = 0
+    reason: str = ""
+    waits: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class ServiceStatus:
+    """A service: the wanted replicas, the generation of its program, and its replicas.
+
+    While ``updating``, replicas of two generations run. ``leader`` is the node that supervises it; "" if that
+    is not known. ``incomplete`` if a node did not answer.
+    """
+
+    name: str
+    label: str
+    wanted: int
+    generation: int
+    previous_generation: int
+    updating: bool
+    replicas: tuple[ReplicaStatus, ...]
+    leader: str = ""
+    incomplete: bool = False
+
+    @property
+    def running(self) -> int:
+        """The number of replicas that run."""
+        return sum(one.task is not None for one in self.replicas)
+
+
+@dataclass(frozen=True, slots=True)
+class ServiceProgram:
+    """The program of a service and what its replicas get; the arguments of ``Node.run``, if they last.
+
+    ``inputs`` are copied: the replicas read the bytes of this moment. ``check`` is a program that is run for
+    each replica every ``check_every`` seconds on its node, with the name of the service, the number of the
+    replica and the name of the node as arguments; it ends with 0 if the replica is healthy.
+    """
+
+    program: ProgramText
+    args: tuple[str, ...] = ()
+    inputs: Mapping[str, Reference] | None = None
+    files: Collection[str] = ()
+    groups: tuple[Group, ...] = ()
+    work: Work | None = None
+    bounds: Limits | None = None
+    network: bool = False
+    template: str = ""
+    label: str = ""
+    check: ProgramText | None = None
+    check_every: float = limits.SERVICE_CHECK_EVERY_MS / 1000
+    healthy_after: float = limits.SERVICE_HEALTHY_MS / 1000
+
+
+class Services:
+    """The supervised services of the user for whom ``node`` is a session.
+
+    Every change is on the disk of each node that answers when its method returns.
+    """
+
+    def __init__(self, node: Node) -> None:
+        self._node: Final = node
+
+    # -- changes --------------------------------------------------------------------------------------
+    def create(self, name: str, program: ServiceProgram, *, replicas: int = 1) -> None:
+        """Create a service: the nodes keep ``replicas`` tasks with this program running from now on.
+
+        Raises InvalidError for a bad name or a name that is taken, LimitError, and errors of storing objects.
+        """
+        records.checked_name(name)
+        records.checked_replicas(replicas)
+        known = self._read()
+        if name in known and not known[name].removed:
+            records.created(known, name, known[name].spec, replicas)  # raises
+        self._change_spec(
+            lambda: self._stored(program),
+            lambda services, spec: records.created(services, name, spec, replicas),
+        )
+
+    def scale(self, name: str, replicas: int) -> None:
+        """Change the number of replicas; InvalidError if there is no such service."""
+        self._edit(lambda services: records.scaled(records.found(services, name), replicas))
+
+    def update(self, name: str, program: ServiceProgram) -> None:
+        """Replace the program, one replica after another; each new one must be healthy first."""
+        records.found(self._read(), name)
+        self._change_spec(
+            lambda: self._stored(program),
+            lambda services, spec: records.updated(records.found(services, name), spec),
+        )
+
+    def update_program(self, name: str, program: ProgramText, *, label: str = "") -> None:
+        """Update a service with another program, and keep everything else that its replicas get."""
+        former = self._node.find(records.found(self._read(), name).spec.program)
+        if former is None:
+            raise UnreachableError(f"the present program of service {name!r} is on no node that answers")
+        with former:
+            files = decode_program(former.read_bytes()).inputs
+        text = with_files(program, files, ()) if files else program
+
+        def changed(services: dict[str, ServiceRecord], spec: ServiceGeneration) -> ServiceRecord:
+            record = records.found(services, name)
+            return records.updated(record, replace(record.spec, program=spec.program, label=spec.label))
+
+        self._change_spec(lambda: self._stored(ServiceProgram(text, label=label)), changed)
+
+    def rollback(self, name: str) -> None:
+        """Return to the program before the last update; InvalidError if there is none."""
+        self._edit(lambda services: records.rolled_back(records.found(services, name)))
+
+    def remove(self, name: str) -> None:
+        """End a service and its replicas, and delete its programs and inputs."""
+        self._edit(lambda services: records.removed(records.found(services, name)))
+
+    # -- questions ------------------------------------------------------------------------------------
+    def statuses(self) -> list[ServiceStatus]:
+        """Return the status of all services, by name."""
+        found = self._read()
+        rows = self._node.tasks()
+        board = self._board()
+        return [
+            _status(record, rows, board, incomplete=rows.incomplete)
+            for record in sorted(records.living(found), key=lambda one: one.name)
+        ]
+
+    def describe(self, name: str) -> ServiceStatus:
+        """Return the status of one service; InvalidError if there is none of this name."""
+        record = records.found(self._read(), name)
+        rows = self._node.tasks()
+        return _status(record, rows, self._board(), incomplete=rows.incomplete)
+
+    def task(self, replica: ReplicaStatus) -> Task | None:
+        """Return the task of a replica, or None if it does not run any more."""
+        status = replica.task
+        found = None if status is None or status.name is None else self._node.find(status.name)
+        return found if isinstance(found, Task) else None
+
+    # -- records --------------------------------------------------------------------------------------
+    def _copies(self) -> list[Reference]:
+        found = self._node.lookup(SERVICES_NAME)
+        for one in found:
+            if one.type is not ObjectType.DURABLE_BLOB:
+                one.close()
+        return sorted((one for one in found if one.type is ObjectType.DURABLE_BLOB), key=lambda one: one.node)
+
+    def _read(self) -> dict[str, ServiceRecord]:
+        copies = self._copies()
+        try:
+            return records.merged(content for _, content, _ in _contents(copies))
+        finally:
+            _close(copies)
+
+    def _edit(self, change: Callable[[dict[str, ServiceRecord]], ServiceRecord]) -> None:
+        """Change the record of one service in every copy that can be reached."""
+        pauses = Pauses()
+        for attempt in range(limits.CATALOGUE_EDITS_MAX):
+            copies = self._copies()
+            try:
+                self._try_edit(copies, change)
+            except (Busy, Conflict, ExistsError) as conflict:
+                if attempt == limits.CATALOGUE_EDITS_MAX - 1:
+                    raise
+                if not isinstance(conflict, ExistsError):
+                    pauses.wait(conflict)
+            else:
+                return
+            finally:
+                _close(copies)
+
+    def _try_edit(
+        self, copies: list[Reference], change: Callable[[dict[str, ServiceRecord]], ServiceRecord]
+    ) -> None:
+        read = _contents(copies)
+        services = records.merged(content for _, content, _ in read)
+        record = change(services)
+        data = records.encode({**services, record.name: record}.values())
+        if not read:
+            first = self._node.create(ObjectType.DURABLE_BLOB, data=data, flags=Flag.SERVICES)
+            copies.append(first)
+        for place, (one, _, version) in enumerate(read):
+            try:
+                StoredCatalogue(one).replace(data, version)
+            except (Busy, Conflict):
+                if place == 0:
+                    raise
+                # Another program changed it after the first copy. The leader unites the copies.
+            except DiosError:
+                if place == 0 and len(read) == 1:
+                    raise
+        there = {one.node for one in copies}
+        for name in self._others(there):
+            with suppress(DiosError):
+                copies.append(copies[0].copy(persistence=Persistence.DURABLE, host=name))
+
+    def _others(self, there: Collection[str]) -> list[str]:
+        return [one.name for one in self._node.nodes() if one.usable and one.name not in there]
+
+    # -- programs -------------------------------------------------------------------------------------
+    def _change_spec(
+        self,
+        store: Callable[[], tuple[ServiceGeneration, list[bytes]]],
+        change: Callable[[dict[str, ServiceRecord], ServiceGeneration], ServiceRecord],
+    ) -> None:
+        spec, made = store()
+        try:
+            self._edit(lambda services: change(services, spec))
+        except BaseException:
+            self._destroy(made)
+            raise
+
+    def _stored(self, given: ServiceProgram) -> tuple[ServiceGeneration, list[bytes]]:
+        """Store a program and its inputs on every node; return the spec, and the names of the new objects."""
+        inputs = given.inputs or {}
+        if len(inputs) > limits.SERVICE_INPUTS_MAX:
+            raise InvalidError(f"a service has at most {limits.SERVICE_INPUTS_MAX} inputs, not {len(inputs)}")
+        total = sum(one.size for one in inputs.values())
+        if total > limits.SERVICE_INPUT_BYTES_MAX:
+            raise TooLargeError(
+                f"the inputs of a service have at most {limits.SERVICE_INPUT_BYTES_MAX} bytes, not {total}; "
+                "each node keeps a copy. Let the replicas look larger objects up in a group."
+            )
+        text = with_files(given.program, given.files, ()) if given.files else given.program
+        made: list[bytes] = []
+        try:
+            program = self._kept(encode_program(text), made)
+            check = None if given.check is None else self._kept(encode_program(given.check), made)
+            handed = tuple(
+                ServiceInput(label, self._kept(one.view_bytes(), made)) for label, one in inputs.items()
+            )
+            names = tuple(bytes(one.read_name()) for one in given.groups)
+        except BaseException:
+            self._destroy(made)
+            raise
+        wanted = work(service=True) if given.work is None else given.work
+        spec = ServiceGeneration(
+            program,
+            given.label,
+            given.args,
+            handed,
+            names,
+            replace(wanted, service=True, deadline_ms=0, near=()),
+            Limits() if given.bounds is None else given.bounds,
+            given.network,
+            given.template,
+            round(given.healthy_after * 1000),
+            check,
+            round(given.check_every * 1000),
+        )
+        return spec, made
+
+    def _kept(self, data: bytes | memoryview, made: list[bytes]) -> bytes:
+        """Store bytes on every node that answers, under a new name."""
+        home = self._node.home
+        if home is None:
+            raise InvalidError("only a user's process has supervised services, not a task")
+        with self._node.create(ObjectType.DURABLE_BLOB, groups=[home], data=data) as first:
+            if first.name is None:
+                raise UnreachableError("the program could not be stored under a name")
+            made.append(first.name)
+            for name in self._others({first.node}):
+                with suppress(UnreachableError):
+                    first.copy(persistence=Persistence.DURABLE, host=name).close()
+            return first.name
+
+    def _destroy(self, names: Iterable[bytes]) -> None:
+        for name in names:
+            with suppress(DiosError):
+                for one in self._node.lookup(name):
+                    one.destroy()
+
+    def _board(self) -> dict[str, object]:
+        """Return what the leader reports: an empty dictionary if there is none that can be reached."""
+        found = self._node.lookup(SERVICES_NAME)
+        told: dict[str, object] = {}
+        for one in found:
+            if one.type is not ObjectType.DURABLE_BLOB:
+                with suppress(DiosError, ValueError):
+                    told = json.loads(one.read_bytes())
+        _close(found)
+        return told
+
+
+def _contents(copies: list[Reference]) -> list[tuple[Reference, dict[str, ServiceRecord], int]]:
+    """Return the copies that can be read. Raise UnreachableError if there are some and none can be."""
+    found: list[tuple[Reference, dict[str, ServiceRecord], int]] = []
+    failed: DiosError | None = None
+    for one in copies:
+        try:
+            data, version = StoredCatalogue(one).read()
+            found.append((one, records.decode(data), version))
+        except DiosError as error:
+            failed = error
+    if failed is not None and not found:
+        raise failed
+    return found
+
+
+def _close(references: Iterable[Reference]) -> None:
+    for one in references:
+        with suppress(DiosError):
+            one.close()
+
+
+def _status(
+    record: ServiceRecord, rows: Iterable[Status], board: dict[str, object], *, incomplete: bool
+) -> ServiceStatus:
+    told = board.get("services")
+    told = told.get(record.name, []) if isinstance(told, dict) else []
+    notes = {(row["slot"], row["generation"]): row for row in told if isinstance(row, dict)}
+    replicas: list[ReplicaStatus] = []
+    for task in rows:
+        place = record.place(task.label)
+        if place is not None and not task.ended:
+            note = notes.get(place, {})
+            replicas.append(
+                ReplicaStatus(*place, task, int(note.get("restarts", 0)), str(note.get("reason", "")))
+            )
+    there = {(one.slot, one.generation) for one in replicas}
+    for slot in range(record.replicas):
+        here = (slot, record.generation)
+        if here not in there:
+            note = notes.get(here, {})
+            replicas.append(
+                ReplicaStatus(
+                    *here,
+                    None,
+                    int(note.get("restarts", 0)),
+                    str(note.get("reason", "")),
+                    waits=bool(note.get("waits")),
+                )
+            )
+    replicas.sort(key=lambda one: (one.slot, one.generation))
+    return ServiceStatus(
+        record.name,
+        record.spec.label,
+        record.replicas,
+        record.generation,
+        record.previous_generation,
+        record.updating,
+        tuple(replicas),
+        str(board.get("leader", "")),
+        incomplete,
+    )

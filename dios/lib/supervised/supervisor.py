@@ -1,0 +1,459 @@
+"""The supervisor of one user's services on one node: while the node leads, it keeps the replicas running.
+
+It runs in the node's process, with a session of the node that acts for the user. All nodes with a copy of the
+records have one. Among those that are alive, the node with the smallest id leads, in its own view; it acts
+once it has led for SERVICE_SETTLE_MS. So after a change of the members, or a partition, two act for no longer
+than their views differ. A supervisor has no state that matters: it sees the replicas in the list of tasks.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+import trio
+
+from dios import limits
+from dios.errors import ClosedError, DiosError, ExistsError, TimeLimitError
+from dios.lib.supervised import records
+from dios.lib.supervised.copies import ServiceCopies
+from dios.lib.supervised.decisions import Replica, ServiceDecision, Start, next_steps
+from dios.lib.supervised.pauses import StartPause
+from dios.lib.supervised.records import SERVICES_NAME, ServiceGeneration, ServiceRecord
+from dios.wire.types import Cause, Flag, NodeStatus, ObjectType, TaskState
+
+if TYPE_CHECKING:
+    from dios.client.aio.node import AsyncNode, AsyncReference, AsyncTask
+    from dios.client.ops.cluster import Member
+    from dios.client.ops.status import Status
+
+_LIVING: Final = frozenset({TaskState.STARTING, TaskState.RUNNING, TaskState.PAUSED})
+_AT_ONCE: Final = frozenset({Cause.NODE_LOST, Cause.NODE, Cause.PREEMPTED})
+"""Ends for which the program is not to blame."""
+
+
+class _Watched(NamedTuple):
+    """A replica that this supervisor has seen: the task, its node, and the time when it was seen first."""
+
+    fingerprint: str
+    node: str
+    since: float
+
+
+class _Health:
+    """The results of the health checks of one replica."""
+
+    __slots__ = ("failed", "is_running", "next_at", "passed")
+
+    def __init__(self) -> None:
+        self.failed = 0
+        self.passed = False
+        self.is_running = False
+        self.next_at = 0.0
+
+
+class Supervisor:
+    """The supervisor of the services of the user for whom ``node`` is a session."""
+
+    def __init__(self, node: AsyncNode, log: Callable[[str], None]) -> None:
+        self._node: Final = node
+        self._log: Final = log
+        self._copies: Final = ServiceCopies(node)
+        self._members: tuple[tuple[int, NodeStatus, bool], ...] = ()
+        self._leads_since: float | None = None
+        self._repaired_at = float("-inf")
+        self._kept: dict[str, int] = {}
+        self._acts = False
+        self._busy: set[tuple[str, Start]] = set()
+        self._watched: dict[tuple[str, Start], _Watched] = {}
+        self._pauses: dict[tuple[str, Start], StartPause] = {}
+        self._starting: dict[tuple[str, Start], str] = {}
+        self._health: dict[str, _Health] = {}
+        self._stopped: set[str] = set()
+        self._board: AsyncReference | None = None
+        self._shown = b""
+        self._acting: trio.CancelScope = trio.CancelScope()
+
+    async def run(self) -> None:
+        """Supervise until cancelled. Raise DiosError if the connection ends."""
+        failure = ""
+        while True:
+            async with trio.open_nursery() as nursery:
+                # Starts and checks end when this node stops leading.
+                self._acting = nursery.cancel_scope
+                while True:
+                    try:
+                        await self._round(nursery)
+                        failure = ""
+                    except ClosedError:
+                        raise
+                    except DiosError as error:
+                        if error.message != failure:
+                            failure = error.message
+                            self._log(failure)
+                        self._repaired_at = float("-inf")
+                    await trio.sleep(limits.SERVICE_ROUND_MS / 1000)
+
+    # -- the right to act ---------------------------------------------------------------------------
+    async def _round(self, nursery: trio.Nursery) -> None:
+        now = trio.current_time()
+        members = await self._node.nodes()
+        known = tuple(sorted((one.node, one.status, one.draining) for one in members))
+        moved = known != self._members
+        late = moved or now - self._repaired_at > limits.SERVICE_REPAIR_MS / 1000
+        if late:
+            await self._copies.find()
+            self._members, self._repaired_at = known, now
+        here = next(one for one in members if one.here)
+        if not self._leads(members, here, now):
+            await self._rest()
+            return
+        living = [one for one in members if one.usable]
+        begins, self._acts = not self._acts, True
+        if late or begins:
+            await self._copies.repair([one.name for one in living])
+        services = await self._copies.read_own(here.name)
+        await self._keep_objects(
+            services, [one.name for one in living], late=late or begins, moved=moved or begins
+        )
+        if any(one.status is NodeStatus.SUSPECT for one in members):
+            return  # within seconds it is known if its replicas are lost
+        self._busy = set(self._starting)
+        rows = await self._node.tasks()
+        if rows.incomplete and all(one.usable or one.status is NodeStatus.LEFT for one in members):
+            return  # a living node did not answer
+        for record in services.values():
+            await self._supervise(nursery, record, rows, living)
+        self._forget(services)
+        await self._show(services, here.name)
+
+    def _leads(self, members: Sequence[Member], here: Member, now: float) -> bool:
+        holders = self._copies.nodes
+        first = min(one.node for one in members if one.here or (one.usable and one.name in holders))
+        if first != here.node or here.name not in holders:
+            self._leads_since = None
+            return False
+        if self._leads_since is None:
+            self._leads_since = now
+        return now - self._leads_since >= limits.SERVICE_SETTLE_MS / 1000
+
+    async def _rest(self) -> None:
+        """Forget what this node knew as the leader."""
+        if self._acts:
+            self._acts = False
+            self._kept.clear()
+            self._watched.clear()
+            self._pauses.clear()
+            self._starting.clear()
+            self._health.clear()
+            self._stopped.clear()
+            board, self._board = self._board, None
+            self._acting.cancel()
+            if board is not None:
+                with trio.CancelScope(shield=True):
+                    await board.destroy()
+
+    # -- objects ------------------------------------------------------------------------------------
+    async def _keep_objects(
+        self, services: Mapping[str, ServiceRecord], nodes: Sequence[str], *, late: bool, moved: bool
+    ) -> None:
+        """Keep the objects of each service on all nodes, and delete those that no generation needs."""
+        for record in services.values():
+            changed = self._kept.get(record.name) != record.version
+            self._kept[record.name] = record.version
+            if late or changed:
+                await self._copies.spread(record.objects(), nodes)
+            if moved or changed:
+                await self._copies.drop(record.dropped)
+
+    # -- one service --------------------------------------------------------------------------------
+    async def _supervise(
+        self, nursery: trio.Nursery, record: ServiceRecord, rows: Sequence[Status], nodes: Sequence[Member]
+    ) -> None:
+        now = trio.current_time()
+        living: list[Replica] = []
+        ended: dict[str, Status] = {}
+        for row in rows:
+            place = record.place(row.label)
+            if place is None:
+                continue
+            if row.state in _LIVING:
+                living.append(Replica(*place, row.fingerprint, row.node, row.started_ns, row.name))
+            elif row.ended:
+                ended[row.fingerprint] = row
+        self._note_ends(record, living, ended, {one.name for one in nodes}, now)
+        for one in living:
+            key = (record.name, Start(one.slot, one.generation))
+            if key not in self._watched:
+                self._watched[key] = _Watched(one.fingerprint, one.node, now)
+        for one in living:
+            self._check(nursery, record, one, now)
+        steps = next_steps(record, living, lambda one: self._is_healthy(record, one, rows, now))
+        await self._take(nursery, record, steps, living, nodes, now)
+
+    def _note_ends(
+        self,
+        record: ServiceRecord,
+        living: Sequence[Replica],
+        ended: Mapping[str, Status],
+        nodes: set[str],
+        now: float,
+    ) -> None:
+        there = {one.fingerprint for one in living}
+        for key, seen in list(self._watched.items()):
+            if key[0] != record.name or key in self._busy or seen.fingerprint in there:
+                continue
+            del self._watched[key]
+            self._health.pop(seen.fingerprint, None)
+            if seen.fingerprint in self._stopped:
+                self._stopped.discard(seen.fingerprint)
+                continue
+            row = ended.get(seen.fingerprint)
+            lost = seen.node not in nodes or (row is not None and row.cause in _AT_ONCE)
+            self._pause(key).note_end(now, now - seen.since, _reason(row, seen.node), lost=lost)
+
+    async def _take(
+        self,
+        nursery: trio.Nursery,
+        record: ServiceRecord,
+        steps: ServiceDecision,
+        living: Sequence[Replica],
+        nodes: Sequence[Member],
+        now: float,
+    ) -> None:
+        for one in steps.stop:
+            self._stopped.add(one.fingerprint)
+            await self._kill(one)
+        for place in steps.start:
+            key = (record.name, place)
+            if key in self._starting or key in self._busy or now < self._pause(key).not_before:
+                continue
+            # A replica in the same slot is replaced by this one.
+            others = [one for one in living if one.slot != place.slot and one not in steps.stop]
+            order = _order(nodes, others, self._starting, record)
+            if order:
+                self._starting[key] = order[0]
+                nursery.start_soon(self._start, record, record.specs()[place.generation], place, order)
+        if steps.complete:
+            await self._copies.store(records.verified(record))
+
+    async def _kill(self, one: Replica) -> None:
+        found = None if one.name is None else await self._node.find(one.name)
+        if found is not None:
+            with suppress(DiosError):
+                await found.destroy()
+            with suppress(DiosError):
+                await found.close()
+
+    def _pause(self, key: tuple[str, Start]) -> StartPause:
+        return self._pauses.setdefault(key, StartPause())
+
+    # -- starts -------------------------------------------------------------------------------------
+    async def _start(
+        self, record: ServiceRecord, spec: ServiceGeneration, place: Start, order: Sequence[str]
+    ) -> None:
+        """Start a replica on the first of these nodes that takes it."""
+        key = (record.name, place)
+        why = "no node can take it"
+        try:
+            for host in order:
+                self._starting[key] = host
+                try:
+                    with trio.fail_after(limits.SERVICE_START_MS_MAX / 1000):
+                        await self._start_on(host, record, spec, place)
+                except trio.TooSlowError:
+                    why = f"{host} did not start it in {limits.SERVICE_START_MS_MAX // 1000} s"
+                except DiosError as error:
+                    why = f"{host}: {error.message}"
+                else:
+                    return
+            self._pause(key).note_end(trio.current_time(), 0, why)
+        finally:
+            self._starting.pop(key, None)
+
+    async def _start_on(
+        self, host: str, record: ServiceRecord, spec: ServiceGeneration, place: Start
+    ) -> None:
+        task = await self._run(spec.program, host, record.label(*place), spec, spec.arguments)
+        # Known from now on, because it may end before the next list of tasks.
+        self._watched[record.name, place] = _Watched(task.fingerprint, host, trio.current_time())
+        with suppress(DiosError):
+            await task.close()
+
+    async def _run(
+        self,
+        program: bytes,
+        host: str,
+        label: str,
+        spec: ServiceGeneration,
+        arguments: Sequence[str],
+        *,
+        is_check: bool = False,
+    ) -> AsyncTask:
+        """Start a program with everything that a replica gets; a check ends with this session."""
+        opened: list[AsyncReference] = []
+        try:
+            executable = await self._found(program, "its program", opened)
+            inputs = {}
+            for one in spec.inputs:
+                found = await self._found(one.name, f"its input {one.label}", opened)
+                inputs[one.label] = found.restrict("read", "delegate")
+            groups = [await self._node.group(name) for name in spec.groups]
+            if None in groups:
+                raise records.missing("one of its groups was destroyed")
+            return await self._node.run(
+                executable,
+                groups=[one for one in groups if one is not None],
+                inputs=inputs,
+                args=arguments,
+                label=label,
+                limits=spec.bounds,
+                work=None if is_check else spec.work,
+                host=host,
+                template="" if is_check else spec.template,
+                network=spec.network,
+                detach=not is_check,
+            )
+        finally:
+            with trio.CancelScope(shield=True), suppress(DiosError):
+                for reference in opened:
+                    await reference.close()
+
+    async def _found(self, name: bytes, what: str, opened: list[AsyncReference]) -> AsyncReference:
+        found = await self._node.find(name)
+        if found is None:
+            raise records.missing(f"{what} is on no node that answers")
+        opened.append(found)
+        return found
+
+    # -- health -------------------------------------------------------------------------------------
+    def _is_healthy(self, record: ServiceRecord, one: Replica, rows: Sequence[Status], now: float) -> bool:
+        seen = self._watched.get((record.name, Start(one.slot, one.generation)))
+        spec = record.specs().get(one.generation)
+        if spec is None or seen is None or seen.fingerprint != one.fingerprint:
+            return False
+        runs = any(row.fingerprint == one.fingerprint and row.state is TaskState.RUNNING for row in rows)
+        lasted = now - seen.since >= spec.healthy_ms / 1000
+        return runs and lasted and (spec.check is None or self._health_of(one).passed)
+
+    def _health_of(self, one: Replica) -> _Health:
+        return self._health.setdefault(one.fingerprint, _Health())
+
+    def _check(self, nursery: trio.Nursery, record: ServiceRecord, one: Replica, now: float) -> None:
+        """Begin a health check if its time has come."""
+        spec = record.specs().get(one.generation)
+        if spec is None or spec.check is None:
+            return
+        health = self._health_of(one)
+        if not health.is_running and now >= health.next_at:
+            health.is_running = True
+            health.next_at = now + spec.check_every_ms / 1000
+            nursery.start_soon(self._check_one, record, spec, one, health)
+
+    async def _check_one(
+        self, record: ServiceRecord, spec: ServiceGeneration, one: Replica, health: _Health
+    ) -> None:
+        why = ""
+        label = f"{record.name}.{one.slot} check"
+        arguments = (record.name, str(one.slot), one.node)
+        task: AsyncTask | None = None
+        try:
+            task = await self._run(spec.check or b"", one.node, label, spec, arguments, is_check=True)
+            status = await task.wait(timeout=limits.SERVICE_CHECK_MS_MAX / 1000)
+            if not status.ok:
+                why = f"its health check ended with {status.exit_status}"
+        except TimeLimitError:
+            why = f"its health check took more than {limits.SERVICE_CHECK_MS_MAX // 1000} s"
+        except DiosError as error:
+            why = f"its health check could not run: {error.message}"
+        finally:
+            health.is_running = False
+            with trio.CancelScope(shield=True), suppress(DiosError):
+                if task is not None:
+                    await task.destroy()
+                    await task.close()
+        health.passed = not why
+        health.failed = health.failed + 1 if why else 0
+        if health.failed >= limits.SERVICE_CHECKS_FAILED_MAX:
+            key = (record.name, Start(one.slot, one.generation))
+            seen = self._watched.pop(key, None)
+            self._health.pop(one.fingerprint, None)
+            self._stopped.add(one.fingerprint)
+            now = trio.current_time()
+            self._pause(key).note_end(now, 0 if seen is None else now - seen.since, why)
+            await self._kill(one)
+
+    # -- reports ------------------------------------------------------------------------------------
+    def _forget(self, services: Mapping[str, ServiceRecord]) -> None:
+        """Forget the replicas of services, slots and generations that are not wanted any more."""
+        for key in list(self._pauses):
+            record = services.get(key[0])
+            place = key[1]
+            if record is None or place.slot >= record.replicas or place.generation not in record.specs():
+                del self._pauses[key]
+                self._watched.pop(key, None)
+
+    async def _show(self, services: Mapping[str, ServiceRecord], here: str) -> None:
+        """Write what only the leader knows where the user's commands read it."""
+        now = trio.current_time()
+        told = {
+            name: [
+                {
+                    "slot": place.slot,
+                    "generation": place.generation,
+                    "restarts": pause.restarts,
+                    "reason": pause.reason,
+                    "starts": self._starting.get((name, place), ""),
+                    "waits": pause.not_before > now,
+                }
+                for (owner, place), pause in sorted(self._pauses.items())
+                if owner == name
+            ]
+            for name in services
+        }
+        data = json.dumps({"leader": here, "services": told}).encode()
+        if self._board is None:
+            try:
+                self._board = await self._node.create(ObjectType.SHMEM_BLOB, flags=Flag.SERVICES)
+            except ExistsError:
+                found = await self._node.lookup(SERVICES_NAME, local_only=True)
+                self._board = next((one for one in found if one.type is ObjectType.SHMEM_BLOB), None)
+            self._shown = b""
+        if self._board is not None and data != self._shown:
+            try:
+                await self._board.write_bytes(data)
+            except DiosError:
+                self._board = None
+                raise
+            self._shown = data
+
+
+def _order(
+    nodes: Sequence[Member],
+    living: Sequence[Replica],
+    starting: Mapping[tuple[str, Start], str],
+    record: ServiceRecord,
+) -> list[str]:
+    """Return the nodes in the order in which to try them: those with the fewest replicas in rack and node."""
+    taken = Counter(one.node for one in living)
+    taken.update(host for (name, _), host in starting.items() if name == record.name)
+    racks: Counter[str] = Counter()
+    for one in nodes:
+        racks[one.rack or one.name] += taken[one.name]
+
+    def rank(one: Member) -> tuple[int, int, float, str]:
+        return racks[one.rack or one.name], taken[one.name], one.tasks / max(one.cpus, 1), one.name
+
+    return [one.name for one in sorted(nodes, key=rank) if not one.draining]
+
+
+def _reason(row: Status | None, node: str) -> str:
+    """Return one line about the end of a replica."""
+    if row is None:
+        return f"lost with {node}"
+    first = row.detail.strip().partition("\n")[0][:200]
+    how = f"ended with {row.exit_status} ({row.cause.name.lower().replace('_', ' ')})"
+    return f"{how}: {first}" if first else how

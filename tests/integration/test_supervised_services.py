@@ -1,0 +1,221 @@
+"""Supervised services on real nodes: replicas outlive their processes, their nodes, and the leader."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+import dios
+from dios.lib.supervised.services import ServiceProgram, Services, ServiceStatus
+from dios.node import daemon, local_cluster
+from dios.node.local_cluster import LocalCluster
+from tests.support.node.command_user import Person
+from tests.support.node.running_node import exists, wait_until
+
+PATIENCE_S = 90
+SETTINGS = {"accept_weaker_sandbox": "yes", "coordinator": "off"}
+STAYS = b"import time\nprint('up', flush=True)\ntime.sleep(100_000)\n"
+
+
+class Site:
+    """A cluster, and a user of its services who asks one of the nodes that run."""
+
+    def __init__(self, made: LocalCluster) -> None:
+        self.made = made
+
+    def use(self, work: Callable[[Services], object], at: str = "") -> object:
+        """Work with the services at the node called ``at``, or at any that runs."""
+        place = next(node for node in self.made.nodes if at in {"", node.name} and daemon.find(node.socket))
+        with dios.connect(str(place.socket), groups=()) as node:
+            return work(Services(node))
+
+    def status(self) -> ServiceStatus:
+        """The status of the service."""
+        found = self.use(lambda services: services.describe("web"))
+        assert isinstance(found, ServiceStatus)
+        return found
+
+    def until(self, holds: Callable[[ServiceStatus], bool], what: str) -> ServiceStatus:
+        """The status of the service once a condition holds."""
+        seen: list[ServiceStatus] = []
+
+        def now() -> bool:
+            try:
+                seen.append(self.status())
+            except dios.UnreachableError:
+                return False  # a node that has just been killed did not answer
+            return holds(seen[-1])
+
+        try:
+            wait_until(now, what, PATIENCE_S)
+        except AssertionError as late:
+            raise AssertionError(f"{late}: {seen[-1] if seen else None}") from None
+        return seen[-1]
+
+    def kill(self, *names: str) -> None:
+        """Kill -9 some nodes."""
+        for node in self.made.nodes:
+            running = daemon.find(node.socket) if node.name in names else None
+            if running is not None:
+                os.kill(running.pid, signal.SIGKILL)
+                wait_until(lambda pid=running.pid: not exists(pid), f"{node.name} is gone")
+
+
+def run_on(status: ServiceStatus) -> list[str]:
+    """The nodes of the replicas that run, by slot."""
+    return [one.task.node for one in status.replicas if one.task is not None]
+
+
+def is_whole(status: ServiceStatus) -> bool:
+    """Return True if every replica runs once and no update is under way."""
+    slots = [one.slot for one in status.replicas if one.task is not None]
+    return not status.updating and slots == list(range(status.wanted)) == [
+        one.slot for one in status.replicas
+    ]
+
+
+def cluster(folder: Path, nodes: int) -> Iterator[Site]:
+    """Nodes that are killed at the end, whatever happened."""
+    made = local_cluster.make(folder / "cluster", nodes=nodes, keep=True, settings=SETTINGS)
+    site = Site(made)
+    try:
+        local_cluster.start(made)
+        yield site
+    finally:
+        site.kill(*(node.name for node in made.nodes))
+
+
+@pytest.fixture
+def three(tmp_path: Path) -> Iterator[Site]:
+    """Three nodes without a scheduler."""
+    yield from cluster(tmp_path, 3)
+
+
+@pytest.fixture
+def one(tmp_path: Path) -> Iterator[Site]:
+    """A cluster of one node."""
+    yield from cluster(tmp_path, 1)
+
+
+def test_a_service_outlives_replicas_nodes_and_the_leader(three: Site) -> None:
+    """A killed replica comes back; so do those of a killed node, of the leader, and of all nodes at once."""
+    three.use(lambda services: services.create("web", ServiceProgram(STAYS), replicas=3), at="n2")
+    status = three.until(is_whole, "three replicas run")
+    assert sorted(run_on(status)) == ["n1", "n2", "n3"]
+
+    def kill_first(services: Services) -> str:
+        found = services.describe("web").replicas[0]
+        task = services.task(found)
+        assert task is not None
+        task.kill()
+        return task.fingerprint
+
+    killed = three.use(kill_first)
+    three.until(
+        lambda found: (
+            is_whole(found) and all(each.task and each.task.fingerprint != killed for each in found.replicas)
+        ),
+        "the killed replica is replaced",
+    )
+    follower = next(node.name for node in three.made.nodes if node.name != three.status().leader)
+    for lost in (follower, three.status().leader):
+        kept = {
+            each.task.fingerprint for each in three.status().replicas if each.task and each.task.node != lost
+        }
+        three.kill(lost)
+        status = three.until(
+            lambda found, lost=lost: is_whole(found) and lost not in run_on(found) and found.leader != lost,
+            f"{lost} is dead and its replicas run elsewhere",
+        )
+        # Those on the other nodes were not touched.
+        assert kept <= {each.task.fingerprint for each in status.replicas if each.task}
+        local_cluster.start(three.made)
+        three.until(lambda found: is_whole(found) and not found.incomplete, f"{lost} is back")
+
+    three.kill("n1", "n2", "n3")
+    local_cluster.start(three.made)
+    three.until(is_whole, "three replicas run after a restart of all nodes")
+    three.use(lambda services: services.remove("web"), at="n3")
+    wait_until(lambda: three.use(_is_gone) is True, "the replicas are stopped", PATIENCE_S)
+
+
+def person_at(site: Site, folder: Path) -> Person:
+    """Somebody whose commands go to the first node."""
+    home = folder / "person"
+    home.mkdir()
+    person = Person(home)
+    person.environment["DIOS_NODE"] = str(site.made.nodes[0].data)
+    return person
+
+
+def _is_gone(services: Services) -> bool:
+    living = [task for task in services._node.tasks() if not task.ended and task.label.startswith("web.")]
+    return services.statuses() == [] and not living
+
+
+def test_an_update_replaces_healthy_replicas_and_a_bad_one_none(one: Site, tmp_path: Path) -> None:
+    """The command line and Python change the same service; a rollback returns from a bad program."""
+    person = person_at(one, tmp_path)
+    person.writes("web.py", STAYS.decode())
+    person.writes("bad.py", "1 / 0\n")
+    person.types("dios service create web.py --replicas 2 --cpus 0.1")
+    first = {each.task.fingerprint for each in one.until(is_whole, "two replicas run").replicas if each.task}
+    assert "web  " in person.types("dios service ls").stdout
+    assert person.types("dios service logs web").stdout.count("up\n") == 2
+
+    person.writes("web.py", STAYS.decode().replace("up", "new"))
+    person.types("dios service update web web.py")
+    status = one.until(lambda found: found.generation == 2 and is_whole(found), "the update is complete")
+    second = {each.task.fingerprint for each in status.replicas if each.task}
+    assert not first & second
+
+    person.types("dios service update web bad.py")
+    status = one.until(
+        lambda found: any("ZeroDivisionError" in each.reason for each in found.replicas), "the program fails"
+    )
+    assert status.updating
+    assert second <= {each.task.fingerprint for each in status.replicas if each.task}
+    person.types("dios service rollback web")
+    status = one.until(lambda found: found.generation == 2 and is_whole(found), "it has returned")
+    assert {each.task.fingerprint for each in status.replicas if each.task} == second
+
+    one.use(lambda services: services.scale("web", 1))
+    status = one.until(lambda found: found.wanted == 1 and is_whole(found), "one replica is stopped")
+    told = json.loads(person.types("dios service describe web --json").stdout)
+    assert (told["wanted"], told["running"], told["leader"]) == (1, 1, "n1")
+    person.types("dios service rm web")
+    wait_until(lambda: one.use(_is_gone) is True, "the replica is stopped", PATIENCE_S)
+
+
+def test_a_file_describes_a_service_with_inputs_network_and_a_check(one: Site, tmp_path: Path) -> None:
+    """Replicas read the copies of inputs and may listen; one whose check fails is replaced."""
+    person = person_at(one, tmp_path)
+    person.writes("word.txt", "sunny")
+    person.types("dios group create crew")
+    person.types("dios put word.txt --group crew")
+    person.writes(
+        "web.py",
+        "import dios, time\nwith dios.connect().listen_tcp('127.0.0.1:0') as acceptor:\n"
+        "    print(open('/inputs/word').read(), bool(acceptor.address), flush=True)\n"
+        "    time.sleep(100_000)\n",
+    )
+    person.writes("check.py", "import sys\nsys.exit(sys.argv[1:3] != ['web', '0'])\n")
+    person.writes(
+        "web.toml",
+        'name = "web"\nprogram = "web.py"\nreplicas = 2\nnetwork = true\ncheck = "check.py"\n'
+        'check_every = 0.5\n[inputs]\nword = "word.txt"\n',
+    )
+    person.types("dios service create web.toml")
+    person.types("dios rm word.txt")
+    one.until(
+        lambda found: any(each.slot == 1 and "health check" in each.reason for each in found.replicas),
+        "the replica whose check fails is replaced",
+    )
+    status = one.until(lambda found: found.replicas[0].task is not None, "the other one runs")
+    assert status.replicas[0].restarts == 0
+    assert "sunny True" in person.types("dios service logs web --replica 0").stdout

@@ -1,0 +1,179 @@
+"""The records of supervised services, and the decisions about their replicas."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from msgspec.structs import replace
+
+from dios import limits
+from dios.errors import DamagedError, InvalidError, LimitError
+from dios.lib.supervised import records
+from dios.lib.supervised.decisions import Replica, Start, next_steps
+from dios.lib.supervised.pauses import StartPause
+from dios.lib.supervised.records import ServiceGeneration, ServiceRecord
+
+ONE, TWO, THREE = (ServiceGeneration(bytes([number]) * 32, f"v{number}") for number in (1, 2, 3))
+
+
+def service(name: str = "web", replicas: int = 3) -> ServiceRecord:
+    """A new service."""
+    return records.created({}, name, ONE, replicas)
+
+
+def replica(slot: int, generation: int = 1, number: int = 0) -> Replica:
+    """A living replica; ``number`` distinguishes those of one place, the first of which is the oldest."""
+    return Replica(slot, generation, f"{slot}-{generation}-{number}", "n1", number, None)
+
+
+def advance(record: ServiceRecord, living: Iterable[Replica], healthy: set[int]) -> tuple[set[Replica], bool]:
+    """Take all next steps; replicas of the ``healthy`` generations are healthy at once."""
+    there = set(living)
+    steps = next_steps(record, there, lambda one: one.generation in healthy)
+    there -= set(steps.stop)
+    there |= {replica(one.slot, one.generation) for one in steps.start}
+    return there, steps.complete
+
+
+def test_missing_replicas_are_started_and_surplus_ones_stopped() -> None:
+    """To three replicas, or to one; all are stopped when the service is removed."""
+    record = service()
+    three = {replica(0), replica(1), replica(2)}
+    assert advance(record, {replica(1)}, {1}) == (three, False)
+    assert advance(record, three, {1}) == (three, False)
+    assert advance(records.scaled(record, 1), three, {1}) == ({replica(0)}, False)
+    assert advance(records.removed(record), three, {1}) == (set(), False)
+
+
+def test_of_two_replicas_in_one_place_the_older_stays() -> None:
+    """After a partition both sides have started one."""
+    steps = next_steps(service(replicas=1), [replica(0, 1, 2), replica(0, 1, 1)], lambda _: True)
+    assert steps.start == []
+    assert steps.stop == [replica(0, 1, 2)]
+
+
+def test_an_update_goes_from_slot_to_slot() -> None:
+    """A new replica is started next to the present one, which stops when the new one is healthy."""
+    record = records.updated(service(), TWO)
+    there = {replica(0), replica(1), replica(2)}
+    seen = []
+    for _ in range(10):
+        there, complete = advance(record, there, {1, 2})
+        seen.append(sorted((one.slot, one.generation) for one in there))
+        if complete:
+            break
+    assert seen == [
+        [(0, 1), (0, 2), (1, 1), (2, 1)],
+        [(0, 2), (1, 1), (1, 2), (2, 1)],
+        [(0, 2), (1, 2), (2, 1), (2, 2)],
+        [(0, 2), (1, 2), (2, 2)],
+    ]
+    done = records.verified(record)
+    assert not done.updating
+    assert advance(done, there, {2}) == (there, False)
+
+
+def test_a_bad_update_costs_no_replica() -> None:
+    """While no new replica is healthy the old ones stay, and one that ends is started again."""
+    record = records.updated(service(), TWO)
+    there, _ = advance(record, {replica(0), replica(1), replica(2)}, {1})
+    for _ in range(3):
+        there, complete = advance(record, there - {replica(1), replica(0, 2)}, {1})
+        assert not complete
+        assert {replica(0), replica(1), replica(2)} <= there
+    back = records.rolled_back(record)
+    assert (back.generation, back.updating) == (1, False)
+    assert advance(back, there, {1})[0] == {replica(0), replica(1), replica(2)}
+
+
+def test_a_rollback_of_a_complete_update_is_an_update() -> None:
+    """It goes from slot to slot as well, and can be undone in the same way."""
+    record = records.verified(records.updated(service(), TWO))
+    back = records.rolled_back(record)
+    assert (back.generation, back.previous_generation, back.updating) == (1, 2, True)
+    assert back.spec == ONE
+    again = records.rolled_back(records.verified(back))
+    assert (again.generation, again.spec, again.updating) == (2, TWO, True)
+    assert records.updated(again, THREE).generation == 3
+    with pytest.raises(InvalidError, match="never updated"):
+        records.rolled_back(service())
+
+
+def test_objects_are_deleted_when_no_generation_needs_them() -> None:
+    """Those of this program and of the one before stay for a rollback."""
+    record = records.verified(records.updated(service(), TWO))
+    assert set(record.objects()) == {*ONE.objects(), *TWO.objects()}
+    record = records.verified(records.updated(record, THREE))
+    assert record.dropped == ONE.objects()
+    gone = records.removed(record)
+    assert gone.objects() == ()
+    assert set(gone.dropped) == {*ONE.objects(), *TWO.objects(), *THREE.objects()}
+    fresh = records.created({"web": gone}, "web", ONE, 1)
+    assert fresh.version > gone.version
+    assert fresh.token != gone.token
+
+
+@given(st.permutations(range(4)), st.data())
+def test_copies_agree_in_every_order(order: list[int], data: st.DataObject) -> None:
+    """The later version of each service wins, whichever copies meet first."""
+    base = service()
+    changes = [base, records.scaled(base, 1), records.scaled(base, 5), service("other")]
+    versions = data.draw(st.lists(st.integers(1, 3), min_size=4, max_size=4))
+    copies = [
+        {one.name: replace(one, version=version)} for one, version in zip(changes, versions, strict=True)
+    ]
+    straight = records.merged(copies)
+    assert records.merged(copies[number] for number in order) == straight
+    assert straight["web"].version == max(versions[:3])
+
+
+def test_the_stored_form_keeps_everything_and_is_bounded() -> None:
+    """What is written is read again; damage and too many services are refused."""
+    record, other = records.removed(records.updated(service(), TWO)), service("b")
+    assert records.decode(records.encode([record, other])) == {"web": record, "b": other}
+    assert records.decode(b"") == {}
+    for damaged in (b"x", b"\x92\x02\x90", records.encode([record])[:-1]):
+        with pytest.raises(DamagedError):
+            records.decode(damaged)
+    many = [service(f"s{number}") for number in range(limits.SERVICES_MAX + 1)]
+    with pytest.raises(LimitError, match="the maximum"):
+        records.encode(many)
+    gone = [records.removed(one) for one in many * 2]
+    assert len(records.decode(records.encode(gone))) <= limits.SERVICE_REMOVED_KEPT
+    for bad in ("", "A", "-a", "a-", "a" * 41, "a.b"):
+        with pytest.raises(InvalidError, match="name of a service"):
+            records.checked_name(bad)
+
+
+def test_only_labels_with_the_token_are_replicas() -> None:
+    """A task of the same user with another label is never taken for a replica."""
+    record = service()
+    assert record.place(record.label(7, 12)) == (7, 12)
+    assert service().place(record.label(7, 12)) is None
+    for other in ("web.1", f"web.1/1/{record.token}x", f"other.1/1/{record.token}", "web.-1/1/ab"):
+        assert record.place(other) is None
+
+
+def test_pauses_double_and_are_reset_by_a_stable_run() -> None:
+    """The first restart comes soon; after ends in quick succession they come later and later, to a bound."""
+    pause, now, waits = StartPause(), 0.0, []
+    for _ in range(12):
+        pause.note_end(now, 1.0, "it ended")
+        waits.append(pause.not_before - now)
+        now = pause.not_before
+    assert waits[:4] == pytest.approx([0.5, 1, 2, 4])
+    assert waits[-1] == pytest.approx(limits.SERVICE_RESTART_MS_MAX / 1000)
+    pause.note_end(now, limits.SERVICE_STABLE_MS / 1000, "it ended")
+    assert pause.not_before - now == pytest.approx(limits.SERVICE_RESTART_MS_MIN / 1000)
+    before = pause.not_before
+    pause.note_end(before, 1.0, "lost with n2", lost=True)
+    assert pause.not_before == before
+    assert (pause.restarts, pause.reason) == (14, "lost with n2")
+
+
+def test_a_start_sorts_by_slot() -> None:
+    """Reports list replicas by slot, then by generation."""
+    assert sorted([Start(1, 1), Start(0, 2), Start(0, 1)]) == [Start(0, 1), Start(0, 2), Start(1, 1)]
