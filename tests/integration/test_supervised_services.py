@@ -71,6 +71,11 @@ def run_on(status: ServiceStatus) -> list[str]:
     return [one.task.node for one in status.replicas if one.task is not None]
 
 
+def runs_without(lost: str) -> Callable[[ServiceStatus], bool]:
+    """Return a condition: the service is whole and led, and nothing of it is on this node."""
+    return lambda found: is_whole(found) and lost not in (*run_on(found), found.leader)
+
+
 def is_whole(status: ServiceStatus) -> bool:
     """Return True if every replica runs once and no update is under way."""
     slots = [one.slot for one in status.replicas if one.task is not None]
@@ -129,7 +134,7 @@ def test_a_service_outlives_replicas_nodes_and_the_leader(three: Site) -> None:
         }
         three.kill(lost)
         status = three.until(
-            lambda found, lost=lost: is_whole(found) and lost not in run_on(found) and found.leader != lost,
+            runs_without(lost),
             f"{lost} is dead and its replicas run elsewhere",
         )
         # Those on the other nodes were not touched.
