@@ -143,7 +143,7 @@ async def _serve(
                 if port is not None:
                     from dios.node.service_supervisors import supervise_services  # noqa: PLC0415 - as below
 
-                    nursery.start_soon(supervise_services, server, os.geteuid())
+                    nursery.start_soon(supervise_services, server, os.geteuid(), host.stopping)
                 await host.stopping.wait()
             _log.info("the node stops")
             await _end_everything(host)

@@ -24,8 +24,8 @@ _LABEL: Final = "supervises services"
 _log: Final = logging.getLogger(__name__)
 
 
-async def supervise_services(server: SessionServer, own_uid: int) -> None:
-    """Run a supervisor for each user whose services this node has, until cancelled."""
+async def supervise_services(server: SessionServer, own_uid: int, stopping: trio.Event) -> None:
+    """Run a supervisor for each user whose services this node has, until the node stops."""
     # Imported late, because a node without a cluster needs no client in its process.
     from dios.client.aio.node import open_session  # noqa: PLC0415 - see above
 
@@ -42,14 +42,16 @@ async def supervise_services(server: SessionServer, own_uid: int) -> None:
                             principal = str(row["principal"])
                             if principal not in running:
                                 running.add(principal)
-                                nursery.start_soon(_supervise, server, principal, running)
+                                nursery.start_soon(_supervise, server, principal, running, stopping)
                         await trio.sleep(limits.SERVICE_ROUND_MS / 1000)
             except (DiosError, OSError) as error:
+                if stopping.is_set():
+                    return
                 _log.warning("cannot look for services", extra={"why": str(error)})
                 await trio.sleep(limits.SERVICE_REPAIR_MS / 1000)
 
 
-async def _supervise(server: SessionServer, principal: str, running: set[str]) -> None:
+async def _supervise(server: SessionServer, principal: str, running: set[str], stopping: trio.Event) -> None:
     from dios.client.aio.node import open_session  # noqa: PLC0415 - as above
     from dios.lib.supervised.supervisor import Supervisor  # noqa: PLC0415 - the same
 
@@ -64,7 +66,8 @@ async def _supervise(server: SessionServer, principal: str, running: set[str]) -
             async with open_session(sock, label=_LABEL) as node:
                 await Supervisor(node, log).run()
     except* (DiosError, OSError) as group:
-        log(str(group.exceptions[0]))
-        await trio.sleep(limits.SERVICE_REPAIR_MS / 1000)
+        if not stopping.is_set():
+            log(str(group.exceptions[0]))
+            await trio.sleep(limits.SERVICE_REPAIR_MS / 1000)
     finally:
         running.discard(principal)

@@ -189,7 +189,7 @@ def describe(service: NameArgument, *, node: NodeOption = None, as_json: JsonOpt
 def scale(
     service: NameArgument,
     replicas: Annotated[
-        int, typer.Argument(metavar="N", min=0, max=limits.SERVICE_REPLICAS_MAX, help="How many to keep.")
+        int, typer.Argument(metavar="N", min=0, max=limits.SERVICE_REPLICAS_MAX, help="The number to keep.")
     ],
     *,
     node: NodeOption = None,

@@ -120,7 +120,7 @@ class Supervisor:
             services, [one.name for one in living], late=late or begins, moved=moved or begins
         )
         if any(one.status is NodeStatus.SUSPECT for one in members):
-            return  # within seconds it is known if its replicas are lost
+            return  # the members will say within seconds if its replicas are lost
         self._busy = set(self._starting)
         rows = await self._node.tasks()
         if rows.incomplete and all(one.usable or one.status is NodeStatus.LEFT for one in members):
