@@ -65,9 +65,14 @@ async def _supervise(server: SessionServer, principal: str, running: set[str], s
                 return
             async with open_session(sock, label=_LABEL) as node:
                 await Supervisor(node, log).run()
-    except* (DiosError, OSError) as group:
+    except* Exception as group:  # noqa: BLE001 - the records of a user must not end the node
         if not stopping.is_set():
-            log(str(group.exceptions[0]))
+            expected = group.split((DiosError, OSError))[1] is None
+            _log.warning(
+                "the supervisor of a user's services ended and is started again",
+                extra={"user": principal, "why": str(group.exceptions[0])},
+                exc_info=None if expected else group,
+            )
             await trio.sleep(limits.SERVICE_REPAIR_MS / 1000)
     finally:
         running.discard(principal)
