@@ -30,7 +30,8 @@ class Site:
 
     def use(self, work: Callable[[Services], object], at: str = "") -> object:
         """Work with the services at the node called ``at``, or at any that runs."""
-        place = next(node for node in self.made.nodes if at in {"", node.name} and daemon.find(node.socket))
+        running = self.made.running()
+        place = next(node for node in self.made.nodes if node.name in running and at in {"", node.name})
         with dios.connect(str(place.socket), groups=()) as node:
             return work(Services(node))
 
@@ -47,7 +48,7 @@ class Site:
         def now() -> bool:
             try:
                 seen.append(self.status())
-            except dios.UnreachableError:
+            except dios.DiosError:
                 return False  # a node that has just been killed did not answer
             return holds(seen[-1])
 
