@@ -135,9 +135,9 @@ def edit(
             return
 
 
-def matching(entries: Iterable[CatalogueEntry], text: str) -> list[CatalogueEntry]:
-    """Return the entries stored as ``text``: the whole path as it was given, or its last parts."""
-    return [entry for entry in entries if entry.file == text or entry.file.endswith(f"/{text.lstrip('/')}")]
+def matches(entry: CatalogueEntry, text: str) -> bool:
+    """Return True if an entry is stored as ``text``: the whole path as it was given, or its last parts."""
+    return entry.file == text or entry.file.endswith(f"/{text.lstrip('/')}")
 
 
 def checked_file(text: str) -> str:

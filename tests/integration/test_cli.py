@@ -97,6 +97,11 @@ def test_directories_are_put_listed_fetched_and_removed(person: Person) -> None:
     assert [row["path"] for row in listed] == [f"analytics/kept/tree/deep/{name}" for name in ("b.bin", "c")]
     counted = json.loads(person.types("dios du analytics/kept --json").stdout)
     assert counted == [{"path": "analytics/kept", "files": 3, "size": 100_001}]
+    counted = json.loads(
+        person.types("dios du analytics/kept/tree/empty analytics/kept/tree/a.txt --json").stdout
+    )
+    assert [(row["files"], row["size"]) for row in counted] == [(0, 0), (1, 1)]
+    assert "no file or directory" in person.types("dios du analytics/kep", status=1).stderr
     person.types("dios get analytics/kept/tree --recursive --output back")
     for name, text in contents.items():
         assert (person.home / "back" / name.removeprefix("tree/")).read_text() == text

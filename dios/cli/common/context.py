@@ -110,17 +110,23 @@ class CommandContext:
         alias, _, inner = text.removeprefix("dios://").strip("/").partition("/")
         return (alias, stored_path(f"./{inner}")) if alias in self.keyring.groups else None
 
-    def catalogued(self, aliases: Iterable[str] | None = None) -> list[CataloguedFile]:
-        """Return the files of these groups, or of all groups, in the order in which they were stored."""
-        found: list[CataloguedFile] = []
+    def catalogued(self, aliases: Iterable[str] | None = None) -> Iterator[CataloguedFile]:
+        """Yield the files of these groups, or of all groups, in the order in which they were stored.
+
+        One catalogue is in memory at a time, however many groups there are.
+        """
         for alias in self.reachable_groups() if aliases is None else aliases:
-            try:
-                entries = self.files(alias).tree().entries
-            except UnreachableError as error:
-                say(f"{error.message}; the files of group {alias} are not listed")
-            else:
-                found += [CataloguedFile(alias, entry) for entry in entries if not is_directory(entry)]
-        return found
+            for entry in self.entries(alias):
+                if not is_directory(entry):
+                    yield CataloguedFile(alias, entry)
+
+    def entries(self, alias: str) -> tuple[CatalogueEntry, ...]:
+        """Return the entries of a group's catalogue; none, with a notice, if its node does not answer."""
+        try:
+            return self.files(alias).entries()
+        except UnreachableError as error:
+            say(f"{error.message}; the files of group {alias} are not listed")
+            return ()
 
     # -- the cluster --------------------------------------------------------------------------------
     def here(self) -> Member | None:
@@ -130,19 +136,19 @@ class CommandContext:
     # -- objects ------------------------------------------------------------------------------------
     def find(self, text: str) -> tuple[Name, CataloguedFile | None]:
         """Return the name that a NAME argument means, and its catalogue entry if it has one."""
-        everything = self.catalogued()
         if text.strip().lower().startswith(PREFIX):
             name = parse_name(text)
-            return name, next((found for found in everything if found.entry.name == name), None)
+            return name, next((found for found in self.catalogued() if found.entry.name == name), None)
         place = self.split(text)
-        exact = [each for each in everything if place == (each.group, each.path)]
+        near = [place[0]] if place is not None and place[0] in self.reachable_groups() else []
+        exact = [each for each in self.catalogued(near) if (each.group, each.path) == place]
         if exact:
             return Name(exact[-1].entry.name), exact[-1]
-        by_file = {id(entry) for entry in catalogue.matching((found.entry for found in everything), text)}
         fitting = [
             found
-            for found in everything
-            if id(found.entry) in by_file or (len(text) >= 4 and found.fingerprint.startswith(text.lower()))
+            for found in self.catalogued()
+            if catalogue.matches(found.entry, text)
+            or (len(text) >= 4 and found.fingerprint.startswith(text.lower()))
         ]
         if not fitting:
             raise InvalidError(

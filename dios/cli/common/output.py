@@ -11,8 +11,9 @@ import io
 import json
 import os
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from datetime import UTC, datetime
+from itertools import islice
 from typing import TYPE_CHECKING, Annotated, Final, Protocol, TextIO, TypeAlias
 
 import typer
@@ -30,6 +31,8 @@ FAILED: Final = 1
 NOT_RUNNING: Final = 3
 INTERRUPTED: Final = 130
 STEPS_SHOWN_MIN: Final = 200
+ROWS_PER_PAGE: Final = 1_000
+"""The rows of a table that are in memory at a time."""
 
 JsonOption: TypeAlias = Annotated[bool, typer.Option("--json", help="Print JSON instead of text.")]
 NodeOption: TypeAlias = Annotated[
@@ -92,10 +95,24 @@ def write_line(text: str) -> None:
 
 def write_json(value: object) -> None:
     """Write a JSON document to standard output."""
+    sys.stdout.write(_json_text(value) + "\n")
+
+
+def write_json_list(values: Iterable[object]) -> None:
+    """Write a JSON array as ``write_json`` does, with one value in memory at a time."""
+    written = False
+    for value in values:
+        sys.stdout.write(",\n" if written else "[\n")
+        written = True
+        lines = _json_text(value).split("\n")
+        sys.stdout.write("\n".join(f"  {line}" for line in lines))
+    sys.stdout.write("\n]\n" if written else "[]\n")
+
+
+def _json_text(value: object) -> str:
     text = json.dumps(value, indent=2, ensure_ascii=False, default=str)
     # JSON itself escapes only some of the characters that control a terminal.
-    lines = (line if line.isprintable() else _escaped_json(line) for line in text.split("\n"))
-    sys.stdout.write("\n".join(lines) + "\n")
+    return "\n".join(line if line.isprintable() else _escaped_json(line) for line in text.split("\n"))
 
 
 def _escaped_json(line: str) -> str:
@@ -138,30 +155,60 @@ def bytes_output(stream: TextIO) -> BytesOutput:
 
 
 def table(
-    columns: Sequence[str], rows: Sequence[Sequence[str]], *, right: Sequence[str] = (), whole: bool = False
+    columns: Sequence[str], rows: Iterable[Sequence[str]], *, right: Sequence[str] = (), whole: bool = False
 ) -> None:
     """Write rows under headings: fitted to the width of a terminal, at full length elsewhere.
 
-    On a terminal only the first column is folded; with ``whole`` nothing is.
+    On a terminal only the first column is folded; with ``whole`` nothing is. Many rows are written a page of
+    ROWS_PER_PAGE at a time, so that memory does not grow with them; a page is at least as wide as the one
+    before it.
     """
-    rows = [[plain(cell) for cell in row] for row in rows]
-    if whole or not sys.stdout.isatty():
-        widths = [max(len(row[i]) for row in (columns, *rows)) for i in range(len(columns))]
-        for row in (columns, *rows):
-            cells = [
-                cell.rjust(width) if name in right else cell.ljust(width)
-                for cell, width, name in zip(row, widths, columns, strict=True)
-            ]
-            sys.stdout.write("  ".join(cells).rstrip() + "\n")
-        return
+    listed = iter(rows)
+    heads = [columns]
+    widths = [len(column) for column in columns]
+    while (page := [[plain(cell) for cell in row] for row in islice(listed, ROWS_PER_PAGE)]) or heads:
+        for cells in page:
+            widths = [max(width, len(cell)) for width, cell in zip(widths, cells, strict=True)]
+        if whole or not sys.stdout.isatty():
+            _write_page(columns, [*heads, *page], widths, right)
+        else:
+            # Only the pages of a long table must have columns of the same width.
+            long = not heads or len(page) == ROWS_PER_PAGE
+            _print_page(columns, page, widths if long else None, right, headed=bool(heads))
+        heads = []
+
+
+def _write_page(
+    columns: Sequence[str], rows: Iterable[Sequence[str]], widths: Sequence[int], right: Sequence[str]
+) -> None:
+    for row in rows:
+        cells = [
+            cell.rjust(width) if name in right else cell.ljust(width)
+            for cell, width, name in zip(row, widths, columns, strict=True)
+        ]
+        sys.stdout.write("  ".join(cells).rstrip() + "\n")
+
+
+def _print_page(
+    columns: Sequence[str],
+    rows: Iterable[Sequence[str]],
+    widths: Sequence[int] | None,
+    right: Sequence[str],
+    *,
+    headed: bool,
+) -> None:
     from rich.table import Table  # noqa: PLC0415 - see above
     from rich.text import Text  # noqa: PLC0415 - see above
 
-    shown = Table(box=None, pad_edge=False, header_style="bold")
-    for name in columns:
-        first = name == columns[0]
+    shown = Table(box=None, pad_edge=False, header_style="bold", show_header=headed)
+    for place, name in enumerate(columns):
+        first = not place
         shown.add_column(
-            name, justify="right" if name in right else "left", overflow="fold", no_wrap=not first
+            name,
+            justify="right" if name in right else "left",
+            overflow="fold",
+            no_wrap=not first,
+            min_width=None if first or widths is None else widths[place],
         )
     for row in rows:
         shown.add_row(*(Text(cell) for cell in row))

@@ -5,8 +5,9 @@ from __future__ import annotations
 import os
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from itertools import chain
 from pathlib import Path
 from typing import Annotated, Final, NamedTuple
 
@@ -26,14 +27,16 @@ from dios.cli.common.output import (
     time_text,
     transfer,
     write_json,
+    write_json_list,
     write_line,
 )
 from dios.cli.nodes.members import silent
 from dios.errors import InvalidError, UnreachableError
 from dios.lib.catalogue import CatalogueEntry
 from dios.lib.files.group_files import destroy
-from dios.lib.files.paths import checked_path, path_of_local
+from dios.lib.files.paths import checked_path, path_of_local, stored_path
 from dios.lib.files.staging import StagedFiles
+from dios.lib.files.tree import is_directory
 from dios.wire.nametext import fingerprint, format_name
 from dios.wire.types import Semantics
 
@@ -185,12 +188,15 @@ def list_objects(
             place.group(alias)
         found = place.catalogued(group)
         if as_json:
-            write_json([_described(item, names=names) for item in found])
-        elif not found:
+            write_json_list(_described(item, names=names) for item in found)
+            return
+        rows = (_row(item, names=names) for item in found)
+        first = next(rows, None)
+        if first is None:
             say("there are no files yet; next: dios put FILE --group ALIAS")
         else:
             head = ("FILE", "SIZE", "PUT", "GROUP", "FINGERPRINT", *(("NAME",) if names else ()))
-            table(head, [_row(item, names=names) for item in found], right=("SIZE",), whole=names)
+            table(head, chain([first], rows), right=("SIZE",), whole=names)
 
 
 def _list_directory(place: CommandContext, text: str, *, names: bool, as_json: bool) -> None:
@@ -224,13 +230,23 @@ def _list_directory(place: CommandContext, text: str, *, names: bool, as_json: b
 
 def _path(place: CommandContext, text: str) -> tuple[str, str]:
     """Return the group and the path of an existing file or directory; InvalidError without one."""
+    found = _group_of(place, text)
+    tree = place.files(found[0]).tree()
+    if not tree.is_file(found[1]) and not tree.is_directory(found[1]):
+        raise _no_such_path(text)
+    return found
+
+
+def _group_of(place: CommandContext, text: str) -> tuple[str, str]:
+    """Return the group and the path in it; InvalidError if the user has no such group."""
     found = place.split(text)
     if found is None:
         raise InvalidError(f"{text!r} begins with no group of yours. `dios group ls` lists them.")
-    tree = place.files(found[0]).tree()
-    if not tree.is_file(found[1]) and not tree.is_directory(found[1]):
-        raise InvalidError(f"there is no file or directory {text!r}. `dios ls` lists all files.")
     return found
+
+
+def _no_such_path(text: str) -> InvalidError:
+    return InvalidError(f"there is no file or directory {text!r}. `dios ls` lists all files.")
 
 
 def _row(item: CataloguedFile, *, names: bool) -> tuple[str, ...]:
@@ -251,12 +267,10 @@ def du(
 ) -> None:
     """Show the number of files and of bytes in groups and directories, from the groups' catalogues."""
     with reporting("dios du", as_json=as_json), opened(node) as place:
-        rows = []
-        for text in paths or place.reachable_groups():
-            alias, inner = _path(place, text) if paths else (text, "")
-            tree = place.files(alias).tree()
-            inside = [inner] if tree.is_file(inner) else [e for e in tree.below(inner) if tree.is_file(e)]
-            rows.append((text, len(inside), sum(tree.files[each].size for each in inside)))
+        rows = [
+            (text, *(_use_below(place, text) if paths else _use_of(place.entries(text), "") or (0, 0)))
+            for text in paths or place.reachable_groups()
+        ]
         if as_json:
             write_json([{"path": path, "files": files, "size": size} for path, files, size in rows])
             return
@@ -265,6 +279,28 @@ def du(
             [(path, str(files), size_text(size)) for path, files, size in rows],
             right=("FILES", "SIZE"),
         )
+
+
+def _use_below(place: CommandContext, text: str) -> tuple[int, int]:
+    """Return the number of files below a path, and of their bytes. Raise InvalidError without such a path."""
+    alias, inner = _group_of(place, text)
+    found = _use_of(place.files(alias).entries(), inner)
+    if found is None:
+        raise _no_such_path(text)
+    return found
+
+
+def _use_of(entries: Iterable[CatalogueEntry], inner: str) -> tuple[int, int] | None:
+    """Return the number of files at or below a path, and of their bytes; None if nothing is there."""
+    sizes: dict[str, int] = {}
+    exists = not inner
+    for entry in entries:
+        path = stored_path(entry.file)
+        if not inner or path == inner or path.startswith(f"{inner}/"):
+            exists = True
+            if not is_directory(entry):
+                sizes[path] = entry.size  # of two entries with one path the later counts
+    return (len(sizes), sum(sizes.values())) if exists else None
 
 
 @contextmanager

@@ -30,6 +30,15 @@ class CachedCatalogue:
         """Return the present tree. It takes no call while nobody writes, if the catalogue is on this node."""
         return self._current().tree
 
+    def entries(self) -> tuple[CatalogueEntry, ...]:
+        """Return the present entries. Unlike the tree, they are not kept in memory."""
+        known = self._known
+        if known is not None and known.version == self._stored.version():
+            return known.tree.entries
+        with self._lock:
+            data, _ = self._read()
+        return decode(data)
+
     def _current(self) -> _Known:
         known = self._known
         if known is not None and known.version == self._stored.version():

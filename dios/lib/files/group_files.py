@@ -73,6 +73,11 @@ class GroupFiles:
         known = self._known()
         return FileTree(()) if known is None else known.tree()
 
+    def entries(self) -> tuple[CatalogueEntry, ...]:
+        """Return the present entries of the catalogue, without keeping them in memory."""
+        known = self._known()
+        return () if known is None else known.entries()
+
     def edit(self, change: Callable[[FileTree], Iterable[CatalogueEntry]]) -> None:
         """Change the catalogue in one write; see ``CachedCatalogue.edit``."""
         known = self._known()

@@ -4,7 +4,7 @@ import pytest
 
 from dios import limits
 from dios.errors import DamagedError, InvalidError, LimitError
-from dios.lib.catalogue import CatalogueEntry, checked_file, decode, encode, matching
+from dios.lib.catalogue import CatalogueEntry, checked_file, decode, encode, matches
 
 
 def entry(file: str, number: int = 0) -> CatalogueEntry:
@@ -34,9 +34,9 @@ def test_damage_is_told(data: bytes) -> None:
 def test_a_file_is_found_by_its_last_parts() -> None:
     """A text matches the whole path that was put or its last parts, never half a part."""
     entries = [entry("data/a.txt", 1), entry("a.txt", 2), entry("data/aa.txt", 3)]
-    assert [found.name[-1] for found in matching(entries, "a.txt")] == [1, 2]
-    assert [found.name[-1] for found in matching(entries, "data/a.txt")] == [1]
-    assert matching(entries, "txt") == []
+    assert [found.name[-1] for found in entries if matches(found, "a.txt")] == [1, 2]
+    assert [found.name[-1] for found in entries if matches(found, "data/a.txt")] == [1]
+    assert not any(matches(found, "txt") for found in entries)
 
 
 def test_the_bound_on_entries_holds(monkeypatch: pytest.MonkeyPatch) -> None:

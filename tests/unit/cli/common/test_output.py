@@ -3,6 +3,8 @@ from __future__ import annotations
 import io
 import json
 import re
+import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -101,6 +103,46 @@ def test_a_table_in_a_pipe_is_not_cut(capsys: pytest.CaptureFixture[str]) -> Non
     lines = capsys.readouterr().out.splitlines()
     assert lines[1] == "x" * 200 + "     1"
     assert lines[2].split() == ["y", "22"]
+
+
+@pytest.mark.parametrize("is_terminal", [False, True])
+def test_a_long_table_is_written_a_page_at_a_time(monkeypatch: pytest.MonkeyPatch, is_terminal: bool) -> None:  # noqa: FBT001
+    """All rows but those of the last page are written when the next row is asked for."""
+    written = Terminal() if is_terminal else io.StringIO()
+    monkeypatch.setattr(sys, "stdout", written)
+    count = 3 * output.ROWS_PER_PAGE + 1
+
+    def rows() -> Iterator[tuple[str, str]]:
+        for number in range(count):
+            assert written.getvalue().count("file") >= number - output.ROWS_PER_PAGE
+            yield f"file{number}", "x" * (number + 1 == count)
+
+    output.table(("NAME", "X"), rows(), right=("X",))
+    shown = re.sub(r"\x1b\[\d*m", "", written.getvalue())
+    assert [line.split()[0] for line in shown.splitlines()] == [
+        "NAME",
+        *(f"file{number}" for number in range(count)),
+    ]
+
+
+def test_a_json_list_is_written_a_value_at_a_time(capsys: pytest.CaptureFixture[str]) -> None:
+    """It is the same text as that of the whole list, and each value is written before the next is made."""
+    values = [{"name": "a\u202e", "inner": [1, {"x": None}]}, {}, "\x1b"]
+
+    def made() -> Iterator[object]:
+        for place, value in enumerate(values):
+            if place:
+                assert capsys.readouterr().out
+            yield value
+
+    output.write_json(values)
+    whole = capsys.readouterr().out
+    output.write_json_list(values)
+    assert capsys.readouterr().out == whole
+    output.write_json_list(made())
+    output.write_json([])
+    output.write_json_list([])
+    assert capsys.readouterr().out.endswith("[]\n[]\n")
 
 
 def test_a_table_shows_control_characters_and_obeys_none(capsys: pytest.CaptureFixture[str]) -> None:

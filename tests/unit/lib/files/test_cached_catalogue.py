@@ -83,3 +83,18 @@ def test_it_is_read_again_only_when_it_has_changed() -> None:
     stored.replace(encode([entry("b")]), stored.number)
     assert list(catalogue.tree().files) == ["b"]
     assert stored.reads == 2
+
+
+def test_a_list_of_the_entries_keeps_none_of_them() -> None:
+    """The entries are read each time, unless the tree of the present version is there already."""
+    stored = Memory()
+    stored.replace(encode([entry("a"), entry("b")]), 0)
+    catalogue = CachedCatalogue(stored)
+    for reads in (1, 2):
+        assert [each.file for each in catalogue.entries()] == ["a", "b"]
+        assert stored.reads == reads
+    assert catalogue.entries() == catalogue.tree().entries
+    assert catalogue.entries() is catalogue.tree().entries
+    assert stored.reads == 4
+    stored.replace(encode([entry("c")]), stored.number)
+    assert [each.file for each in catalogue.entries()] == ["c"]
