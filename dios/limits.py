@@ -331,6 +331,7 @@ INDEX_NAMES_PER_NODE_MAX: Final = 65_536  # of a node at another; with more, loo
 INDEX_COMPARED_MAX: Final = 256 * KIB  # digests of one lookup times nodes; beyond, it asks everybody
 INDEX_SETTLE_MS: Final = 300  # after a change of the members, until names are registered for it
 INDEX_RETRY_MS: Final = 1_000
+INDEX_LOST_MS: Final = 2 * DCP_UNCONFIRMED_MS  # after it, an open registration has been lost by a defect
 INDEX_PATIENCE_MS: Final = 1_500  # that the answer to a create waits for one index node
 PUBLISH_DELAY_MS: Final = 2
 REMOTE_CACHE_PERCENT: Final = 10  # of the memory of the machine

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from itertools import chain, islice
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from dios import limits
 from dios.core.model.names import internal_name
 from dios.core.model.records import PhysicalObject
 from dios.ids import InternalName, Name
+
+PARTS: Final = 256
+"""The parts of the table. Internal names are digests, so that a part has one name in 256."""
 
 
 class NameChange(NamedTuple):
@@ -21,20 +24,23 @@ class NameChange(NamedTuple):
 
 
 class NameTable:
-    """One hash table for the whole node; an entry holds local physical objects in creation order.
+    """One table for the whole node; an entry holds local physical objects in creation order.
 
-    While ``is_noting`` is True, the index of names reads from ``changes`` which names came and went.
+    It has PARTS hash tables, so that its names can be listed in slices. While ``is_noting`` is True, the
+    index of names reads from ``changes`` which names came and went.
     """
 
-    __slots__ = ("_entries", "changes", "is_noting")
+    __slots__ = ("_parts", "changes", "is_noting")
 
     def __init__(self) -> None:
-        self._entries: dict[InternalName, dict[int, PhysicalObject]] = {}
+        self._parts: Final[tuple[dict[InternalName, dict[int, PhysicalObject]], ...]] = tuple(
+            {} for _ in range(PARTS)
+        )
         self.is_noting = False
         self.changes: list[NameChange] = []
 
     def __len__(self) -> int:
-        return len(self._entries)
+        return sum(map(len, self._parts))
 
     def insert(self, target: PhysicalObject, *, is_stored: bool = False) -> None:
         """Map one internal name for each of the object's groups; an anonymous object gets none.
@@ -45,7 +51,7 @@ class NameTable:
             return
         for group in target.groups:
             key = internal_name(target.name, group)
-            entry = self._entries.setdefault(key, {})
+            entry = self._parts[key[0]].setdefault(key, {})
             if self.is_noting and not entry and not is_stored:
                 self.changes.append(NameChange(key, target.name, is_added=True))
             entry[target.id] = target
@@ -59,30 +65,31 @@ class NameTable:
             return
         for group in target.groups:
             key = internal_name(target.name, group)
-            entry = self._entries.get(key)
+            part = self._parts[key[0]]
+            entry = part.get(key)
             if entry is not None and entry.pop(target.id, None) is not None and not entry:
-                del self._entries[key]
+                del part[key]
                 if self.is_noting and not is_stored:
                     self.changes.append(NameChange(key, target.name, is_added=False))
 
-    def keys(self) -> list[InternalName]:
-        """Return all internal names in the table."""
-        return list(self._entries)
+    def keys(self, part: int) -> list[InternalName]:
+        """Return the internal names in one of the PARTS parts of the table."""
+        return list(self._parts[part])
 
     def external(self, key: InternalName) -> Name | None:
         """Return the external name behind an internal one; None if no object has it."""
-        entry = self._entries.get(key)
+        entry = self._parts[key[0]].get(key)
         return None if not entry else next(iter(entry.values())).name
 
     def find(self, key: InternalName) -> tuple[PhysicalObject, ...]:
         """Return the physical objects mapped under an internal name."""
-        return tuple(self._entries.get(key, {}).values())
+        return tuple(self._parts[key[0]].get(key, {}).values())
 
     def find_all(self, keys: Iterable[InternalName]) -> Iterator[PhysicalObject]:
         """Yield the physical objects mapped under any of these names, at most a bound."""
-        found = (self._entries.get(key, {}).values() for key in keys)
+        found = (self._parts[key[0]].get(key, {}).values() for key in keys)
         return islice(chain.from_iterable(found), limits.LOOKUP_REFERENCES_MAX**2)
 
     def items(self) -> list[tuple[InternalName, tuple[PhysicalObject, ...]]]:
         """Return all entries."""
-        return [(key, tuple(entry.values())) for key, entry in self._entries.items()]
+        return [(key, tuple(entry.values())) for part in self._parts for key, entry in part.items()]

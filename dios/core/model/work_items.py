@@ -232,17 +232,18 @@ class LostReferences(WorkItem):
 class NameHandover(WorkItem):
     """The names of this node that are registered at other nodes, after a change of the members.
 
-    ``keys`` are the internal names that are left. ``links`` maps the other nodes to the generation of the
-    link for which the names are queued. With ``own``, this node's own part of the index is filled, too.
+    ``parts`` is the number of parts of the table of names that were not read yet, and ``keys`` are the
+    internal names that are left of the last one that was. ``links`` maps the other nodes to the generation
+    of the link for which the names are queued. With ``own``, this node's own part of the index is filled,
+    too.
     """
 
-    __slots__ = ("keys", "links", "own", "round")
+    __slots__ = ("keys", "links", "own", "parts", "round")
 
-    def __init__(
-        self, round_number: int, keys: list[InternalName], links: dict[NodeId, int], *, own: bool
-    ) -> None:
+    def __init__(self, round_number: int, parts: int, links: dict[NodeId, int], *, own: bool) -> None:
         self.round: Final = round_number
-        self.keys: Final = keys
+        self.parts = parts
+        self.keys: list[InternalName] = []
         self.links: Final = links
         self.own: Final = own
 
@@ -265,6 +266,10 @@ class WorkQueue:
     def take(self) -> WorkItem:
         """Remove and return the first item."""
         return self._items.popleft()
+
+    def is_handing_over(self) -> bool:
+        """Return True if names wait to be registered at other nodes."""
+        return any(isinstance(item, NameHandover) for item in self._items)
 
     def ending(self) -> list[Holder]:
         """Return the holders that are being released."""

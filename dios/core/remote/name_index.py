@@ -208,6 +208,7 @@ class NameIndex:
         "_place_key",
         "always",
         "announced",
+        "check_at",
         "crowded",
         "current",
         "held",
@@ -233,6 +234,7 @@ class NameIndex:
         self.settled: bool | None = None  # True if every name is registered here as it should be, if known
         self.round_at: int | None = None  # when the next round begins
         self.retry_at: int | None = None  # time of the next requests to nodes that did not answer
+        self.check_at: int | None = None  # time of the next check for lost requests
         self.held: deque[HeldAnswers] = deque()
         self.release_at: int | None = None  # time of the next check of late nodes
 
@@ -250,5 +252,6 @@ class NameIndex:
 
     def next_moment(self) -> int | None:
         """Return the time of the next timer, or None."""
-        moments = [at for at in (self.round_at, self.retry_at, self.release_at) if at is not None]
+        timers = (self.round_at, self.retry_at, self.release_at, self.check_at)
+        moments = [at for at in timers if at is not None]
         return min(moments, default=None)

@@ -15,6 +15,7 @@ from collections.abc import Iterable
 from dios import limits
 from dios.core import effects
 from dios.core.events import PersistFailed
+from dios.core.model.name_table import PARTS
 from dios.core.model.work_items import NameHandover
 from dios.core.remote import requests
 from dios.core.remote.continuations import RegisterAnswer
@@ -37,6 +38,7 @@ from dios.wire.types import NodeStatus
 _MS = 1_000_000
 _NAMES_PER_UNIT = 16
 _FULL = messages.Failure(int(Code.ENOSPC), "cannot register more names of one node")
+_LOST = messages.Failure(int(Code.EHOSTUNREACH), "the request has disappeared")
 
 
 # -- the members --------------------------------------------------------------------------------------
@@ -64,6 +66,39 @@ def time_passed(step: Step, cluster: Cluster) -> None:
     if index.release_at is not None and index.release_at <= step.now:
         release(step, cluster)
         index.release_at = step.now + limits.INDEX_PATIENCE_MS * _MS if index.held else None
+    if index.check_at is not None and index.check_at <= step.now:
+        _check_links(step, cluster)
+
+
+def _check_links(step: Step, cluster: Cluster) -> None:
+    """Register names again where a defect has lost a request, or the work that makes the requests.
+
+    By this time a request has ended, with an answer or a failure. Without this check, the names would stay
+    unregistered until the members change.
+    """
+    index = cluster.index
+    index.check_at = None
+    for peer in _others(cluster):
+        link = peer.link
+        if link.sent is not None and step.now - link.sent_ns >= limits.INDEX_LOST_MS * _MS:
+            link.sent = None
+            _fail(step, cluster, peer, _LOST)
+        if link.sent is not None:
+            _check_later(index, link.sent_ns)
+    if index.round_at is not None or index.announced is None:
+        return
+    if step.state.work.is_handing_over() or any(isinstance(item, NameHandover) for item in step.started):
+        _check_later(index, step.now)
+    elif not index.own_complete or any(
+        not (peer.link.stopped or peer.link.handed_over) for peer in _others(cluster)
+    ):
+        index.round_at = step.now
+
+
+def _check_later(index: NameIndex, since_ns: int) -> None:
+    """Check when a request that was made at this time would be lost, or earlier."""
+    due = since_ns + limits.INDEX_LOST_MS * _MS
+    index.check_at = due if index.check_at is None else min(due, index.check_at)
 
 
 def forget_share(cluster: Cluster, peer: Peer) -> None:
@@ -121,11 +156,10 @@ def _hand_over(step: Step, cluster: Cluster, others: list[Peer], *, own: bool) -
     """Register all names at these nodes; without an index, only announce the members to them."""
     index = cluster.index
     ring = index.announced
-    keys: list[InternalName] = []
-    if ring is not None and ring.is_large and not index.always:
-        keys = step.state.names.keys()[::-1]
+    registers = ring is not None and ring.is_large and not index.always
+    _check_later(index, step.now)
     links = {peer.node: peer.link.generation for peer in others}
-    step.start(NameHandover(index.round, keys, links, own=own))
+    step.start(NameHandover(index.round, PARTS if registers else 0, links, own=own))
     for peer in others:
         _send(step, cluster, peer)
 
@@ -137,10 +171,14 @@ def hand_over_some(step: Step, item: NameHandover) -> bool:
     ring = index.announced
     if ring is None or item.round != index.round:
         return True
-    while item.keys:
+    while item.keys or item.parts:
         if step.exhausted:
             return False
         step.spend(1)
+        if not item.keys:
+            item.parts -= 1
+            item.keys = step.state.names.keys(item.parts)
+            step.spend(len(item.keys) // (64 * _NAMES_PER_UNIT))
         for _ in range(min(_NAMES_PER_UNIT, len(item.keys))):
             key = item.keys.pop()
             external = step.state.names.external(key)
@@ -238,6 +276,7 @@ def _send(step: Step, cluster: Cluster, peer: Peer) -> None:
     complete = link.handed_over and not link.operations
     link.order += 1
     link.sent_ns = step.now
+    _check_later(index, step.now)
     step.spend(1 + (len(added) + len(removed)) // (4 * _NAMES_PER_UNIT))
     body = dcp.Register(
         link.order,

@@ -20,8 +20,8 @@ from dios.wire import dcp
 def hands_nothing_over(patch: pytest.MonkeyPatch) -> None:
     """After a change of the members, only new names are registered."""
 
-    def none(names: NameTable) -> list[InternalName]:
-        del names
+    def none(names: NameTable, part: int) -> list[InternalName]:
+        del names, part
         return []
 
     patch.setattr(NameTable, "keys", none)

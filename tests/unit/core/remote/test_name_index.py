@@ -8,11 +8,14 @@ from collections.abc import Callable
 import pytest
 
 from dios import limits
-from dios.core import events
+from dios.core import events, work
+from dios.core.model.name_table import PARTS, NameTable
+from dios.core.model.work_items import NameHandover
 from dios.core.remote import registration
 from dios.core.remote.name_index import pack_digests
 from dios.core.remote.peers import Cluster as ClusterState
 from dios.errors import Code
+from dios.ids import InternalName
 from dios.wire import dcp, messages
 from dios.wire.types import Flag, NameKind, NodeWish, ObjectType
 from tests.support.core.cluster import Citizen, Cluster, ClusterNode, Parcel
@@ -272,6 +275,84 @@ def test_a_message_that_comes_late_changes_nothing(town: Town) -> None:
     )
     home.take(Parcel(peer.node, home.node, 1, dcp.Ask(number, number, late), b""))
     assert peer.share.digests == before
+
+
+# -- defects ------------------------------------------------------------------------------------------
+@pytest.fixture
+def brief(monkeypatch: pytest.MonkeyPatch) -> int:
+    """Milliseconds after which a request counts as lost."""
+    monkeypatch.setattr(limits, "INDEX_LOST_MS", 3 * limits.INDEX_PATIENCE_MS)
+    return limits.INDEX_LOST_MS
+
+
+def test_a_lost_registration_is_made_again(brief: int, town: Town) -> None:
+    """A request that has disappeared, without an answer or a failure, does not end the use of the index."""
+    one = town.people[0]
+    town.lost = lambda parcel: isinstance(parcel.message, dcp.Ask) and parcel.sender == one.node.node
+    seq = one.send(messages.Create(ObjectType.SHMEM_BLOB, (one.groups[0],), NameKind.RANDOM, data=b"x"))
+    town.cluster.settle()
+    silent = [peer for peer in state_of(one.node).peers.values() if peer.link.sent is not None]
+    assert silent
+    for peer in silent:
+        peer.asked.clear()
+    town.lost = lambda parcel: False  # noqa: ARG005 - from now on, all arrive
+    made = town.cluster.wait(one, seq, 2 * limits.INDEX_PATIENCE_MS)
+    assert isinstance(made, messages.Created)
+    assert all(peer.link.sent is not None for peer in silent), "the requests have not disappeared"
+    town.cluster.advance(brief + limits.INDEX_RETRY_MS + SETTLED_MS)
+    assert all(peer.link.sent is None and peer.link.complete for peer in silent)
+    assert all(town.settled())
+    town.requests()
+    asker = town.people[town.no_index_node(made.name or b"", 0)]
+    assert found(asker, made.name or b"") == ["n1"]
+    assert town.requests() == {"FindNames": limits.INDEX_COPIES, "Resolve": 1}
+
+
+def test_a_lost_handover_is_begun_again(brief: int, town: Town, monkeypatch: pytest.MonkeyPatch) -> None:
+    """If the work that registers all names has disappeared, it is begun again without a change of members."""
+    made = town.people[0].create(data=b"x")
+    with monkeypatch.context() as lost:
+        lost.setitem(work._HANDLERS, NameHandover, lambda step, item: True)  # noqa: ARG005 - it does nothing
+        town.people[0].ask(messages.Nodes, messages.SetNode("n8", NodeWish.FORGET))
+        town.cluster.advance(SETTLED_MS)
+    assert not any(town.settled()[:7])
+    town.cluster.advance(2 * brief + SETTLED_MS)
+    assert all(town.settled()[:7])
+    assert found(town.people[3], made.name or b"") == ["n1"]
+
+
+def test_a_registration_in_order_is_not_repeated(brief: int, town: Town) -> None:
+    """While nothing is lost, the check sends nothing, and it ends."""
+    town.people[0].create(data=b"x")
+    town.requests()
+    town.cluster.advance(2 * brief)
+    assert not town.requests()["Register"]
+    assert [state_of(node).index.check_at for node in town.cluster.nodes] == [None] * 8
+
+
+# -- steps --------------------------------------------------------------------------------------------
+def test_no_step_reads_all_names_for_other_members(town: Town, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The names are read a part of the table at a time, and each name is registered."""
+    one = town.people[0]
+    made = [one.create(data=b"x").name or b"" for _ in range(100)]
+    read: list[int] = []
+
+    usual: Callable[[NameTable, int], list[InternalName]] = NameTable.keys
+
+    def keys(names: NameTable, part: int) -> list[InternalName]:
+        listed = usual(names, part)
+        if names is one.node.core.state.names:
+            read.append(len(listed))
+        return listed
+
+    monkeypatch.setattr(NameTable, "keys", keys)
+    one.ask(messages.Nodes, messages.SetNode("n8", NodeWish.FORGET))
+    town.cluster.advance(SETTLED_MS)
+    assert len(read) == PARTS
+    assert sum(read) == len(one.node.core.state.names)
+    assert max(read) <= 100 // 10
+    assert all(town.settled()[:7])
+    assert all(found(town.people[2], name) == ["n1"] for name in made[::20])
 
 
 # -- limits -------------------------------------------------------------------------------------------
