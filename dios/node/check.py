@@ -28,6 +28,7 @@ class CheckResult(Struct, frozen=True):
     """The findings in a data directory, after the repair if there was one.
 
     ``repaired`` has a sentence for each change; ``audit_head`` is the digest of the last good audit record.
+    ``findings`` has at most FINDINGS_PER_KIND_MAX of each kind, and ``counts`` the number of all of them.
     """
 
     data: str
@@ -37,6 +38,7 @@ class CheckResult(Struct, frozen=True):
     audit_records: int
     audit_head: str
     findings: list[StoreFinding]
+    counts: dict[FindingKind, int]
     repaired: list[str]
 
     @property
@@ -72,6 +74,7 @@ def check_node(data: Path, *, mend: bool, waiting: Waiting, moving: Moving) -> C
         records,
         head,
         sorted(found.findings, key=lambda finding: _ORDER[finding.level]),
+        dict(found.counts),
         repaired,
     )
 

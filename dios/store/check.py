@@ -36,6 +36,9 @@ from dios.wire.types import Deletion, ObjectType
 LOST_AND_FOUND: Final = "lost+found"
 _REPAIR_SCHEMA: Final = "write it again, if every row can be read"
 _REPAIR_INDEX: Final = "the next start builds it again from the rows"
+FINDINGS_PER_KIND_MAX: Final = 1_000
+"""The findings of one kind that are kept; further ones are counted."""
+
 _PROBLEMS_SHOWN: Final = 5
 _FILES_AT_ONCE: Final = 64
 
@@ -92,6 +95,8 @@ class Inventory:
         """The number of rows that name an extent."""
         self.damaged_rows: list[bytes] = []
         self.findings: list[StoreFinding] = []
+        self.counts: Counter[FindingKind] = Counter()
+        """The number of findings of each kind, also of those that are not kept."""
         self.schema_lost = False
         self.index_differs = False
         self.walked = False
@@ -103,8 +108,10 @@ class Inventory:
         """Keys of rows that name an extent which an earlier row names."""
 
     def add(self, kind: FindingKind, subject: str, detail: str, repair: str = "") -> None:
-        """Add a finding."""
-        self.findings.append(StoreFinding(kind, subject, detail, repair))
+        """Add a finding, or only count it if there are many of its kind."""
+        self.counts[kind] += 1
+        if self.counts[kind] <= FINDINGS_PER_KIND_MAX:
+            self.findings.append(StoreFinding(kind, subject, detail, repair))
 
 
 @contextmanager

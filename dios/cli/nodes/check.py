@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import sys
+from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Final
 
@@ -59,6 +60,7 @@ def _as_json(checked: CheckResult) -> dict[str, object]:
             }
             for finding in checked.findings
         ],
+        "counts": {str(kind): count for kind, count in checked.counts.items()},
         "repaired": checked.repaired,
     }
 
@@ -90,8 +92,14 @@ def _show(checked: CheckResult) -> None:
         sys.stdout.write("\n")
         rows = [[str(each.level), str(each.kind), each.subject, each.detail] for each in checked.findings]
         table(("level", "kind", "of", "what"), rows, whole=True)
+        shown = Counter(finding.kind for finding in checked.findings)
+        for kind, count in checked.counts.items():
+            if count > shown[kind]:
+                sys.stdout.write(f"and {count - shown[kind]} more of {kind}\n")
         _explain(checked.findings)
-    damages = sum(finding.level is FindingLevel.DAMAGE for finding in checked.findings)
+    damages = sum(
+        count for kind, count in checked.counts.items() if MEANINGS[kind].level is FindingLevel.DAMAGE
+    )
     sys.stdout.write("\n")
     if checked.ok:
         sys.stdout.write("Everything that the node acknowledged is there and intact.\n")

@@ -12,7 +12,7 @@ import pytest
 from dios.core.events import ObjectRecord
 from dios.errors import DiosError, InvalidError
 from dios.ids import Name, ObjectId
-from dios.store import schema
+from dios.store import check, schema
 from dios.store.check import LOST_AND_FOUND, Inventory, hold_directory, read_index, verify_contents
 from dios.store.extents import Extents
 from dios.store.findings import MEANINGS, FindingKind, FindingLevel
@@ -292,6 +292,17 @@ def test_what_nobody_can_reach_is_told_and_kept(data: Path) -> None:
     assert all(finding.level is not FindingLevel.DAMAGE for finding in found.findings)
     with hold_directory(data):
         assert repair(found) == []
+
+
+def test_many_findings_of_a_kind_are_counted(data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The report does not grow with the damage: some findings of each kind are kept, and all are counted."""
+    monkeypatch.setattr(check, "FINDINGS_PER_KIND_MAX", 2)
+    for number in (1, 2, 3, 4):
+        rewrite_record(data, number, groups=(Name(b"x" * 32),))
+    rewrite_record(data, 1, name=None)
+    found = look(data)
+    assert sorted(kinds(found)) == [FindingKind.UNNAMED, *[FindingKind.UNREACHABLE] * 2]
+    assert found.counts == {FindingKind.UNNAMED: 1, FindingKind.UNREACHABLE: 3}
 
 
 @pytest.mark.parametrize("pages", [2, 5])
