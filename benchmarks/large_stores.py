@@ -239,10 +239,10 @@ def _processor_times(
     spent = dict.fromkeys(pids, 0.0)
     for _ in range(_TURNS):
         for count, pid in pids.items():
-            before = _run_us(pid)
+            before = node_run_us(pid)
             for _ in range(_CALLS):
                 calls[f"{what} with {count:,}"]()
-            spent[count] += _run_us(pid) - before
+            spent[count] += node_run_us(pid) - before
     return {count: total / (_TURNS * _CALLS) for count, total in spent.items()}
 
 
@@ -320,7 +320,7 @@ def _own_cpu(pid: int) -> float:
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
-def _run_us(pid: int) -> float:
+def node_run_us(pid: int) -> float:
     """Return the microseconds for which the threads of a process have run."""
     threads = Path(f"/proc/{pid}/task").iterdir()
     return sum(int((thread / "schedstat").read_text().split()[0]) for thread in threads) / 1e3

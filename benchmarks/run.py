@@ -53,6 +53,7 @@ SECONDS_MAX: Final = {
     "files": 240,
     "sandbox": 420,
     "large_stores": 900,
+    "client_tables": 200,
     "long_queues": 600,
 }
 """The sections in order, and the seconds after which a section is killed."""
@@ -73,6 +74,7 @@ PAGES: Final = {
                 "executor",
                 "sandbox",
                 "large_stores",
+                "client_tables",
                 "node_count",
                 "long_queues",
             )
@@ -88,7 +90,7 @@ PAGES: Final = {
     "files": ("files",),
     "executor": ("executor",),
     "sandbox": ("sandbox",),
-    "scale": ("large_stores", "node_count"),
+    "scale": ("large_stores", "client_tables", "node_count"),
     "long-queues": ("long_queues",),
 }
 """The result files, and the sections of each."""
