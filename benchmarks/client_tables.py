@@ -9,6 +9,7 @@ import os
 import statistics
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Final
 
@@ -42,7 +43,7 @@ def _select(section: Section, bench: BenchNode) -> None:
             some = streams[:count]
             before = node_run_us(bench.pid)
             # A wait that ends at once: every stream is checked, announced, and checked again.
-            client[count] = _processor_us(lambda some=some: node.select(some, timeout=0.0001)) / 1e3
+            client[count] = _processor_us(partial(node.select, some, timeout=0.0001)) / 1e3
             daemon[count] = (node_run_us(bench.pid) - before) / _CALLS / 1e3
     _row(section, "select that waits, over n streams: processor of the client", client, "0.5 ms", 0.5)
     _row(section, "select that waits, over n streams: processor of the node", daemon, "0.5 ms", 0.5)
@@ -56,16 +57,15 @@ def _keyring(section: Section, folder: Path) -> None:
         keyring = Keyring(path)
         for place in range(count - _CALLS):
             keyring.add(f"group{place}", Name(os.urandom(32)))
-        loads[count] = _processor_us(lambda path=path: Keyring.load(path).groups) / 1e3
-        known, aliases = Keyring.load(path), iter(range(_CALLS))
-        adds[count] = (
-            _processor_us(
-                lambda known=known, aliases=aliases: known.add(f"new{next(aliases)}", Name(os.urandom(32)))
-            )
-            / 1e3
-        )
+        loads[count] = _processor_us(partial(Keyring.load, path)) / 1e3
+        adds[count] = _processor_us(partial(_add, Keyring.load(path))) / 1e3
     _row(section, "load a keyring of n names: processor", loads, "5 ms", 5)
     _row(section, "add a name to a keyring of n names: processor", adds, "2 ms", 2)
+
+
+def _add(keyring: Keyring) -> None:
+    name = Name(os.urandom(32))
+    keyring.add(f"new{name.hex()[:32]}", name)
 
 
 def _processor_us(call: Callable[[], object]) -> float:
