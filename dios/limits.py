@@ -542,6 +542,8 @@ BACKLOG_SPARE_TASKS: Final = 64  # of each principal in the tables of a round, b
 BACKLOG_KIND_TASKS: Final = 8  # the same, of one kind
 FIRST_FIT_KINDS_MAX: Final = 4_096  # kinds of needs at which one round of the simple rule looks
 BACKLOG_PRINCIPALS: Final = 16  # principals with tasks in the tables, if more wait
+SCHED_MODEL_BYTES_MAX: Final = 16 * KIB  # of an operator's own cost model
+SCHED_MODEL_MEMORY_BYTES: Final = 1 * GIB  # of the task that runs it
 SCHED_EXPORT_ARCS_MAX: Final = 2_000
 
 # -- simulated clusters ---------------------------------------------------------------------------

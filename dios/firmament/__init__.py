@@ -12,6 +12,7 @@ In the order in which to read it:
 - ``rounds``: one round, from the selection of tasks to the list of changes;
 - ``scheduler``: the scheduler itself: events in, rounds, changes out;
 - ``explain``: why a task waits or runs where it does;
+- ``custom_model``: cost models of operators, checked and run in a confined task;
 - ``monitor``: measurements of machines and tasks; ``knowledge``: profiles made from measurements;
 - ``coordinator``: the process that schedules a cluster of nodes;
 - ``simulate``: clusters and traces in simulated time;

@@ -70,7 +70,12 @@ async def keep_coordinator(settings: Settings) -> None:
                     label=LABEL,
                     args=arguments,
                     inputs={label: one for label, one in kept.items() if one is not None},
-                    limits=Limits(memory_bytes=limits.COORDINATOR_MEMORY_BYTES),
+                    limits=Limits(
+                        memory_bytes=limits.COORDINATOR_MEMORY_BYTES,
+                        # A task for an operator's cost model, and the next one before that ends.
+                        total_memory_bytes=limits.COORDINATOR_MEMORY_BYTES
+                        + 2 * limits.SCHED_MODEL_MEMORY_BYTES,
+                    ),
                     local=True,
                 )
                 status = await task.wait()

@@ -28,11 +28,16 @@ from dios.cli.common.output import (
 )
 from dios.client.plain_text import plain_lines
 from dios.errors import InvalidError
+from dios.limits import SCHED_MODEL_BYTES_MAX
 
 STATUS: Final = "\b\nFor example:\n  dios sched status\n  dios sched status --json"
 MODELS: Final = "\b\nFor example:\n  dios sched models"
 SET_MODEL: Final = (
-    "\b\nFor example:\n  dios sched set-model coco\n  dios sched set-model spread near=8000 load=500"
+    "\b\nFor example:\n  dios sched set-model coco\n  dios sched set-model spread near=8000 load=500\n"
+    "  dios sched set-model ./mine.py weight=3      (your own; try it with `dios sched check-model` first)"
+)
+CHECK_MODEL: Final = (
+    "\b\nFor example:\n  dios sched check-model ./mine.py\n  dios sched check-model ./mine.py weight=3"
 )
 SETTINGS: Final = "\b\nFor example:\n  dios sched settings\n  dios sched settings --json"
 SET: Final = (
@@ -117,7 +122,13 @@ def models(node: NodeOption = None, *, as_json: JsonOption = False) -> None:
 
 
 def set_model(
-    name: Annotated[str, typer.Argument(metavar="NAME", help="A name that `dios sched models` lists.")],
+    name: Annotated[
+        str,
+        typer.Argument(
+            metavar="NAME|FILE.py",
+            help="A name that `dios sched models` lists, or a file with your own model.",
+        ),
+    ],
     parameters: Annotated[
         list[str] | None,
         typer.Argument(
@@ -131,14 +142,67 @@ def set_model(
     """Schedule the cluster by another cost model from now on.
 
     The choice outlives coordinators and nodes, until `dios sched reset`. Running tasks are judged by the new
-    model too, so they may be moved.
+    model too, so they may be moved. Your own model is checked first, and runs in a task that can reach
+    nothing. If it fails later, the model of the nodes' settings takes its place (docs/own-cost-model.md).
     """
     with reporting("dios sched set-model", as_json=as_json):
-        found = ask(node, {"ask": "set-model", "model": name, "parameters": _words(parameters or ())})
+        question: dict[str, object] = {"ask": "set-model", "parameters": _words(parameters or ())}
+        question |= {"model": Path(name).stem, "source": _source(name)} if _is_file(name) else {"model": name}
+        found = ask(node, question)
         if as_json:
             write_json(found)
         else:
             say(f"the cluster is now scheduled by {found['model']}; before, it was {found['before']}")
+
+
+def check_model(
+    file: Annotated[Path, typer.Argument(metavar="FILE.py", help="A file with your own cost model.")],
+    parameters: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="[PARAMETER=VALUE]...", help="Parameters of the model; default: its own."),
+    ] = None,
+    *,
+    as_json: JsonOption = False,
+) -> None:
+    """Check your own cost model on random clusters, here and without a node.
+
+    The file is executed by this command, with your rights. `dios sched set-model` makes the same check in a
+    task that can reach nothing.
+    """
+    with reporting("dios sched check-model", as_json=as_json):
+        source = _source(str(file))
+        # Late, because it loads NumPy.
+        from dios.firmament.custom_model import contract  # noqa: PLC0415 - see above
+        from dios.firmament.custom_model.loading import ModelFile  # noqa: PLC0415 - see above
+
+        found = ModelFile(source)
+        given = _words(parameters or ())
+        contract.check(lambda: found.make(given))
+        usual = {name: str(value) for name, value in found.parameters.items()}
+        if as_json:
+            write_json({"model": found.name, "summary": found.summary, "parameters": usual})
+            return
+        say(f"{found.name} keeps the contract of cost models: {found.summary or 'it has no summary'}")
+        table(("PARAMETER", "DEFAULT"), list(usual.items()))
+
+
+def _is_file(name: str) -> bool:
+    return name.endswith(".py")
+
+
+def _source(name: str) -> str:
+    """Return the text of a file. Raise InvalidError if it cannot be read, or is too long."""
+    try:
+        with Path(name).open("rb") as file:
+            data = file.read(SCHED_MODEL_BYTES_MAX + 1)
+        text = data.decode()
+    except OSError as error:
+        raise InvalidError(f"cannot read {name}: {error.strerror}") from None
+    except UnicodeDecodeError:
+        raise InvalidError(f"{name} is no text in UTF-8") from None
+    if len(data) > SCHED_MODEL_BYTES_MAX:
+        raise InvalidError(f"{name} is too long: a cost model has at most {SCHED_MODEL_BYTES_MAX:,} bytes")
+    return text
 
 
 def settings(node: NodeOption = None, *, as_json: JsonOption = False) -> None:

@@ -85,6 +85,11 @@ class Rows:
         self._free.append(row)
         return row
 
+    def renumber(self) -> None:
+        """Number the rows again, after the columns ``alive`` and ``id`` of a copy were replaced."""
+        rows = self.all()
+        self._row_of = dict(zip(self.id[rows].tolist(), rows.tolist(), strict=True))
+
     def _grow(self, length: int) -> None:
         for name, column in list(vars(self).items()):
             if isinstance(column, np.ndarray):

@@ -228,6 +228,11 @@ class ClusterState:
         """Return the row of the machine with this identifier, or ABSENT."""
         return self._machine_rows.get(machine, ABSENT)
 
+    def set_machines(self, identifiers: dict[int, int]) -> None:
+        """Replace the identifiers of machines by row, in a copy whose columns were replaced."""
+        self.machine_ids = identifiers
+        self._machine_rows = {identifier: row for row, identifier in identifiers.items()}
+
     def below(self, row: int) -> list[int]:
         """Return the rows of the subtree, children before parents, ``row`` itself last."""
         found = [each for child in self.resources.children.get(row, ()) for each in self.below(child)]

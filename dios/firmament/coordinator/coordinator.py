@@ -7,6 +7,7 @@ runs go. A coordinator keeps nothing that is lost with it: the next one reads th
 from __future__ import annotations
 
 import contextlib
+import json
 import math
 import sys
 import time
@@ -38,6 +39,8 @@ if TYPE_CHECKING:
     from dios.firmament.coordinator.kernel_compilation import KernelCompiler
     from dios.firmament.coordinator.scheduler_service import NodeBandwidth, SchedulerService
     from dios.firmament.coordinator.start_options import StartOptions
+    from dios.firmament.custom_model.remote_model import RemoteModel
+    from dios.firmament.policies.stored_shares import StoredPolicy
     from dios.wire.messages import Asked, QueueRows
 
 _LOADING: Final = "coordinator: loading the flow scheduler\n"
@@ -129,6 +132,8 @@ class Coordinator:
         self._storing = trio.Lock()
         """Held from the moment that weights and quotas may change until they are stored."""
         self._changed = trio.Event()
+        self._chosen = trio.Event()
+        """Set when the chosen cost model may be another one."""
         self._traffic = TrafficMonitor()
         self._metering = trio.Event()
         """Set when meters may be due earlier than planned."""
@@ -150,6 +155,7 @@ class Coordinator:
                 nursery.start_soon(self._monitor.run)
                 nursery.start_soon(self._run_rounds, nursery)
                 nursery.start_soon(self._share)
+                nursery.start_soon(self._open_chosen_models)
                 nursery.start_soon(self._unload_when_idle, nursery.cancel_scope)
         finally:
             self._monitor.close()
@@ -200,6 +206,7 @@ class Coordinator:
             self._attending_since = now
             if self._storage.shares and self._assignment.attend:
                 flow.learn(self._storage.shares, now, commitments=True)
+                self._chosen.set()
         sys.stderr.write(_LOADED if self._asleep else _COMPILED)
         self._asleep, self._used_at = False, now
         self._loaded.set()
@@ -284,6 +291,7 @@ class Coordinator:
                         self._attending_since = now
                         if self._storage.shares:
                             self._service.learn(self._storage.shares, now, commitments=True)
+                            self._chosen.set()
 
     def _unknown(self) -> list[str]:
         """Return the nodes that have just joined and have no coordinator so far."""
@@ -438,12 +446,17 @@ class Coordinator:
         with trio.move_on_after(_CAPACITIES_S):
             while self._service is not None and self._service.must_wait(asked):
                 await self._capacities_changed.wait()
+        model, refusal = await self._opened_for(asked)
         async with self._storing:
             async with self._lock:
                 service, flow = self._service, self._flow
                 if service is None:
                     return
-                answer = await trio.to_thread.run_sync(service.answer, asked)
+                if flow is not None and model is not None:
+                    flow.offer_model(model)
+                answer = refusal or await trio.to_thread.run_sync(service.answer, asked)
+                if flow is not None:
+                    flow.discard_offer()
             if flow is not None and flow.has_unstored_changes():
                 # A change is stored before its caller hears of success.
                 try:
@@ -454,6 +467,48 @@ class Coordinator:
         # The caller may have given up meanwhile.
         with contextlib.suppress(DiosError):
             await self._node.advise(self._host(name), asked.number, answer)
+
+    # Operators' own cost models -----------------------------------------------------------------------
+
+    async def _open_model(self, flow: SchedulerService, chosen: StoredPolicy) -> RemoteModel:
+        # Late, because it loads the libraries of the flow scheduler.
+        from dios.firmament.coordinator.model_tasks import open_model  # noqa: PLC0415 - see above
+
+        return await open_model(self._node, chosen, lambda: flow.model_time_limit_s)
+
+    async def _opened_for(self, asked: Asked) -> tuple[RemoteModel | None, bytes]:
+        """Open the model that a question brings along; return it, or else the answer with the reason."""
+        flow = self._flow
+        chosen = None if flow is None else flow.model_in(asked)
+        if flow is None or chosen is None:
+            return None, b""
+        try:
+            return await self._open_model(flow, chosen), b""
+        except DiosError as error:
+            return None, json.dumps({"ok": False, "error": error.message}).encode()
+
+    async def _open_chosen_models(self) -> None:
+        """Open the model that was chosen at another coordinator, or at this one before a restart."""
+        while True:
+            await self._chosen.wait()
+            self._chosen = trio.Event()
+            flow = self._flow
+            chosen = None if flow is None else flow.model_to_open
+            if flow is None or chosen is None:
+                continue
+            model, problem = None, ""
+            try:
+                model = await self._open_model(flow, chosen)
+            except DiosError as error:
+                problem = error.message
+            async with self._lock:
+                now = trio.current_time()
+                if model is None:
+                    flow.fall_back(chosen, problem, now)
+                else:
+                    flow.offer_model(model)
+                    flow.use_offered(chosen, now)
+            self._changed.set()
 
     # Rounds -------------------------------------------------------------------------------------------
 
@@ -610,6 +665,7 @@ class Coordinator:
             if self._service is not None:
                 commitments = started_recently or not self._assignment.governs
                 self._service.learn(shares, now, commitments=commitments)
+                self._chosen.set()
 
 
 def _decode_report(data: bytes) -> MeasurementReport | None:

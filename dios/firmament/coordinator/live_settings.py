@@ -2,15 +2,23 @@
 
 They are stored with the shares, so they outlive coordinators, and hold until they are reset. Without a choice
 the settings of the node apply (``StartOptions``).
+
+An operator's own model runs in a task, which the coordinator opens (``model_tasks``). Until it is open, and
+after it has failed, the model of the node's settings is used.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 
+from msgspec.structs import replace
+
 from dios.errors import DiosError, InvalidError
 from dios.firmament import settings
+from dios.firmament.custom_model.remote_model import RemoteModel
 from dios.firmament.models import catalogue
+from dios.firmament.models.cost_terms import BadModelError
+from dios.firmament.models.protocol import CostModel
 from dios.firmament.parameters import text_of
 from dios.firmament.policies.stored_shares import StoredPolicy
 from dios.firmament.scheduler import FlowScheduler
@@ -30,6 +38,9 @@ class LiveSettings:
         self._default_model = default_model
         self._wall = wall
         self._chosen = _NO_CHOICE
+        self._failure = ""
+        """The reason why the chosen model is not used."""
+        self._offered: RemoteModel | None = None
         self.changed = False
         """True if a choice is not stored yet."""
 
@@ -38,16 +49,50 @@ class LiveSettings:
         """The choices, to be stored; None if there never was one."""
         return self._chosen if self._chosen.set_at else None
 
-    def set_model(self, name: str, parameters: Mapping[str, str], now: float) -> None:
-        """Use another cost model.
+    @property
+    def to_open(self) -> StoredPolicy | None:
+        """The choice of an own model that has to be opened; None if there is none."""
+        chosen = self._chosen
+        waits = (
+            bool(chosen.source) and not self._failure and not isinstance(self._scheduler.model, RemoteModel)
+        )
+        return chosen if waits else None
+
+    def offer(self, model: RemoteModel) -> None:
+        """Take an open model for the choice of it that follows, or that was made before."""
+        self.discard_offer()
+        self._offered = model
+
+    def set_model(self, name: str, parameters: Mapping[str, str], now: float, source: str = "") -> None:
+        """Use another cost model; an operator's own one, with its ``source``, has been offered.
 
         Raises:
             BadModelError: there is no such model or parameter, or the parameter cannot have this value.
         """
+        if source:
+            if self._offered is None:
+                raise BadModelError("the model is not open; set it again")
+            name = self._offered.name
         self._apply(
-            StoredPolicy(name, tuple(parameters.items()), self._chosen.settings, self._wall + now), now
+            StoredPolicy(name, tuple(parameters.items()), self._chosen.settings, self._wall + now, source),
+            now,
         )
         self.changed = True
+
+    def use_offered(self, chosen: StoredPolicy, now: float) -> None:
+        """Use the offered model if it is still the chosen one."""
+        if self.to_open == chosen and self._offered is not None:
+            self._use(self._take_offered(), now)
+        self.discard_offer()
+
+    def fall_back(self, reason: str, now: float) -> str:
+        """Use the model of the node's settings, because the chosen one has failed; return a text about it."""
+        self._failure = reason
+        self._use(catalogue.make(self._default_model), now)
+        return (
+            f"the model {self._chosen.model} failed ({reason}), so {self._default_model} is used instead."
+            " Set it again with `dios sched set-model` when it is mended."
+        )
 
     def set_settings(self, words: Mapping[str, str], now: float) -> None:
         """Replace some of the settings.
@@ -57,7 +102,7 @@ class LiveSettings:
         """
         before = self._chosen
         merged = tuple({**dict(before.settings), **words}.items())
-        self._apply(StoredPolicy(before.model, before.parameters, merged, self._wall + now), now)
+        self._apply(replace(before, settings=merged, set_at=self._wall + now), now)
         self.changed = True
 
     def reset(self, now: float) -> None:
@@ -81,11 +126,13 @@ class LiveSettings:
     def rows(self) -> list[dict[str, str]]:
         """Return each setting with its value, its default, and where the value comes from."""
         chosen, model = self._chosen, self._scheduler.model.name
-        origin = "chosen" if chosen.model else "settings of the node"
+        origin = "chosen" if chosen.model == model else "settings of the node"
+        if chosen.source and chosen.model != model:
+            why = self._failure or "it is being opened"
+            origin = f"settings of the node, because {chosen.model} was chosen, and: {why}"
         rows = [_row("model", model, self._default_model, origin)]
-        given = dict(chosen.parameters)
-        for name, default in catalogue.parameters(model).items():
-            usual = text_of(default)
+        given = dict(chosen.parameters) if chosen.model == model else {}
+        for name, usual in self._usual_parameters().items():
             rows.append(_row(f"{model}.{name}", given.get(name, usual), usual, _origin(given, name)))
         usual_settings, words = SchedulerSettings().words(), self._scheduler.settings.words()
         set_words = dict(chosen.settings)
@@ -96,12 +143,44 @@ class LiveSettings:
         """Check a choice as a whole, then use it."""
         before = self._chosen
         found = settings.changed(SchedulerSettings(), dict(chosen.settings))
-        if (chosen.model, chosen.parameters) != (before.model, before.parameters):
-            name = chosen.model or self._default_model
-            self._scheduler.set_model(catalogue.make(name, **dict(chosen.parameters)), now)
+        if self._offered is not None or _model_of(chosen) != _model_of(before):
+            self._use(self._made(chosen), now)
+            self._failure = ""
         if found != self._scheduler.settings:
             self._scheduler.set_settings(found, now)
         self._chosen = chosen
+
+    def _made(self, chosen: StoredPolicy) -> CostModel:
+        """Return the chosen model; that of the node's settings if it is an own model that is not open."""
+        if chosen.source:
+            return catalogue.make(self._default_model) if self._offered is None else self._take_offered()
+        return catalogue.make(chosen.model or self._default_model, **dict(chosen.parameters))
+
+    def _use(self, model: CostModel, now: float) -> None:
+        before = self._scheduler.model
+        self._scheduler.set_model(model, now)
+        if isinstance(before, RemoteModel):
+            before.close()
+
+    def _take_offered(self) -> RemoteModel:
+        found, self._offered = self._offered, None
+        assert found is not None  # noqa: S101 - callers have checked
+        return found
+
+    def discard_offer(self) -> None:
+        """End an offered model that is not used."""
+        if self._offered is not None:
+            self._take_offered().close()
+
+    def _usual_parameters(self) -> dict[str, str]:
+        model = self._scheduler.model
+        if isinstance(model, RemoteModel):
+            return model.parameters
+        return {name: text_of(default) for name, default in catalogue.parameters(model.name).items()}
+
+
+def _model_of(chosen: StoredPolicy) -> tuple[object, ...]:
+    return chosen.model, chosen.parameters, chosen.source
 
 
 def _origin(given: Mapping[str, str], name: str) -> str:

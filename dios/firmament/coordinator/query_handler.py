@@ -22,6 +22,7 @@ from dios.firmament.models import catalogue
 from dios.firmament.policies.principal_accounts import PrincipalAccounts
 from dios.firmament.rounds.results import Round
 from dios.firmament.scheduler import FlowScheduler
+from dios.limits import SCHED_MODEL_BYTES_MAX
 from dios.wire.fields import Label, Text
 from dios.wire.messages import Asked, Rate
 
@@ -45,12 +46,28 @@ class _QuotaTerms(msgspec.Struct):
 _Words: TypeAlias = Annotated[dict[Label, Label], msgspec.Meta(max_length=64)]
 
 
-class _PolicyTerms(msgspec.Struct):
+class PolicyTerms(msgspec.Struct):
     """The fields of `dios sched set-model` and `dios sched set`."""
 
     model: Label = ""
     parameters: _Words = {}
     settings: _Words = {}
+    source: Annotated[str, msgspec.Meta(max_length=SCHED_MODEL_BYTES_MAX)] = ""
+
+
+def policy_terms(asked: Asked, question: Question) -> PolicyTerms:
+    """Return the fields of a question that changes the policy.
+
+    Raises:
+        NotPermittedError: the question is not of the nodes' own user.
+        InvalidError: a field is invalid.
+    """
+    if not asked.ruler:
+        raise NotPermittedError("only the nodes' own user and root may choose how the cluster is scheduled")
+    try:
+        return msgspec.convert(question, type=PolicyTerms)
+    except msgspec.ValidationError as error:
+        raise InvalidError(f"invalid model or settings: {error}") from None
 
 
 class QueryHandler(ClusterQueries):
@@ -115,9 +132,9 @@ class QueryHandler(ClusterQueries):
         return {"ok": True, "models": rows, "current": self._scheduler.model.name}
 
     def _set_model(self, asked: Asked, question: Question) -> Answer:
-        terms = self._policy_terms(asked, question)
+        terms = policy_terms(asked, question)
         before = self._scheduler.model.name
-        self._policy.set_model(terms.model, terms.parameters, self.now)
+        self._policy.set_model(terms.model, terms.parameters, self.now, terms.source)
         return {"ok": True, "before": before, "model": self._scheduler.model.name}
 
     def _settings(self, asked: Asked, question: Question) -> Answer:
@@ -125,24 +142,13 @@ class QueryHandler(ClusterQueries):
         return {"ok": True, "settings": self._policy.rows()}
 
     def _set(self, asked: Asked, question: Question) -> Answer:
-        self._policy.set_settings(self._policy_terms(asked, question).settings, self.now)
+        self._policy.set_settings(policy_terms(asked, question).settings, self.now)
         return {"ok": True, "settings": self._policy.rows()}
 
     def _reset(self, asked: Asked, question: Question) -> Answer:
-        self._policy_terms(asked, question)
+        policy_terms(asked, question)
         self._policy.reset(self.now)
         return {"ok": True, "settings": self._policy.rows()}
-
-    @staticmethod
-    def _policy_terms(asked: Asked, question: Question) -> _PolicyTerms:
-        if not asked.ruler:
-            raise NotPermittedError(
-                "only the nodes' own user and root may choose how the cluster is scheduled"
-            )
-        try:
-            return msgspec.convert(question, type=_PolicyTerms)
-        except msgspec.ValidationError as error:
-            raise InvalidError(f"invalid model or settings: {error}") from None
 
     def _history(self, asked: Asked, question: Question) -> Answer:
         del question

@@ -18,17 +18,18 @@ from dios.firmament.coordinator.cluster_state import TrackedCluster
 from dios.firmament.coordinator.job_traffic import JobTraffic
 from dios.firmament.coordinator.live_settings import LiveSettings
 from dios.firmament.coordinator.observer import MeasurementReport
-from dios.firmament.coordinator.query_handler import QueryHandler
+from dios.firmament.coordinator.query_handler import QueryHandler, policy_terms
 from dios.firmament.coordinator.rate_control import RateControl
 from dios.firmament.coordinator.start_options import StartOptions
 from dios.firmament.coordinator.warm_up import exercise_kernels
+from dios.firmament.custom_model.remote_model import RemoteModel
 from dios.firmament.descriptors import Resources
 from dios.firmament.knowledge.knowledge_base import KnowledgeBase
 from dios.firmament.models import catalogue
 from dios.firmament.policies.packing import AdmittedJobs
 from dios.firmament.policies.principal_accounts import FairnessRule, PrincipalAccounts
-from dios.firmament.policies.stored_shares import decode, encode
-from dios.firmament.rounds.results import Change, Delta
+from dios.firmament.policies.stored_shares import StoredPolicy, decode, encode
+from dios.firmament.rounds.results import Change, Delta, Round
 from dios.firmament.scheduler import FlowScheduler
 from dios.firmament.settings import SchedulerSettings
 from dios.limits import GUARANTEES_MAX
@@ -150,6 +151,7 @@ class SchedulerService(ClusterService):
         found = self._scheduler.round(now)
         for fault in found.faults:
             self.note(f"{fault.where}: {fault.what}")
+        self._replace_failed_model(found, now)
         # Tasks that leave come first: a node accepts no task before there is room.
         for delta in sorted(found.deltas, key=lambda delta: delta.change is Change.PLACE):
             self._apply(delta, actions, now)
@@ -267,6 +269,52 @@ class SchedulerService(ClusterService):
             node: NodeBandwidth(rates.get(node, ()), tuple(guarantees.get(node, ())[:GUARANTEES_MAX]))
             for node in rates.keys() | guarantees.keys()
         }
+
+    # An operator's own model ----------------------------------------------------------------------------
+
+    @property
+    def model_time_limit_s(self) -> float:
+        """The time within which a model has to answer, in seconds."""
+        return self._scheduler.settings.model_time_limit_s
+
+    @property
+    def model_to_open(self) -> StoredPolicy | None:
+        """The choice of an own model that has to be opened and offered; None if there is none."""
+        return self._policy.to_open
+
+    @staticmethod
+    def model_in(asked: Asked) -> StoredPolicy | None:
+        """Return the own model that a question wants to set; None for any other question, also a bad one."""
+        if b'"source"' not in asked.question:
+            return None
+        try:
+            terms = policy_terms(asked, json.loads(asked.question))
+        except (DiosError, ValueError):
+            return None
+        return StoredPolicy(terms.model, tuple(terms.parameters.items()), (), 0.0, terms.source)
+
+    def offer_model(self, model: RemoteModel) -> None:
+        """Take an open model for the question, or the choice, that wants it."""
+        self._policy.offer(model)
+
+    def discard_offer(self) -> None:
+        """End a model that was offered and is not used."""
+        self._policy.discard_offer()
+
+    def use_offered(self, chosen: StoredPolicy, now: float) -> None:
+        """Use the offered model if it is still the chosen one."""
+        self._policy.use_offered(chosen, now)
+
+    def fall_back(self, chosen: StoredPolicy, reason: str, now: float) -> None:
+        """Use another model because the chosen one cannot be opened, if it is still the chosen one."""
+        if self._policy.to_open == chosen:
+            self.note(self._policy.fall_back(reason, now))
+
+    def _replace_failed_model(self, found: Round, now: float) -> None:
+        model = self._scheduler.model
+        failed = [fault.what for fault in found.faults if fault.where == f"model {model.name}"]
+        if failed and isinstance(model, RemoteModel):
+            self.note(self._policy.fall_back(failed[0], now))
 
     # Questions ----------------------------------------------------------------------------------------
 

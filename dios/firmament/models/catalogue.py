@@ -74,7 +74,12 @@ def find(name: str) -> type[BaseModel]:
 
 def parameters(name: str) -> dict[str, Value]:
     """Return a model's parameters and their defaults."""
-    return {each.name: cast("Value", each.default) for each in _parameters(find(name))}
+    return parameters_of(find(name))
+
+
+def parameters_of(model: type[BaseModel]) -> dict[str, Value]:
+    """Return the parameters of a model's class and their defaults."""
+    return {each.name: cast("Value", each.default) for each in _parameters(model)}
 
 
 def make(name: str, **given: Value) -> CostModel:
@@ -83,8 +88,12 @@ def make(name: str, **given: Value) -> CostModel:
     Raises:
         BadModelError: an unknown model or parameter (the message lists the known ones), or a bad value.
     """
-    model = find(name)
-    known = {each.name: cast("Value", each.default) for each in _parameters(model)}
+    return made_of(find(name), name, given)
+
+
+def made_of(model: type[BaseModel], name: str, given: Mapping[str, Value]) -> CostModel:
+    """Return a new model of a class; see ``make``."""
+    known = parameters_of(model)
     strange = sorted(set(given) - set(known))
     if strange:
         listed = ", ".join(f"{each}={default}" for each, default in known.items()) or "none"

@@ -16,7 +16,13 @@ from msgspec.structs import replace
 
 from dios.errors import InvalidError
 from dios.firmament.descriptors import Resources
-from dios.limits import PACKED_JOBS_MAX, PACKED_MEMBERS_MAX, SHARES_BYTES_MAX, SHARES_PRINCIPALS_MAX
+from dios.limits import (
+    PACKED_JOBS_MAX,
+    PACKED_MEMBERS_MAX,
+    SCHED_MODEL_BYTES_MAX,
+    SHARES_BYTES_MAX,
+    SHARES_PRINCIPALS_MAX,
+)
 from dios.wire.fields import Identifier, Label, Text
 
 RESOURCES: Final = ("tasks", *Resources._fields)
@@ -66,6 +72,8 @@ class StoredPolicy(msgspec.Struct, frozen=True, array_like=True):
     settings: Annotated[tuple[tuple[Label, Label], ...], _FIELDS]
     set_at: _Amount
     """In seconds since 1970; the later choice is the valid one."""
+    source: Annotated[str, msgspec.Meta(max_length=SCHED_MODEL_BYTES_MAX)] = ""
+    """The text of an operator's own model; empty for a model of the catalogue."""
 
 
 class StoredShares(msgspec.Struct, frozen=True, array_like=True):

@@ -508,6 +508,11 @@ PROMISES: Final = (
     ),
     Promise(
         "Functions",
+        "A cost model of an operator reaches nothing: no file, network or object, and no process of the coordinator; a wrong, late or endless answer delays a round at most by its time limit",
+        left="it decides where tasks run; it learns the names of principals, tasks' labels and machines",
+    ),
+    Promise(
+        "Functions",
         "A session with a granted network reaches the named origins and nothing else: no other host, port or scheme, no address of a private network through a name, by no forged request, redirect or hostile answer; each request is in the audit log; headers that the caller adds reach their origin alone, and never the session",
         left="the session can send its inputs to the granted servers; sizes and times of requests are no secret; a server that repeats an added header in its answer shows it to the session",
     ),

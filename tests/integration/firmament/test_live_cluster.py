@@ -234,6 +234,85 @@ def test_a_choice_of_the_policy_outlives_coordinators(site: Site) -> None:
     assert {row["from"] for row in reset} == {"settings of the node", "default"}  # type: ignore[attr-defined] # rows
 
 
+CUSTOM_MODEL = """
+from dios.firmament.models.spread import SpreadModel
+
+class Mine(SpreadModel):
+    name = "mine"
+    summary = "even load, until it meets a task that it does not like"
+
+    def task_options(self, state, tasks):
+        while "unwanted" in state.equivalences.names:
+            pass
+        return super().task_options(state, tasks)
+"""
+
+
+def model_tasks(site: Site) -> list[dict[str, object]]:
+    """The tasks in which operators' cost models run."""
+    return site.tasks("cost model")
+
+
+def test_a_custom_model_schedules(site: Site) -> None:
+    """It is checked, runs in a confined task, outlives its coordinator, and ends when it is reset."""
+    site.person.writes("mine.py", CUSTOM_MODEL)
+    assert "mine keeps the contract" in site.person.types("dios sched check-model mine.py").stderr
+    try:
+        assert "by mine" in site.person.types("dios sched set-model mine.py near=7000").stderr
+        assert json.loads(site.person.types("dios run short.py --json").stdout)["exit_status"] == 0
+        last = site.ask("dios sched history")["rounds"][-1]  # type: ignore[index] # rows
+        assert last["model"] == "mine"
+        (task,) = model_tasks(site)
+        assert task["brand"] == "pure"
+        leader = str(site.ask("dios sched status")["coordinator"])
+        (process,) = [int(str(row["pid"])) for row in site.tasks("coordinator") if row["node"] == leader]
+        os.kill(process, signal.SIGKILL)
+        wait_until(site.is_whole, "somebody attends to all", 120)
+        wait_until(lambda: site.ask("dios sched status")["model"] == "mine", "the model is open again", 120)
+        assert json.loads(site.person.types("dios run short.py --json").stdout)["exit_status"] == 0
+    finally:
+        site.person.types("dios sched reset")
+    assert site.ask("dios sched status")["model"] == "spread"
+    wait_until(lambda: not model_tasks(site), "its task has ended", 60)
+
+
+def test_a_custom_model_that_hangs_is_replaced(site: Site) -> None:
+    """It gets the time of the setting; then the model of the nodes places what waits, as `status` says."""
+    site.person.writes("mine.py", CUSTOM_MODEL)
+    try:
+        site.person.types("dios sched set model_time_limit_s=2")
+        site.person.types("dios sched set-model mine.py")
+        told = json.loads(site.person.types("dios run short.py --label unwanted --json").stdout)
+        assert told["exit_status"] == 0
+        status = site.ask("dios sched status")
+        assert status["model"] == "spread"
+        assert "mine failed (did not answer within 2 s)" in str(status["problems"])
+        assert "mine was chosen" in site.person.types("dios sched settings").stdout
+        wait_until(lambda: not model_tasks(site), "its task has ended", 60)
+    finally:
+        site.person.types("dios sched reset")
+
+
+@pytest.mark.parametrize(
+    "attempt",
+    [
+        "open('/etc/passwd')",
+        "import socket; socket.socket()",
+        "import os; os.fork()",
+        "import os; os.listdir('/home')",
+        "import dios; dios.connect().network()",
+        "bytearray(1 << 31)",
+    ],
+)
+def test_a_custom_model_reaches_nothing(site: Site, attempt: str) -> None:
+    """What a stranger's model tries is refused, and the choice stays as it was."""
+    site.person.writes("evil.py", CUSTOM_MODEL + f"\n{attempt}\n")
+    refused = site.person.types("dios sched set-model evil.py", status=1).stderr
+    assert "line 13" in refused or "the task of the model ended" in refused
+    assert site.ask("dios sched status")["model"] == "spread"
+    wait_until(lambda: not model_tasks(site), "its task has ended", 60)
+
+
 def test_the_network_can_be_solved_elsewhere(site: Site, tmp_path: Path) -> None:
     """The exported network is DIMACS, and `dios solve` finds it feasible."""
     file = tmp_path / "network.dimacs"

@@ -1,13 +1,10 @@
 """Small clusters for tests of cost models: tables that are filled without a scheduler.
 
-For: asking a model one question whose answer can be worked out on paper, and random clusters by seed.
+For: asking a model one question whose answer can be worked out on paper.
 Not for: rounds; those tests have a ``FlowScheduler``.
 """
 
 from __future__ import annotations
-
-import random
-from dataclasses import replace
 
 import numpy as np
 
@@ -17,9 +14,7 @@ from dios.firmament.cluster.state import ClusterState
 from dios.firmament.descriptors import (
     Block,
     Inner,
-    Interference,
     JobDescriptor,
-    Kind,
     Level,
     MachineDescriptor,
     Resources,
@@ -104,53 +99,3 @@ def rows(*numbers: int) -> Ints:
 def block(gigabytes: float, *machines: int) -> Block:
     """A block with copies on these machines."""
     return Block(int(gigabytes * GB), machines)
-
-
-def random_cluster(seed: int, *, machines: int, tasks: int, running: float) -> ClusterState:
-    """A cluster with everything in it: racks, types, inner trees, data, deadlines, priorities, services.
-
-    ``running`` is the share of the tasks that run, as far as there are slots.
-    """
-    chance = random.Random(seed)  # noqa: S311 - a seed, not a secret
-    state = ClusterState(now=1000.0)
-    for at in range(machines):
-        inner = TWO_CORES if at % 3 == 0 else ()
-        variety = f"type {at % 2}"
-        add_machine(
-            state, at, rack=f"r{at % 3}", slots=chance.randint(1, 4), machine_type=variety, inner=inner
-        )
-    for principal in range(3):
-        kind = Kind.SERVICE if principal == 2 else Kind.BATCH
-        add_job(state, JobDescriptor(principal, f"org/user {principal}", f"job {principal}", kind))
-    for number in range(tasks):
-        task = _random_task(chance, number, machines)
-        row = add_task(state, task, chance.randrange(3), waited=chance.uniform(0, 900))
-        free = [
-            identifier
-            for identifier in range(machines)
-            if (at := machine(state, identifier)) >= 0
-            and state.resources.running[at] < state.resources.slots[at]
-        ]
-        if free and chance.random() < running:
-            run(state, row, chance.choice(free), since=chance.uniform(100, 1000))
-    return state
-
-
-def _random_task(chance: random.Random, number: int, machines: int) -> TaskDescriptor:
-    task = TaskDescriptor(
-        number,
-        demand=Resources(cpus=chance.choice([0.5, 1, 2]), memory=chance.randint(1, 8) * GB),
-        priority=chance.randint(0, 9),
-        equivalence=chance.choice(["sort", "serve", ""]),
-        interference=chance.choice(list(Interference)),
-        expected_runtime=chance.choice([None, 30.0, 600.0]),
-        deadline=chance.choice([None, 900.0, 1100.0, 5000.0]),
-    )
-    # One machine more than there are: a copy where the scheduler knows nobody.
-    return replace(
-        task,
-        blocks=tuple(
-            Block(chance.randint(0, 2 * GB), tuple(chance.randint(0, machines) for _ in range(3)))
-            for _ in range(chance.randint(0, 4))
-        ),
-    )

@@ -19,6 +19,7 @@ from dios.firmament.policies.stored_shares import StoredPolicy, StoredShares, en
 from dios.node.settings import FairnessPolicy, SchedulingMode
 from dios.wire.messages import Asked, Constraint, Occupant, Placed, QueueRows, Submission, Work
 from dios.wire.types import Operator, TaskState
+from tests.support.firmament.custom_models import derived, opened
 
 ALL = frozenset({"n1", "n2"})
 WALL = 1.7e9
@@ -453,4 +454,52 @@ def test_a_stored_choice_that_cannot_be_used_is_told_of(office: SchedulerService
     strange = StoredPolicy("nosuch", (), (), WALL + 1)
     office.learn(encode(StoredShares(1.0, policy=strange)), 1.0, commitments=False)
     assert "nosuch" in str(ask(office, {"ask": "status"})["problems"])
+    assert setting(office, "model") == ("spread", "settings of the node")
+
+
+MINE = derived("trivial", "TrivialModel")
+
+
+def test_a_model_from_a_file_is_used_when_it_is_open(office: SchedulerService) -> None:
+    """Another coordinator schedules by its own model until then, and after a failure."""
+    question = {"ask": "set-model", "model": "mine", "parameters": {"waiting": "7"}, "source": MINE}
+    chosen = office.model_in(Asked(1, "uid:0", True, json.dumps(question).encode()))
+    assert chosen is not None
+    assert office.model_in(Asked(1, "uid:0", False, json.dumps(question).encode())) is None
+    assert not ask(office, question)["ok"], "nothing was opened"
+    model, link = opened(MINE, waiting="7")
+    office.offer_model(model)
+    assert ask(office, question)["ok"]
+    assert setting(office, "model") == ("mine", "chosen")
+    assert setting(office, "mine.waiting") == ("7", "chosen")
+    stored = office.shares_to_store(1.0)
+    assert stored is not None
+    other = SchedulerService(StartOptions(SetUp.CENTRALISED, "coco"), "n2", KnowledgeBase("n2", 1), WALL + 9)
+    other.learn(stored, 0.0, commitments=False)
+    assert setting(other, "model")[0] == "coco"
+    wanted = other.model_to_open
+    assert wanted is not None
+    assert wanted.source == MINE
+    again, link_again = opened(MINE, waiting="7")
+    other.offer_model(again)
+    other.use_offered(wanted, 0.0)
+    assert setting(other, "model") == ("mine", "chosen")
+    assert other.model_to_open is None
+    link_again.replies = [b"nonsense"]
+    other.read("n1", board(1, (submission(1, Work()),)), 0.0)
+    other.round(1.0)
+    assert setting(other, "model")[0] == "coco"
+    assert "mine failed" in str(ask(other, {"ask": "status"})["problems"])
+    assert link_again.closed
+    assert other.model_to_open is None, "it is not opened again by itself"
+    assert ask(office, {"ask": "reset"})["ok"]
+    assert link.closed
+
+
+def test_an_offered_model_that_nobody_wants_is_ended(office: SchedulerService) -> None:
+    """A refused question leaves no task behind."""
+    model, link = opened(MINE)
+    office.offer_model(model)
+    office.discard_offer()
+    assert link.closed
     assert setting(office, "model") == ("spread", "settings of the node")

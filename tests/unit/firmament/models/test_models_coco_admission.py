@@ -5,6 +5,7 @@ import random
 import numpy as np
 import pytest
 
+from dios.firmament.custom_model.example_clusters import random_cluster
 from dios.firmament.descriptors import (
     JobDescriptor,
     Kind,
@@ -91,7 +92,7 @@ def test_a_drained_machine_and_an_empty_rack_offer_nothing() -> None:
 def test_no_path_leads_where_a_task_does_not_fit(seed: int) -> None:
     """The vectorised traversal finds the listing's heads, and all that is below them has room (seeded)."""
     chance = random.Random(seed)  # noqa: S311 - a seed, not a secret
-    state = small.random_cluster(seed, machines=15, tasks=40, running=0.6)
+    state = random_cluster(seed, machines=15, tasks=40, running=0.6)
     steps = all_steps(state)
     leaves = state.resources.leaves()
     free = np.zeros((len(state.resources.id), admission.ROOM))

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from dios.firmament.cluster.state import ClusterState
+from dios.firmament.custom_model.example_clusters import random_cluster
 from dios.firmament.descriptors import Block, JobDescriptor, MachineDescriptor, TaskDescriptor
 from dios.firmament.models.cost_terms import BadModelError
 from dios.firmament.models.locality import holdings
@@ -311,7 +312,7 @@ def by_hand(state: ClusterState, model: QuincyModel, row: int, at: int) -> float
 @pytest.mark.parametrize("seed", range(8))
 def test_vectors_agree_with_a_count_block_by_block(seed: int) -> None:
     """On random clusters every arc costs what a loop over blocks and machines finds, bounds as well."""
-    state = small.random_cluster(seed, machines=7, tasks=25, running=0.4)
+    state = random_cluster(seed, machines=7, tasks=25, running=0.4)
     model = QuincyModel(threshold=0.0, machine_arcs=99, rack_arcs=99)
     tasks = state.tasks.all()
     found = model.task_options(state, tasks)

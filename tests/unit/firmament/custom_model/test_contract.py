@@ -1,0 +1,143 @@
+"""The contract of cost models notices each way to break it; files of models are read or refused."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from dios.firmament.custom_model import contract
+from dios.firmament.custom_model.loading import ModelFile
+from dios.firmament.models.cost_terms import BadModelError
+from dios.limits import SCHED_MODEL_BYTES_MAX
+
+EXAMPLE = Path(__file__).resolve().parents[4] / "examples" / "own_cost_model.py"
+
+HEAD = """
+import numpy as np
+from dios.firmament.models.base import BaseModel, PerArcModel
+from dios.firmament.models.trivial import TrivialModel
+from dios.firmament.models.protocol import Options
+
+class Mine(TrivialModel):
+    name = "mine"
+    summary = "one line"
+"""
+
+BROKEN = {
+    "raises": ("def leaf_to_sink(self, state, leaves): return 1 / 0", "line 11: ZeroDivisionError"),
+    "floats": (
+        "def leaf_to_sink(self, state, leaves): return np.zeros(len(leaves))",
+        "leaf_to_sink: answered float64",
+    ),
+    "too short": ("def leaf_to_sink(self, state, leaves): return np.zeros(1, np.int64)", "shape"),
+    "only without machines": (
+        "def leaf_to_sink(self, state, leaves): return np.zeros(max(len(leaves), 1), np.int64)",
+        "cluster: empty",
+    ),
+    "grows without bound": (
+        (
+            "def task_to_unscheduled(self, state, tasks):\n"
+            "        return np.full(len(tasks), int(state.now) ** 2, np.int64)"
+        ),
+        "thirty years later",
+    ),
+    "chance": (
+        (
+            "def leaf_to_sink(self, state, leaves):\n"
+            "        return np.random.default_rng().integers(0, 9**9, len(leaves))"
+        ),
+        "answer differently about the same cluster",
+    ),
+    "counts": (
+        (
+            "count = 0\n    def leaf_to_sink(self, state, leaves):\n"
+            "        self.count += 1\n        return np.full(len(leaves), self.count, np.int64)"
+        ),
+        "differently when it is asked again",
+    ),
+    "writes": (
+        (
+            "def task_to_unscheduled(self, state, tasks):\n"
+            "        state.tasks.priority[tasks] += 1\n        return np.zeros(len(tasks), np.int64)"
+        ),
+        "column tasks.priority",
+    ),
+    "writes beside the columns": (
+        "def begin(self, state):\n        state.resources.children[state.cluster] = []",
+        "descriptions or the tree",
+    ),
+    "explains with a number": ("def explain(self, state, task, resource): return 5", "explain: answered int"),
+    "forgets nobody": (
+        (
+            "def __init__(self):\n        super().__init__()\n        self.known = set()\n"
+            "    def add_tasks(self, state, tasks):\n        self.known.update(tasks.tolist())\n"
+            "    def stale_tasks(self, state): return np.array(sorted(self.known), np.int64)"
+        ),
+        "stale_tasks: row",
+    ),
+}
+"""What is wrong with a model, the method that does it, and what is said of it."""
+
+
+def checked(source: str, **parameters: str) -> ModelFile:
+    """Read a file and check its model."""
+    found = ModelFile(source)
+    contract.check(lambda: found.make(parameters))
+    return found
+
+
+def test_the_example_keeps_the_contract() -> None:
+    """It is what the page shows."""
+    found = checked(EXAMPLE.read_text(), per_cpu="7")
+    assert (found.name, found.parameters) == ("pack", {"per_cpu": 100})
+
+
+@pytest.mark.parametrize("what", BROKEN)
+def test_a_broken_model_is_found(what: str) -> None:
+    """The message says what is wrong, and where the model raised."""
+    method, said = BROKEN[what]
+    with pytest.raises(BadModelError) as caught:
+        checked(f"{HEAD}\n    {method}\n")
+    assert said in str(caught.value)
+
+
+def test_without_the_break_it_is_kept() -> None:
+    """The table above breaks a model that is right."""
+    assert checked(HEAD).summary == "one line"
+
+
+@pytest.mark.parametrize(
+    ("source", "said"),
+    [
+        ("", "found: none"),
+        ("import os\n1 +", "line 2: SyntaxError"),
+        ("import nosuch", "line 1: ModuleNotFoundError"),
+        ("raise SystemExit(0)", "SystemExit"),
+        ("from dios.firmament.models.trivial import TrivialModel", "found: none"),
+        (HEAD + "\nclass Other(TrivialModel):\n    name = 'other'\n", "found: Mine, Other"),
+        (HEAD.replace("'mine'", "'x'").replace('name = "mine"', "pass"), "'trivial' is taken"),
+        (HEAD.replace('"one line"', '"two\\nlines"'), "one short line of text as its summary"),
+        (HEAD.replace('"mine"', "5"), "one short line of text as its name"),
+        ("#" * (SCHED_MODEL_BYTES_MAX + 1), "at most"),
+    ],
+)
+def test_a_file_that_is_no_model_is_refused(source: str, said: str) -> None:
+    """The message says why, with the line where there is one."""
+    with pytest.raises(BadModelError) as caught:
+        ModelFile(source)
+    assert said in str(caught.value)
+
+
+def test_a_class_that_another_one_builds_upon_is_not_the_model() -> None:
+    """Only the last of a line of classes counts."""
+    assert ModelFile(HEAD + "\nclass Last(Mine):\n    name = 'last'\n").name == "last"
+
+
+@pytest.mark.parametrize(("given", "said"), [("2.5", "a whole number"), ("-1", "-1")])
+def test_a_bad_parameter_is_refused(given: str, said: str) -> None:
+    """As with the models of the catalogue."""
+    with pytest.raises(BadModelError, match=said):
+        ModelFile(HEAD).make({"waiting": given})
+    with pytest.raises(BadModelError, match="no parameter 'colour'"):
+        ModelFile(HEAD).make({"colour": given})
