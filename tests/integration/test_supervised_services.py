@@ -64,6 +64,8 @@ class Site:
             running = daemon.find(node.socket) if node.name in names else None
             if running is not None:
                 os.kill(running.pid, signal.SIGKILL)
+                # The first thread of a killed process may be gone while another still holds its sockets.
+                wait_until(lambda place=node.socket: daemon.find(place) is None, f"{node.name} is silent")
                 wait_until(lambda pid=running.pid: not exists(pid), f"{node.name} is gone")
 
 
