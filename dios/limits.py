@@ -17,6 +17,7 @@ GIB: Final = 1024 * MIB
 FRAME_BYTES_MAX: Final = 256 * KIB
 REPLY_BYTES_MAX: Final = 2 * MIB
 INLINE_BYTES_MAX: Final = 32 * KIB
+WELCOME_PROGRAM_BYTES_MAX: Final = 16 * KIB  # a larger program is read by its task
 VECTOR_CALLS_MAX: Final = 1024
 NAME_BYTES: Final = 32
 DESCRIPTORS_PER_FRAME_MAX: Final = 64
@@ -626,6 +627,7 @@ assert (  # noqa: S101
 ), "rates, guarantees and shares fit one frame"
 assert PACKED_JOBS_BYTES_MAX < SHARES_BYTES_MAX, "jobs are sent together with shares"  # noqa: S101
 assert INLINE_BYTES_MAX < FRAME_BYTES_MAX, "an inline payload fits its frame"  # noqa: S101
+assert WELCOME_PROGRAM_BYTES_MAX <= INLINE_BYTES_MAX, "a small program is a small content"  # noqa: S101
 assert INLINE_VALUE_BYTES_MAX <= INLINE_BYTES_MAX, "a small stored value is sent inline"  # noqa: S101
 assert ARGUMENT_BYTES_MAX < FRAME_BYTES_MAX, "arguments fit one frame"  # noqa: S101
 assert GROUPS_PRESENTED_MAX < MEMBERSHIPS_PER_TASK_MAX, "a session with a keyring can create groups"  # noqa: S101

@@ -59,7 +59,8 @@ def main(rehearsal: Callable[[], None] = rehearse) -> int:
     _set_memory_variable()
     if node.executable is None:
         raise NotExecutableError("the node sent no program")
-    program = decode_program(node.executable.read_bytes())
+    content = welcome.program
+    program = decode_program(node.executable.read_bytes() if content is None else content)
     run: Callable[[], int] = partial(run_program, program, node.label or DEFAULT_FILE, node.arguments)
     if program.native:
         run = partial(_become_native, program.native, node.arguments)

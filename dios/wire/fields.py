@@ -62,6 +62,7 @@ Fingerprint: TypeAlias = Annotated[str, Meta(max_length=limits.FINGERPRINT_CHARS
 # -- bytes --------------------------------------------------------------------------------------------
 NameBytes: TypeAlias = Annotated[bytes, Meta(min_length=limits.NAME_BYTES, max_length=limits.NAME_BYTES)]
 Inline: TypeAlias = Annotated[bytes, Meta(max_length=limits.INLINE_BYTES_MAX)]
+ProgramBytes: TypeAlias = Annotated[bytes, Meta(max_length=limits.WELCOME_PROGRAM_BYTES_MAX)]
 AnswerBytes: TypeAlias = Annotated[bytes, Meta(max_length=limits.CONSOLE_READ_BYTES)]
 """The bytes of a read that are in the answer itself."""
 

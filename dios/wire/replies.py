@@ -29,6 +29,7 @@ from dios.wire.fields import (
     Nanoseconds,
     Permissions,
     ProcessId,
+    ProgramBytes,
     Slot,
     Text,
     User,
@@ -344,7 +345,8 @@ class Results(Struct, frozen=True, array_like=True, tag=10):
 class Welcome(Struct, frozen=True, array_like=True, tag=11):
     """The first reply on a connection: the task's identity, and the references that it received (§4.5.2).
 
-    The descriptor next to it is the public page of references, to be mapped read-only.
+    The descriptor next to it is the public page of references, to be mapped read-only. ``program`` is the
+    content of ``executable`` if that is small and on the task's node; otherwise the task reads it.
     """
 
     version: Count
@@ -359,6 +361,7 @@ class Welcome(Struct, frozen=True, array_like=True, tag=11):
     executable: Reference | None
     label: Text
     home: Reference | None = None
+    program: ProgramBytes | None = None
 
 
 AnyResult: TypeAlias = PlainResult | Results | Welcome

@@ -8,9 +8,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import Final, cast
 
+from dios import limits
 from dios.core import effects as fx
 from dios.ids import NodeId, ObjectId, TaskId
 from dios.wire import dcp
+from dios.wire.messages import Welcome
 
 ANSWER_EFFECTS: Final = (
     fx.Answer,
@@ -71,9 +73,21 @@ ESSENTIAL: Final = (fx.Audit, fx.BeginShutdown)
 def touches_contents(effects: list[fx.Effect]) -> bool:
     """Return True if any effect reads, changes or frees contents or buffers."""
     return any(
-        type(effect) in CONTENT_EFFECTS or (type(effect) is fx.Send and effect.source is not None)
+        type(effect) in CONTENT_EFFECTS
+        or (type(effect) is fx.Send and effect.source is not None)
+        or program_of(effect)
         for effect in effects
     )
+
+
+def program_of(effect: fx.Effect) -> ObjectId:
+    """Return the object whose content a Welcome may carry, or 0 for any other effect."""
+    if type(effect) is not fx.Answer or type(effect.result) is not Welcome:
+        return ObjectId(0)
+    executable = effect.result.executable
+    if executable is None or not 0 < executable.size <= limits.WELCOME_PROGRAM_BYTES_MAX:
+        return ObjectId(0)
+    return ObjectId(executable.object)
 
 
 def defers_volatile_changes(effects: list[fx.Effect]) -> bool:
@@ -117,7 +131,8 @@ def objects_of(effect: fx.Effect) -> tuple[ObjectId, ...]:
         return (ObjectId(effect.reference.object),)
     if isinstance(effect, fx.AnswerVector):
         return tuple(part.object for part in effect.parts if isinstance(part, fx.AnswerRead | fx.AnswerWrite))
-    return ()
+    program = program_of(effect)
+    return (program,) if program else ()
 
 
 def parties_of(effect: fx.Effect, effects: Iterable[fx.Effect]) -> tuple[TaskId, NodeId, ObjectId]:

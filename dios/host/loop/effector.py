@@ -12,6 +12,8 @@ from collections import deque
 from collections.abc import Callable, Iterable
 from typing import Final, NamedTuple, Protocol, TypeAlias, cast
 
+from msgspec.structs import replace
+
 from dios.core import effects as fx
 from dios.core.events import ConsoleArrived, DefectFound, EffectFailed, Event, TaskEnded
 from dios.errors import Code, DiosError
@@ -435,13 +437,29 @@ class Effector:
         if kind is Welcome:
             page = self._parts.pages.take_descriptor(effect.task)
             if page is not None:
-                self._hand_over(effect.task, effect.seq, result, (page,))
+                whole = self._with_program(effect, cast("Welcome", result))
+                self._hand_over(effect.task, effect.seq, whole, (page,))
         elif kind is Info:
             self._reply(effect.task, effect.seq, self._info(cast("Info", result)))
         elif kind is Metered:
             self._reply(effect.task, effect.seq, self._parts.rates.completed(cast("Metered", result)))
         else:
             self._reply(effect.task, effect.seq, result)
+
+    def _with_program(self, effect: fx.Answer, welcome: Welcome) -> Welcome:
+        """Return the Welcome with the task's program in it, if that is small and here now."""
+        program = effect_kinds.program_of(effect)
+        contents = self._parts.contents
+        if not program or welcome.executable is None or contents.is_slow(program) or contents.in_use(program):
+            return welcome
+        try:
+            content = contents.current(program)
+            # The object of another node has no content here.
+            if size_of(content) != welcome.executable.size:
+                return welcome
+            return replace(welcome, program=read_from(content, 0, size_of(content)))
+        except (DiosError, OSError):
+            return welcome  # the task reads it, and gets the error
 
     def _answer_read(self, effect: fx.AnswerRead) -> BackgroundWork | None:
         answered = self._parts.buffers.read(effect)
