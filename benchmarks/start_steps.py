@@ -113,12 +113,11 @@ def _from_pool(start: _Start) -> Steps:
     moments = {
         "client and socket": node["client and socket"],
         "step of the core": node["step of the core"],
-        "scheduler tick": node["scheduler tick"],
         "process of the pool": node["process"],
-        "answer and Welcome": node["answer and Welcome"],
+        "Welcome": node["Welcome"],
         # The task may run on another processor before the node's step is over.
         "task wakes and reads the Welcome": welcome,
-        "task reads and compiles its program": start.first_line,
+        "task compiles its program": start.first_line,
     }
     return Steps(_differences(start.began, moments), start.faults - faults)
 
@@ -135,7 +134,7 @@ def _cold(start: _Start) -> Steps:
             moments["fork into its namespaces"] = at
         else:
             moments[_COLD.get(name, name)] = at
-    moments["task reads and compiles its program"] = start.first_line
+    moments["task compiles its program"] = start.first_line
     return Steps(_differences(start.began, moments), start.faults - fork)
 
 

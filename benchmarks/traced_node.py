@@ -14,13 +14,14 @@ from typing import TYPE_CHECKING, Final, ParamSpec, TypeVar
 
 from benchmarks.nodes import STARTS
 from benchmarks.step_marks import after, before
+from dios.host.loop.effector import Effector
 from dios.host.process import task_host
-from dios.host.process.zygote_pool import ZygotePool
 from dios.node import daemon
 from dios.wire import messages
 from dios.wire.codec import decode_request
 
 if TYPE_CHECKING:
+    from dios.core.effects import Answer
     from dios.wire.messages import Request
 
 P = ParamSpec("P")
@@ -41,13 +42,14 @@ def _decoded(body: bytes) -> Request:
     return request
 
 
-def _waited(name: str, function: Callable[P, Awaitable[T]]) -> Callable[P, Awaitable[T]]:
+def _answered(function: Callable[[Effector, Answer], None]) -> Callable[[Effector, Answer], None]:
+    """Return the function that sends an answer, which marks the end of a Welcome."""
+
     @functools.wraps(function)
-    async def call(*args: P.args, **options: P.kwargs) -> T:
-        try:
-            return await function(*args, **options)
-        finally:
-            _mark(name)
+    def call(effector: Effector, effect: Answer) -> None:
+        function(effector, effect)
+        if isinstance(effect.result, messages.Welcome):
+            _mark("Welcome")
 
     return call
 
@@ -77,9 +79,9 @@ def main(arguments: Sequence[str]) -> int:
     vars(task_host).update(decode_request=_decoded)
     for where, function, wrapped in (
         (host, "spawn", before(partial(_mark, "step of the core"), host.spawn)),
-        (host, "_begin", after(partial(_mark, "answer and Welcome"), vars(host)["_begin"])),
+        (host, "_begin", after(partial(_mark, "process"), vars(host)["_begin"])),
         (host, "_run_task", _written("scheduler tick", vars(host)["_run_task"])),
-        (ZygotePool, "spawn", _waited("process", ZygotePool.spawn)),
+        (Effector, "_answer", _answered(vars(Effector)["_answer"])),
     ):
         setattr(where, function, wrapped)
     return daemon.main(arguments)

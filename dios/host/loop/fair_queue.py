@@ -111,6 +111,11 @@ class FairQueue:
         self._turns_of: Final[dict[Account, int]] = {}
         self._turns_of_tasks: Final[dict[TaskId, int]] = {}
 
+    @property
+    def any_waits(self) -> bool:
+        """True if a turn was requested and has not started."""
+        return bool(self._waiting)
+
     def request_turn(self, task: TaskId, begin: TurnCallback) -> None:
         """Queue a turn for ``task``. The turn may start before this returns."""
         self._waiting.setdefault(task, deque()).append(begin)

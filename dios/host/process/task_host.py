@@ -58,6 +58,10 @@ class ProcessSpawner(Protocol):
         """Raise DiosError with the reason if no session can be forked."""
         ...
 
+    def take(self, brand: Brand, task_limits: Limits, template: str = "") -> TaskProcess | None:
+        """Return a process that waits for such a task, or None: then ``spawn`` starts one."""
+        ...
+
     async def spawn(
         self, brand: Brand, task_limits: Limits, template: str = "", *, forkable: bool = False
     ) -> TaskProcess:
@@ -99,6 +103,7 @@ class _StartedTask:
 
     def __init__(self) -> None:
         self.process: TaskProcess | None = None
+        self.channel: TaskChannel | None = None
         self.killed = False
         self.suspended = False
         self.preparing = trio.CancelScope()
@@ -155,11 +160,22 @@ class TaskHost:
 
     # -- what the core asks (``effector.Tasks``) ------------------------------------------------------
     def spawn(self, effect: Spawn) -> None:
-        """Begin to start a process; replies to the task are queued until it is connected."""
+        """Begin to start a process; replies to the task are queued until it is connected.
+
+        A process that waits for such a task is connected at once.
+        """
         parts = self._parts
         parts.pages.open(effect.task)
         parts.outbox.open(effect.task)
-        running = self._running[effect.task] = _StartedTask()
+        running = _StartedTask()
+        waiting = self._waiting_process(effect)
+        if waiting is not None:
+            try:
+                self._begin(effect.task, running, waiting)
+            except BaseException:
+                waiting.close()
+                raise
+        self._running[effect.task] = running
         self._nursery.start_soon(self._run_task, effect, running, name="task")
 
     def kill(self, task: TaskId) -> None:
@@ -244,30 +260,34 @@ class TaskHost:
 
     async def _start_and_serve(self, effect: Spawn, running: _StartedTask) -> Exit:
         parts, task = self._parts, effect.task
-        process = await self._spawn_in_turn(effect, running)
+        process = running.process or await self._spawn_in_turn(effect, running)
         if process is None:
             return Exit(Cause.KILLED, detail="it was ended before it started")
         try:
-            async with trio.open_nursery() as senders:
-                raw = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM, fileno=process.socket.detach())
-                channel = TaskChannel(raw, senders, self.unread)
-                try:
-                    self._begin(task, running, process, channel)
-                    async with trio.open_nursery() as readers:
-                        readers.start_soon(self._read_console, task, process.console_fd)
-                        payer = Payer(effect.principal, effect.job)
-                        readers.start_soon(self._serve_task, task, channel, payer)
-                        end = await process.wait()
-                        # Read what the process sent before it ended. A child process may hold its ends open.
-                        drain_s = limits.TASK_DRAIN_MS_MAX / 1000
-                        readers.cancel_scope.deadline = trio.current_time() + drain_s
-                finally:
-                    channel.close()
-                    senders.cancel_scope.cancel()
+            channel = running.channel or self._begin(task, running, process)
+            async with trio.open_nursery() as readers:
+                readers.start_soon(self._read_console, task, process.console_fd)
+                payer = Payer(effect.principal, effect.job)
+                readers.start_soon(self._serve_task, task, channel, payer)
+                end = await process.wait()
+                # Read what the process sent before it ended. A child process may hold its ends open.
+                drain_s = limits.TASK_DRAIN_MS_MAX / 1000
+                readers.cancel_scope.deadline = trio.current_time() + drain_s
         finally:
+            if running.channel is not None:
+                running.channel.close()
             process.close()
         parts.driver.feed(ConsoleArrived(parts.clock.now(), task, 0))
         return end
+
+    def _waiting_process(self, effect: Spawn) -> TaskProcess | None:
+        """Return a process that waits for this task, or None. Starts that wait for a turn come first."""
+        if effect.forkable or effect.fork_of or effect.share != NO_SHARE or self._spawn_turns.any_waits:
+            return None
+        try:
+            return self._spawner.take(effect.brand, effect.limits, effect.template)
+        except DiosError:
+            return None  # the start on demand fails with the reason
 
     async def _spawn_in_turn(self, effect: Spawn, running: _StartedTask) -> TaskProcess | None:
         """Start the process when its principal has a turn; return None for a task that has ended."""
@@ -322,14 +342,18 @@ class TaskHost:
             process.close()
             raise
 
-    def _begin(self, task: TaskId, running: _StartedTask, process: TaskProcess, channel: TaskChannel) -> None:
+    def _begin(self, task: TaskId, running: _StartedTask, process: TaskProcess) -> TaskChannel:
+        """Connect a process with its task, and report that to the core after the present step."""
         parts = self._parts
+        raw = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM, fileno=process.socket.detach())
+        channel = running.channel = TaskChannel(raw, self._nursery, self.unread)
         connection = parts.outbox.get(task)
         if connection is not None:
             connection.attach(channel)
-        parts.driver.feed(TaskStarted(parts.clock.now(), task, process.pid))
+        parts.driver.post(TaskStarted(parts.clock.now(), task, process.pid))
         running.apply(process)
         _log.debug("task started", extra={"task": task, "pid": process.pid})
+        return channel
 
     async def _serve_task(self, task: TaskId, channel: TaskChannel, payer: Payer) -> None:
         reason = await self._calls_until_end(task, channel, payer)

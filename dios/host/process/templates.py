@@ -133,6 +133,16 @@ class Templates:
             if template.failure is not None:
                 raise template.failure
 
+    def take(self, name: str) -> TaskProcess | None:
+        """Return a prepared task of a running template, with the default limits, or None."""
+        template = self._templates.get(name)
+        if template is None or template.running is None or template.link is None or not template.link.alive:
+            return None
+        child = template.prepared.take(forkable=False)
+        if child is not None:
+            template.sessions += 1
+        return child
+
     async def fork(self, name: str, bounds: ProcessLimits, *, forkable: bool = False) -> TaskProcess:
         """Return a prepared task of a running template, or fork one. Raise DiosError if that fails."""
         template = self._find(name)

@@ -13,7 +13,7 @@ import os
 import socket
 import subprocess
 from collections.abc import Callable
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import msgspec
 import trio
@@ -43,6 +43,9 @@ from dios.host.process.zygote_messages import (
     encode,
 )
 from dios.host.process.zygote_process import StartedZygote, start_zygote
+
+if TYPE_CHECKING:
+    from dios.host.sandbox.cgroups import ControlGroup
 
 _log: Final = logging.getLogger(__name__)
 
@@ -127,18 +130,31 @@ class ZygoteLink:
             self._children.clear()
 
     async def make(
-        self, bounds: ProcessLimits, template: TaskProcess | None = None, *, forkable: bool = False
+        self,
+        bounds: ProcessLimits,
+        template: TaskProcess | None = None,
+        *,
+        forkable: bool = False,
+        entrances: tuple[int, ...] = (),
+        group: ControlGroup | None = None,
     ) -> TaskProcess:
         """Create a child, or with ``template`` have that fork one, which can be forked if it is ``forkable``.
 
-        Raise ``OutOfMemoryError`` with the kernel's reason if that fails.
+        The child of a zygote enters its control ``group`` through ``entrances``. Raise ``OutOfMemoryError``
+        with the kernel's reason if that fails.
         """
         number = next(_numbers)
         origin = 0 if template is None else template.number
         order = CreateChild(
-            number, bounds.memory_bytes, bounds.cpu_ms, bounds.processes, origin, forkable=forkable
+            number,
+            bounds.memory_bytes,
+            bounds.cpu_ms,
+            bounds.processes,
+            origin,
+            forkable=forkable,
+            groups=len(entrances),
         )
-        return await self._created(number, bounds, order)
+        return await self._created(number, bounds, order, entrances, group)
 
     async def fork(self, bounds: ProcessLimits, session: TaskProcess) -> TaskProcess:
         """Wait until a session that can be forked has forked itself.
@@ -169,7 +185,12 @@ class ZygoteLink:
         return await self._ask(template.number, LoadTemplate(template.number, modules, warm_up))
 
     async def _created(
-        self, number: int, bounds: ProcessLimits, make: CreateChild | CreateTemplate
+        self,
+        number: int,
+        bounds: ProcessLimits,
+        make: CreateChild | CreateTemplate,
+        entrances: tuple[int, ...] = (),
+        group: ControlGroup | None = None,
     ) -> TaskProcess:
         try:
             ours, theirs, console, write_end = _ends_for_child()
@@ -179,8 +200,9 @@ class ZygoteLink:
             ) from error
         os.set_blocking(console, False)
         child = TaskProcess(number, self._setup.brand, bounds, trio.socket.from_stdlib_socket(ours), console)
+        child.group = group
         self._children[number] = child
-        given = (theirs.fileno(), write_end) if isinstance(make, CreateChild) else ()
+        given = (theirs.fileno(), write_end, *entrances) if isinstance(make, CreateChild) else ()
         try:
             reason = await self._ask(number, make, given)
         except BaseException:

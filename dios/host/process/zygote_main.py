@@ -28,7 +28,9 @@ from dios.host.process import template_supervisor
 from dios.host.process.process_table import ProcessTable
 from dios.host.process.template_supervisor import TemplateSupervisor
 from dios.host.process.zygote_messages import (
+    ENTER_GROUP,
     EXCEPTION_STATUS,
+    GROUPS_MAX,
     LOCKDOWN_FAILED_STATUS,
     CancelFork,
     ChildCreated,
@@ -172,7 +174,9 @@ class ZygoteProcess:
                 return
 
     def _receive(self) -> bool:
-        data, descriptors, _, _ = socket.recv_fds(self._control, limits.ZYGOTE_MESSAGE_BYTES_MAX, 2)
+        data, descriptors, _, _ = socket.recv_fds(
+            self._control, limits.ZYGOTE_MESSAGE_BYTES_MAX, 2 + GROUPS_MAX
+        )
         if not data:
             return False
         message = decode_to_zygote(data)
@@ -209,12 +213,14 @@ class ZygoteProcess:
         pidfd = folder = -1
         try:
             # The kernel drops those for which this process has no room.
-            task_socket, console = descriptors
+            task_socket, console, *groups = descriptors
+            if len(groups) != make.groups:
+                raise ValueError  # noqa: TRY301 - as above
             if self._pure and self._prepared.has_folder:
                 folder = private_folder.make(make.memory_bytes)
             pid, pidfd = linux_calls.clone3(flags, settid=self._prepared.tid_address)
             if pid == 0:
-                self._become_task(make, task_socket, console, folder)
+                self._become_task(make, task_socket, console, folder, groups)
             self.report_created(make.id, pid, pidfd, folder)
         except ValueError:
             self.send(CreateFailed(make.id, "EMFILE (the zygote has no free descriptors)"))
@@ -247,9 +253,13 @@ class ZygoteProcess:
         """Return the process id of a child that was reported and not reaped, or 0."""
         return self._pids.get(number, 0)
 
-    def _become_task(self, make: CreateChild, task_socket: int, console: int, folder: int) -> NoReturn:
+    def _become_task(
+        self, make: CreateChild, task_socket: int, console: int, folder: int, groups: list[int]
+    ) -> NoReturn:
         """Lock down the child and run the entry point. No code of the zygote may run after it."""
         try:
+            for number in groups:
+                os.write(number, ENTER_GROUP)
             signal.set_wakeup_fd(-1)
             signal.signal(signal.SIGCHLD, signal.SIG_DFL)
             lock = lockdown.pure if self._pure else lockdown.limbo

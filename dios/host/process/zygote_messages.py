@@ -1,8 +1,8 @@
 """The messages between the daemon and a zygote, and between a zygote and a template, one per packet.
 
-Tasks never see these sockets. Descriptors travel with ``CreateChild`` (the task's socket, then its console's
-write end) and with ``ChildCreated`` (a pidfd of the new process, then its private folder if no control group
-counts it).
+Tasks never see these sockets. Descriptors travel with ``CreateChild`` (the task's socket, its console's
+write end, and the files through which it enters its control groups) and with ``ChildCreated`` (a pidfd of
+the new process, then its private folder if no control group counts it).
 """
 
 from __future__ import annotations
@@ -18,6 +18,12 @@ from dios.wire.fields import ByteCount, Count, Identifier, Message, Milliseconds
 from dios.wire.types import Brand
 
 _Paths: TypeAlias = Annotated[tuple[Text, ...], Meta(max_length=256)]
+
+GROUPS_MAX: Final = 3
+"""The control groups of a child at most: one each for memory, processes and processors."""
+
+ENTER_GROUP: Final = b"0"
+"""The writer itself, in a file of a control group."""
 
 LOCKDOWN_FAILED_STATUS: Final = 252
 """Exit status of a child whose lock-down failed; the reason is on its console."""
@@ -52,6 +58,7 @@ class CreateChild(Struct, frozen=True, tag=2):
 
     ``template`` is the child from which it is forked; 0 is the zygote itself. With ``forkable`` that is a
     template, and the child can be forked later; with ``is_fork`` that is a session which can be forked.
+    The child enters ``groups`` control groups before it does anything else.
     """
 
     id: Identifier
@@ -61,6 +68,7 @@ class CreateChild(Struct, frozen=True, tag=2):
     template: Identifier = 0
     forkable: bool = False
     is_fork: bool = False
+    groups: Annotated[int, Meta(ge=0, le=GROUPS_MAX)] = 0
 
 
 class LowerLimits(Struct, frozen=True, tag=3):

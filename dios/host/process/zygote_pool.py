@@ -7,6 +7,7 @@ the first limbo task.
 from __future__ import annotations
 
 import contextlib
+import errno
 import itertools
 import logging
 import os
@@ -41,6 +42,8 @@ NO_LIMITS: Final = Limits()
 _OWN_DEFAULTS: Final = ProcessLimits(limits.TASK_MEMORY_BYTES_DEFAULT, 0, limits.TASK_PROCESSES_DEFAULT)
 _REMOVAL_PAUSE_S: Final = 0.05
 _REMOVALS_MAX: Final = 6
+_NO_ROOM: Final = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.ENOSPC})
+_group_numbers: Final = itertools.count(1)
 _nodes: Final = itertools.count(1)
 
 
@@ -260,6 +263,23 @@ class ZygotePool:
             # Its end may have come before the group.
             self._dispose(child.group)
 
+    def take(self, brand: Brand, task_limits: Limits, template: str = "") -> TaskProcess | None:
+        """Return a child that waits and has exactly these limits, or None: then ``spawn`` starts one.
+
+        Raise ``InvalidError`` for a limit out of range.
+        """
+        bounds = _bounds(task_limits, self._defaults)
+        if brand is not Brand.PURE or bounds != self._defaults:
+            return None
+        if template:
+            return self.templates.take(template)
+        if not self._accept_weaker and missing_for_pure(self._mechanisms):
+            return None
+        child = self._next_of_pool()
+        if child is not None:
+            self._failures = 0
+        return child
+
     async def spawn(
         self, brand: Brand, task_limits: Limits, template: str = "", *, forkable: bool = False
     ) -> TaskProcess:
@@ -375,7 +395,48 @@ class ZygotePool:
 
     async def _make(self, brand: Brand, bounds: ProcessLimits) -> TaskProcess:
         link = await self._link(brand)
-        return await self.counted(await link.make(bounds))
+        if not self._groups:
+            return await self.counted(await link.make(bounds))
+        group, entrances = await trio.to_thread.run_sync(self._open_group, bounds)
+        try:
+            if not entrances:
+                return await self.counted(await link.make(bounds, group=group))
+            child = await link.make(bounds, entrances=entrances, group=group)
+        except BaseException:
+            self._dispose(group)
+            raise
+        finally:
+            for number in entrances:
+                os.close(number)
+        self._watch(child)
+        return child
+
+    def _watch(self, child: TaskProcess) -> None:
+        """Count a new child among the living, or note its end."""
+        self._alive.add(child)
+        if child.exit is not None:
+            self._on_end(child)
+
+    def _open_group(self, bounds: ProcessLimits) -> tuple[ControlGroup, tuple[int, ...]]:
+        """Return a control group with these limits, and its entrances, if it has any. Raise ``DiosError``."""
+        group = self._new_group(bounds)
+        try:
+            return group, group.open_entrances()
+        except OSError as error:
+            self._groups.dispose(group)
+            raise _without_limits(error) from error
+
+    def _new_group(self, bounds: ProcessLimits) -> ControlGroup:
+        """Return a control group with these limits. Raise ``DiosError``."""
+        group: ControlGroup | None = None
+        try:
+            group = self._groups.make(f"task-{next(_group_numbers)}")
+            group.limit(memory_bytes=bounds.memory_bytes, processes=bounds.processes)
+        except OSError as error:
+            if group is not None:
+                self._groups.dispose(group)
+            raise _without_limits(error) from error
+        return group
 
     async def counted(self, child: TaskProcess) -> TaskProcess:
         """Put a new child into a control group of its own, and watch it. Raise ``DiosError``."""
@@ -394,31 +455,35 @@ class ZygotePool:
 
     def _enter_group(self, child: TaskProcess) -> None:
         """Put the child into a control group of its own. It has not started its task, so all is counted."""
-        bounds = child.bounds
+        if child.group is None:
+            child.group = self._new_group(child.bounds)
         try:
-            group = child.group = self._groups.make(f"task-{child.number}")
-            group.limit(memory_bytes=bounds.memory_bytes, processes=bounds.processes)
-            group.enter(child.pid)
+            child.group.enter(child.pid)
             self._hold_group(child)
         except ProcessLookupError:
             return  # the process has ended already; its end is reported separately
         except OSError as error:
             if child.exit is None:
-                raise DiosError(f"cannot set the task's limits: {error.strerror}", call="run") from error
+                raise _without_limits(error) from error
 
     async def _take_from_pool(self, bounds: ProcessLimits) -> TaskProcess | None:
         """Take a child from the pool and lower its limits; None if the limits exceed those of the pool."""
         if bounds.exceed(self._defaults):
             return None
-        while self._pool:
-            child = self._pool.popleft()
-            self._refill.set()
-            if child.exit is not None:
-                child.close()
-                continue
+        while (child := self._next_of_pool()) is not None:
             if await self.lowered(self._links[Brand.PURE], child, bounds):
                 self._failures = 0
                 return child
+        return None
+
+    def _next_of_pool(self) -> TaskProcess | None:
+        """Remove a child that has not ended from the pool and return it; None if there is none."""
+        while self._pool:
+            child = self._pool.popleft()
+            self._refill.set()
+            if child.exit is None:
+                return child
+            child.close()
         return None
 
     async def lowered(self, link: ZygoteLink, child: TaskProcess, bounds: ProcessLimits) -> bool:
@@ -527,6 +592,12 @@ def _group_share(share: TaskShare) -> GroupShare:
         1000 * share.disk_io // max(1, share.node_disk_io),
         share.best_effort,
     )
+
+
+def _without_limits(error: OSError) -> DiosError:
+    """Return the error of a start whose limits cannot be set."""
+    kind = OutOfMemoryError if error.errno in _NO_ROOM else DiosError
+    return kind(f"cannot set the task's limits: {error.strerror}", call="run")
 
 
 async def _close_folder(folder: int) -> None:

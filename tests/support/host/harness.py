@@ -135,6 +135,9 @@ class NoTasks:
         """Refuse."""
         raise NotSupportedError("there are no sessions")
 
+    def take(self, brand: Brand, task_limits: Limits, template: str = "") -> TaskProcess | None:
+        """Have no process that waits."""
+
     async def spawn(
         self, brand: Brand, task_limits: Limits, template: str = "", *, forkable: bool = False
     ) -> TaskProcess:

@@ -42,6 +42,9 @@ class SlowSpawner:
         """Refuse."""
         raise DiosError(f"no {share} for {child} here")
 
+    def take(self, brand: Brand, task_limits: Limits, template: str = "") -> TaskProcess | None:
+        """Have no process that waits."""
+
     async def spawn(
         self, brand: Brand, task_limits: Limits, template: str = "", *, forkable: bool = False
     ) -> TaskProcess:
