@@ -15,36 +15,26 @@ from dios.client.program import decode_program
 from dios.client.session import Session
 from dios.client.sync.connection import Connection
 from dios.client.sync.node import Node
-from dios.transport.unix.client import ClientChannel, Received
+from dios.transport.unix.client import ClientChannel
 from dios.wire import messages
-from dios.wire.codec import PROTOCOL_VERSION, decode_request, encode_reply
+from dios.wire.codec import PROTOCOL_VERSION, encode_reply
 from dios.wire.types import Brand, Buffering, Deletion, ObjectType, Permission, Persistence, Proximity
 
-_TURNS: Final = 3
+_TURNS: Final = 10
+"""The interpreter adapts a function after eight calls."""
+
 _PROGRAM: Final = b'import time; now = time.perf_counter_ns()\nclass _A:\n    """."""\n'
 _FILE: Final = "<rehearsal>"
 
 
 class _Stage:
-    """A node that returns the same bytes for every read."""
+    """A channel through which nothing is sent."""
 
-    _seq = 0
+    has_received = False
 
     def fileno(self) -> int:
         """Return no descriptor."""
         return -1
-
-    has_received = True
-
-    def send(self, frame: bytes) -> None:
-        """Note one read of the program."""
-        self._seq = decode_request(frame[4:]).seq
-
-    def receive(self) -> Received:
-        """Answer the read."""
-        size = len(_PROGRAM)
-        answer = messages.Buffer(0, size, 1, 1, messages.Mapping.NONE, 0, size, _PROGRAM)
-        return encode_reply(self._seq, answer)[4:], ()
 
 
 def _reference(number: int, kind: ObjectType) -> messages.Reference:
@@ -77,19 +67,29 @@ def _welcome() -> bytes:
         ("argument",),
         _reference(7, ObjectType.SHMEM_BLOB),
         "label",
+        program=_PROGRAM,
     )
     return encode_reply(0, welcome)[4:]
 
 
-def rehearse() -> None:
-    """Receive a Welcome, read a program and compile it, a few times."""
-    body = _welcome()
-    for _ in range(_TURNS):
-        _, welcome = Session().reply(body, ())
-        node = Node(Connection(cast("ClientChannel", _Stage())), cast("messages.Welcome", welcome))
-        if node.executable is not None:
-            source = decode_program(node.executable.read_bytes()).main
+_WELCOME: Final = _welcome()
+"""Encoded once, in memory that the children share."""
+
+
+def rehearse(turns: int = 1) -> None:
+    """Receive a Welcome and compile the program in it."""
+    for _ in range(turns):
+        _, result = Session().reply(_WELCOME, ())
+        welcome = cast("messages.Welcome", result)
+        node = Node(Connection(cast("ClientChannel", _Stage())), welcome)
+        if node.executable is not None and welcome.program is not None:
+            source = decode_program(welcome.program).main
             linecache.cache[_FILE] = (len(source), None, source.splitlines(keepends=True), _FILE)
             code: CodeType = compile(source, _FILE, "exec", dont_inherit=True)
             exec(code, {"__name__": _FILE})  # noqa: S102 - our own three lines
             del linecache.cache[_FILE]
+
+
+def rehearse_in_zygote() -> None:
+    """Let the interpreter adapt this code in memory that all tasks share."""
+    rehearse(_TURNS)

@@ -77,6 +77,7 @@ async def serve(
             async with open_zygote(
                 entry=modules.entry,
                 preload=modules.preload,
+                warm_up=modules.warm_up,
                 pool_size=settings.pool_size,
                 mechanisms=mechanisms,
                 accept_weaker=settings.accept_weaker_sandbox,

@@ -13,6 +13,8 @@ from dios.wire.types import Brand
 
 _TASK_ENTRY: Final = "dios.lib.executor.task_entry:main"
 
+_WARM_UP_OF_ZYGOTES: Final = "dios.client.warm_up:rehearse_in_zygote"
+
 BASE_OF_TEMPLATES: Final = ("dios.lib.sandbox.session", "dios.lib.sandbox.session_warm_up")
 """The modules of sessions, which each template loads before its own."""
 
@@ -21,8 +23,8 @@ WARM_UP_OF_TEMPLATES: Final = "dios.lib.sandbox.session_warm_up:rehearse_in_temp
 
 
 def modules_of_tasks(settings: Settings) -> ZygoteModules:
-    """Return the entry point of tasks, and the modules that the settings name."""
-    return ZygoteModules(_TASK_ENTRY, settings.preload, ())
+    """Return the entry point of tasks with its warm-up, and the modules that the settings name."""
+    return ZygoteModules(_TASK_ENTRY, settings.preload, (), _WARM_UP_OF_ZYGOTES)
 
 
 @contextlib.contextmanager

@@ -30,7 +30,7 @@ from tests.support.host.harness import no_descriptors
 SUPPORT = str(Path(__file__).resolve().parents[1] / "support" / "programs")
 ENTRY = "hostile_entry:main"
 TRIVIAL = "hostile_entry:trivial"
-WAIT_S_MAX = 30
+WAIT_S_MAX = 120
 BRANDS = [Brand.PURE, Brand.LIMBO]
 
 

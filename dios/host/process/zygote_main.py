@@ -401,8 +401,16 @@ def _load(modules: ZygoteModules) -> LoadedModules:
             raise ValueError(f"the module {name} starts threads: remove it from preload")
     for name in _ONE_THREAD:
         del os.environ[name]
-    module, _, attribute = modules.entry.partition(":")
-    return LoadedModules(getattr(importlib.import_module(module), attribute), modules.paths)
+    entry = _function(modules.entry)
+    if modules.warm_up:
+        _function(modules.warm_up)()
+    return LoadedModules(entry, modules.paths)
+
+
+def _function(name: str) -> EntryPoint:
+    module, _, attribute = name.partition(":")
+    found: EntryPoint = getattr(importlib.import_module(module), attribute)
+    return found
 
 
 def _report_and_end(error: BaseException, console: int) -> NoReturn:

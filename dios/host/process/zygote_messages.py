@@ -33,11 +33,15 @@ EXCEPTION_STATUS: Final = 251
 
 
 class ZygoteModules(Struct, frozen=True, tag=4):
-    """The first message to a zygote: entry point, modules to load, and directories to import them from."""
+    """The first message to a zygote: entry point, modules to load, and directories to import them from.
+
+    ``warm_up`` (``module:function``) is called when they are loaded.
+    """
 
     entry: Text
     preload: Annotated[tuple[Text, ...], Meta(max_length=limits.PRELOAD_MODULES_MAX)]
     paths: _Paths
+    warm_up: Text = ""
 
 
 class ZygoteSetup(Struct, frozen=True, tag=1):

@@ -61,6 +61,7 @@ async def open_zygote(
     templates: Iterable[TemplateSetting] = (),
     base_of_templates: tuple[str, ...] = (),
     warm_up_of_templates: str = "",
+    warm_up: str = "",
     programs: Iterable[ProgramSetting] = (),
     processes_max: int = limits.TASKS_MAX,
 ) -> AsyncIterator[ZygotePool]:
@@ -75,8 +76,8 @@ async def open_zygote(
     tasks that was started early with the same ``entry``, ``preload`` and ``paths``. Enter the block on the
     thread that the daemon uses until its end: zygotes end with that thread. ``templates`` are loaded at their
     first use, each with the modules ``base_of_templates`` before its own, and then call the function
-    ``warm_up_of_templates`` (``module:function``). A template in use has a pool of
-    ``pool_size`` children, too, unless there are ``processes_max`` processes. ``programs`` are native
+    ``warm_up_of_templates`` (``module:function``), as zygotes call ``warm_up``. A template in use has a pool
+    of ``pool_size`` children, too, unless there are ``processes_max`` processes. ``programs`` are native
     programs that pure tasks may become, on a machine that has all mechanisms for pure tasks.
 
     Raise ``NotSupportedError`` with the reason if the zygote cannot be set up, ``InvalidError`` for too many
@@ -93,7 +94,7 @@ async def open_zygote(
     available = {name for name, mechanism in found.items() if mechanism.available} - counted
     available |= {f"cgroup_{name}" for name in groups.controllers}
     confined = accept_weaker or not missing_for_pure(found)
-    modules = ZygoteModules(entry, preload, paths)
+    modules = ZygoteModules(entry, preload, paths, warm_up)
     setup = ZygoteSetup(
         Brand.PURE, tuple(sorted(available)), programs=await _examined(programs, missing_for_pure(found))
     )

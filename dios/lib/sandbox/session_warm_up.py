@@ -37,6 +37,18 @@ _TURNS_OF_TEMPLATE: Final = 10
 _CELLS: Final = ("import sys\nprint(end='')\n1 + 1", "text = 'a'\ntext")
 
 
+def _orders() -> tuple[bytes, ...]:
+    tasks: list[Begin | SessionTask] = [Begin(SandboxBounds()), *map(RunCell, _CELLS)]
+    return tuple(
+        frames.frame(protocol.ORDER, msgspec.msgpack.encode(Order(number, task)))
+        for number, task in enumerate(tasks, 1)
+    )
+
+
+_ORDERS: Final = _orders()
+"""Encoded once, in memory that the sessions share."""
+
+
 class _Stage:
     """A node whose streams have these orders, and take every answer."""
 
@@ -44,11 +56,7 @@ class _Stage:
     arguments = ()
 
     def __init__(self) -> None:
-        tasks: list[Begin | SessionTask] = [Begin(SandboxBounds()), *map(RunCell, _CELLS)]
-        self._orders = [
-            frames.frame(protocol.ORDER, msgspec.msgpack.encode(Order(number, task)))
-            for number, task in enumerate(tasks, 1)
-        ]
+        self._orders = list(_ORDERS)
 
     @property
     def link(self) -> Self:
