@@ -28,6 +28,7 @@ ALLOWED: Final = {
     "dios/cli/tasks/shell.py:*": "cmd.Cmd calls these by name",
     "dios/bridges/joblib.py:*": "joblib calls the methods of a backend by name",
     "dios/lib/*:*": "the libraries' public interface is for users' programs",
+    "dios/client/warm_up.py:rehearse_in_zygote": "the zygote calls it by a name in its first message",
     "dios/syscalls.py:*": "the calls of the thesis are for users' programs",
     "dios/client/keyring.py:*": "the keyring's public interface is for users' programs",
     "dios/client/blob_file.py:*": "Python and pyarrow call the methods of a file by name",
