@@ -194,7 +194,8 @@ def _net(stand: Stand) -> None:
 
 
 def _gang(stand: Stand) -> None:
-    told = json.loads(stand.person.types("dios run short.py --gang 2/2 --json").stdout)
+    told = json.loads(stand.person.types("dios run short.py --gang 2/2 --cpus 0.5 --json").stdout)
+    assert all("cpu" in (*row["enforced"], *row["advisory"]) for row in told)
     assert [row["exit_status"] for row in told] == [0, 0]
     stand.refuses("short.py --gang 3/2", "--gang must be K/N")
 

@@ -28,7 +28,7 @@ from dios.cli.common.output import (
 )
 from dios.client.plain_text import plain_lines
 from dios.errors import InvalidError
-from dios.limits import SCHED_MODEL_BYTES_MAX
+from dios.firmament.custom_model.source import SUFFIX, read_source
 
 STATUS: Final = "\b\nFor example:\n  dios sched status\n  dios sched status --json"
 MODELS: Final = "\b\nFor example:\n  dios sched models"
@@ -147,7 +147,8 @@ def set_model(
     """
     with reporting("dios sched set-model", as_json=as_json):
         question: dict[str, object] = {"ask": "set-model", "parameters": _words(parameters or ())}
-        question |= {"model": Path(name).stem, "source": _source(name)} if _is_file(name) else {"model": name}
+        is_file = name.endswith(SUFFIX)
+        question |= {"model": Path(name).stem, "source": read_source(name)} if is_file else {"model": name}
         found = ask(node, question)
         if as_json:
             write_json(found)
@@ -170,7 +171,7 @@ def check_model(
     task that can reach nothing.
     """
     with reporting("dios sched check-model", as_json=as_json):
-        source = _source(str(file))
+        source = read_source(str(file))
         # Late, because it loads NumPy.
         from dios.firmament.custom_model import contract  # noqa: PLC0415 - see above
         from dios.firmament.custom_model.loading import ModelFile  # noqa: PLC0415 - see above
@@ -184,25 +185,6 @@ def check_model(
             return
         say(f"{found.name} keeps the contract of cost models: {found.summary or 'it has no summary'}")
         table(("PARAMETER", "DEFAULT"), list(usual.items()))
-
-
-def _is_file(name: str) -> bool:
-    return name.endswith(".py")
-
-
-def _source(name: str) -> str:
-    """Return the text of a file. Raise InvalidError if it cannot be read, or is too long."""
-    try:
-        with Path(name).open("rb") as file:
-            data = file.read(SCHED_MODEL_BYTES_MAX + 1)
-        text = data.decode()
-    except OSError as error:
-        raise InvalidError(f"cannot read {name}: {error.strerror}") from None
-    except UnicodeDecodeError:
-        raise InvalidError(f"{name} is no text in UTF-8") from None
-    if len(data) > SCHED_MODEL_BYTES_MAX:
-        raise InvalidError(f"{name} is too long: a cost model has at most {SCHED_MODEL_BYTES_MAX:,} bytes")
-    return text
 
 
 def settings(node: NodeOption = None, *, as_json: JsonOption = False) -> None:

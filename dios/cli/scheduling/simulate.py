@@ -50,7 +50,10 @@ _SYNTHETIC: Final = (
     "google: a synthetic workload like that of the trace. mix-srg, mix-dc: five programs that disturb each "
     "other, on the thesis' two clusters (Table 8.2)."
 )
-_MODEL: Final = "Cost model, as `dios sched models` lists them; queue, queue-load: a queue without costs."
+_MODEL: Final = (
+    "Cost model, as `dios sched models` lists them, or a file with your own, which this command executes;"
+    " queue, queue-load: a queue without costs."
+)
 _INTERVAL: Final = "Simulated seconds between rounds, or 'measured': back to back, as long as each takes."
 _CHECK: Final = "Compare the scheduler's tables with the simulated cluster after each round."
 
@@ -60,7 +63,7 @@ MachinesOption = Annotated[
     int | None, typer.Option("--machines", metavar="N", help="Number of machines to simulate.")
 ]
 HoursOption = Annotated[float, typer.Option("--hours", metavar="H", help="Simulated time.")]
-ModelOption = Annotated[str, typer.Option("--model", metavar="NAME", help=_MODEL)]
+ModelOption = Annotated[str, typer.Option("--model", metavar="NAME|FILE.py", help=_MODEL)]
 ParameterOption = Annotated[
     list[str] | None, typer.Option("--param", metavar="NAME=VALUE", help="A parameter of the model.")
 ]

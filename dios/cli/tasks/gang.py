@@ -41,6 +41,8 @@ if TYPE_CHECKING:
 _FAILED: Final = 125
 
 OpenPlace = Callable[[], AbstractContextManager["CommandContext"]]
+NodeFacts = Callable[[str], dict[str, object]]
+"""Returns what is said, with JSON, of each task that ran on a node."""
 
 
 @dataclass
@@ -69,11 +71,20 @@ def run_gang(
     *,
     detach: bool,
     as_json: bool,
+    node_facts: NodeFacts,
 ) -> int:
     """Run the tasks of a gang, and return their largest exit status."""
     members = [GangMember(str(number), begin, restartable=needs.restartable) for number in range(gang.tasks)]
     waits = f"waiting until at least {gang.least} of {gang.tasks} tasks can start"
-    return run_members(open_place, members, waits, least=gang.least, detach=detach, as_json=as_json)
+    return run_members(
+        open_place,
+        members,
+        waits,
+        least=gang.least,
+        detach=detach,
+        as_json=as_json,
+        node_facts=node_facts,
+    )
 
 
 def run_members(
@@ -86,6 +97,7 @@ def run_members(
     as_json: bool,
     keep: Callable[[], None] | None = None,
     keep_s: float = 1.0,
+    node_facts: NodeFacts = lambda _: {},
 ) -> int:
     """Run tasks, and return their largest exit status.
 
@@ -130,7 +142,7 @@ def run_members(
         stopping.set()
         _kill(open_place, members)
         return stopped.exit_status if isinstance(stopped, Stopped) else INTERRUPTED
-    return _show_results(members, as_json=as_json)
+    return _show_results(members, node_facts, as_json=as_json)
 
 
 def _join(threads: Sequence[threading.Thread], keep: Callable[[], None] | None, keep_s: float) -> None:
@@ -175,10 +187,10 @@ def _kill(open_place: OpenPlace, members: Sequence[GangMember]) -> None:
                 place.task(task.fingerprint)[0].kill()
 
 
-def _show_results(members: Sequence[GangMember], *, as_json: bool) -> int:
+def _show_results(members: Sequence[GangMember], node_facts: NodeFacts, *, as_json: bool) -> int:
     """Show how each task ended, and return the largest exit status."""
     if as_json:
-        write_json([_row(member) for member in members])
+        write_json([_row(member, node_facts) for member in members])
     else:
         rows = [
             (
@@ -208,7 +220,7 @@ def _status(member: GangMember) -> int:
     return 0 if member.status is None else member.status.exit_status
 
 
-def _row(member: GangMember) -> dict[str, object]:
+def _row(member: GangMember, node_facts: NodeFacts) -> dict[str, object]:
     found: dict[str, object] = (
         {"number": int(member.mark)}
         if member.mark.isascii() and member.mark.isdigit()
@@ -218,6 +230,8 @@ def _row(member: GangMember) -> dict[str, object]:
         found |= described(member.status)
     elif member.task is not None:
         found |= {"fingerprint": member.task.fingerprint, "node": member.task.node}
+    if member.task is not None:
+        found |= node_facts(member.task.node)
     if member.error is not None:
         found["error"] = member.error.message
     return found

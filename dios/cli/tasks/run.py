@@ -277,7 +277,17 @@ def _go(
 ) -> None:
     """Run the task or the gang, ``store`` the outputs of a success, and exit with the task's status."""
     if needs.gang is not None:
-        raise typer.Exit(run_gang(opening, begin, needs, needs.gang, detach=detach, as_json=as_json))
+        raise typer.Exit(
+            run_gang(
+                opening,
+                begin,
+                needs,
+                needs.gang,
+                detach=detach,
+                as_json=as_json,
+                node_facts=enforcement.at,
+            )
+        )
     task = _placed(begin, place, label)
     if detach:
         _show_started(task, label, enforcement, as_json=as_json)

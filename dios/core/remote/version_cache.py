@@ -6,8 +6,9 @@ keeps them as the payload of the message that brought them.
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Iterator
+from heapq import heapify, heappop, heappush
 from typing import Final, NamedTuple
 
 from dios import limits
@@ -77,6 +78,7 @@ class VersionCache:
     """
 
     __slots__ = (
+        "_kept_bytes",
         "_of_objects",
         "bytes",
         "bytes_max",
@@ -92,6 +94,7 @@ class VersionCache:
         self.bytes_max = bytes_max
         self.least = least
         self.bytes = 0
+        self._kept_bytes = 0
         self.versions: dict[ReadKey, CachedVersion] = {}
         self.kept: dict[PayloadId, CachedVersion] = {}  # also removed ones that requests may still use
         self.fetches: dict[tuple[ReadKey, Principal], Fetch] = {}
@@ -127,6 +130,7 @@ class VersionCache:
         self.versions[key] = version
         self.kept[version.payload] = version
         self.bytes += version.length
+        self._kept_bytes += version.length
         self._of_objects.setdefault((key.node, key.object), {})[key] = None
         return dropped
 
@@ -145,25 +149,28 @@ class VersionCache:
         The principal with the most bytes, including the new ones, loses its least recently used version.
         """
         dropped: list[PayloadId] = []
+        if self.has_room(length):
+            return dropped
         sizes = Counter({principal: length})
+        owned: dict[Principal, deque[CachedVersion]] = {}
         for version in self.versions.values():
             sizes[version.principal] += version.length
-        while self.versions and not self.has_room(length):
-            most = max((version.principal for version in self.versions.values()), key=lambda one: sizes[one])
-            victim = next(version for version in self.versions.values() if version.principal == most)
-            sizes[most] -= victim.length
+            owned.setdefault(version.principal, deque()).append(version)
+        most_first = [(-sizes[one], one) for one in owned]
+        heapify(most_first)
+        while most_first and not self.has_room(length):
+            size, most = heappop(most_first)
+            victim = owned[most].popleft()
             dropped += self.remove(victim)
+            if owned[most]:
+                heappush(most_first, (size + victim.length, most))
         return dropped
 
     def has_room(self, length: int) -> bool:
         """Return True if ``length`` more bytes fit."""
-        used = sum(version.length for version in self.kept.values()) if self.removed else self.bytes
-        return used + length <= self.bytes_max and len(self.kept) < limits.REMOTE_CACHE_VERSIONS_MAX
-
-    @property
-    def removed(self) -> bool:
-        """True if requests still use versions that were removed."""
-        return len(self.kept) > len(self.versions)
+        return (
+            self._kept_bytes + length <= self.bytes_max and len(self.kept) < limits.REMOTE_CACHE_VERSIONS_MAX
+        )
 
     def remove(self, version: CachedVersion) -> list[PayloadId]:
         """Remove a version. Its bytes stay as long as requests may be answered with them."""
@@ -182,6 +189,7 @@ class VersionCache:
         if version.users or self.versions.get(version.key) is version:
             return []
         del self.kept[version.payload]
+        self._kept_bytes -= version.length
         version.counted.release()
         return [version.payload]
 

@@ -2,7 +2,7 @@
 
 In the order in which to read it:
 
-- ``loading``: from the text of a file to a model;
+- ``source``: reads a file; ``loading``: from the text of a file to a model;
 - ``contract``: what every model owes the scheduler, on the random clusters of ``example_clusters``;
 - ``orders``: what a coordinator sends to the model's task; ``answers``: what that sends back;
 - ``state_changes``: copies the tables of the cluster to that task, of which only changes are sent;

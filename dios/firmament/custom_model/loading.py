@@ -74,7 +74,7 @@ class ModelFile:
         except (TypeError, ValueError) as error:
             raise BadModelError(f"the parameters of {self.name} cannot be read: {error}") from None
 
-    def make(self, given: Mapping[str, str]) -> CostModel:
+    def make(self, given: Mapping[str, Value]) -> CostModel:
         """Return a new model. Raise BadModelError for a bad parameter, or if the model raises."""
         try:
             return made_of(self._model, self.name, given)

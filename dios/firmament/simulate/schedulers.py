@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from typing import Final
 
 from dios.errors import InvalidError
+from dios.firmament.custom_model.loading import ModelFile
+from dios.firmament.custom_model.source import SUFFIX, read_source
 from dios.firmament.knowledge.knowledge_base import KnowledgeBase
 from dios.firmament.models import catalogue
 from dios.firmament.parameters import Value
@@ -31,7 +33,8 @@ def scheduler_for(
     """Return a new scheduler for a simulation.
 
     Args:
-        model: a cost model of the catalogue, ``queue`` (random first fit) or ``queue-load``.
+        model: a cost model of the catalogue, the file of one (it is executed here), ``queue`` (random first
+            fit) or ``queue-load``.
         parameters: the cost model's parameters. ``seed`` is the default of a parameter with this name.
         settings: the scheduler's settings.
         knowledge: the knowledge base of models that learn.
@@ -39,7 +42,7 @@ def scheduler_for(
 
     Raises:
         BadModelError: the model or a parameter does not exist; the message lists the existing ones.
-        InvalidError: the solver does not exist, or a queue was given parameters.
+        InvalidError: the solver does not exist, a file cannot be read, or a queue was given parameters.
     """
     given = dict(parameters or {})
     if model in {QUEUE, QUEUE_LOAD}:
@@ -51,6 +54,8 @@ def scheduler_for(
         raise InvalidError(
             f"solver {chosen.solver!r} does not exist; choose one of {', '.join(algorithms())}"
         )
-    if "seed" in catalogue.parameters(model):
+    own = ModelFile(read_source(model)) if model.endswith(SUFFIX) else None
+    if "seed" in (catalogue.parameters(model) if own is None else own.parameters):
         given.setdefault("seed", seed)
-    return FlowScheduler(catalogue.make(model, **given), chosen, knowledge=knowledge)
+    made = catalogue.make(model, **given) if own is None else own.make(given)
+    return FlowScheduler(made, chosen, knowledge=knowledge)

@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
 
+from dios.errors import InvalidError
 from dios.firmament.custom_model import contract
 from dios.firmament.custom_model.loading import ModelFile
+from dios.firmament.descriptors import JobDescriptor, MachineDescriptor, Resources, TaskDescriptor
 from dios.firmament.models.cost_terms import BadModelError
+from dios.firmament.scheduler import FlowScheduler
+from dios.firmament.settings import SchedulerSettings
+from dios.firmament.simulate.schedulers import scheduler_for
 from dios.limits import SCHED_MODEL_BYTES_MAX
 
 EXAMPLE = Path(__file__).resolve().parents[4] / "examples" / "own_cost_model.py"
@@ -91,6 +97,33 @@ def test_the_example_keeps_the_contract() -> None:
     """It is what the page shows."""
     found = checked(EXAMPLE.read_text(), per_cpu="7")
     assert (found.name, found.parameters) == ("pack", {"per_cpu": 100})
+
+
+def test_the_model_of_the_page_fills_the_fullest_machine() -> None:
+    """docs/own-cost-model.md: its model keeps the contract, and does what the page says."""
+    page = (EXAMPLE.parents[1] / "docs" / "own-cost-model.md").read_text()
+    found = checked(re.findall(r"```python\n(.*?)```", page, re.DOTALL)[0])
+    scheduler = FlowScheduler(found.make({}), SchedulerSettings(certify_every=1))
+    for number, cpus in enumerate((4, 2, 3)):
+        machine = MachineDescriptor(number, f"n{number}", capacity=Resources(cpus=cpus), slots=4)
+        scheduler.add_machine(machine, 0.0)
+    for task in range(6):
+        scheduler.submit(JobDescriptor(task), [TaskDescriptor(task)], 0.0)
+        assert scheduler.round(float(task)).stands
+    running = [int(scheduler.state.resources.running[scheduler.state.machine_row(each)]) for each in range(3)]
+    assert running == [1, 2, 3]
+
+
+def test_a_simulation_takes_a_file(tmp_path: Path) -> None:
+    """By its name, with parameters; a missing or unreadable one is refused with the reason."""
+    made = scheduler_for(str(EXAMPLE), parameters={"per_cpu": "5"})
+    assert isinstance(made, FlowScheduler)
+    assert made.model.name == "pack"
+    (tmp_path / "binary.py").write_bytes(b"\xff")
+    (tmp_path / "long.py").write_text("#" * (SCHED_MODEL_BYTES_MAX + 1))
+    for name, said in (("none.py", "No such file"), ("binary.py", "UTF-8"), ("long.py", "too long")):
+        with pytest.raises(InvalidError, match=said):
+            scheduler_for(str(tmp_path / name))
 
 
 @pytest.mark.parametrize("what", BROKEN)
