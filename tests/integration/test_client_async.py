@@ -141,10 +141,14 @@ async def test_cancelled_wait_leaves_the_connection_usable(running: RunningNode)
 async def test_select_with_a_stream(running: RunningNode) -> None:
     """A task's message through a stream ends a select that waits for other objects too."""
     async with dios.open_node(running.place, groups=[]) as node:
-        stream = await node.create_stream()
-        program = b"import dios\ndios.connect().outputs[0].send(b'one')\n"
-        task = await node.run(program, outputs=[stream.restrict("write")])
+        stream, gate = await node.create_stream(), await node.create_stream()
+        # It waits before it ends, because its end would be ready, too.
+        program = (
+            b"import dios\nnode = dios.connect()\nnode.outputs[0].send(b'one')\nnode.inputs[0].receive()\n"
+        )
+        task = await node.run(program, inputs=[gate.restrict("read")], outputs=[stream.restrict("write")])
         assert await node.select([task, stream], timeout=30) is stream
+        await gate.send(b"end")
         assert [message async for message in stream] == [b"one"]
         assert await node.select([task], timeout=30) is task
 

@@ -493,7 +493,7 @@ class Coordinator:
             await self._chosen.wait()
             self._chosen = trio.Event()
             flow = self._flow
-            chosen = None if flow is None else flow.model_to_open
+            chosen = None if flow is None or not self._assignment.attend else flow.model_to_open
             if flow is None or chosen is None:
                 continue
             model, problem = None, ""
@@ -505,9 +505,11 @@ class Coordinator:
                 now = trio.current_time()
                 if model is None:
                     flow.fall_back(chosen, problem, now)
-                else:
-                    flow.offer_model(model)
+                    continue
+                flow.offer_model(model)
+                if self._assignment.attend:
                     flow.use_offered(chosen, now)
+                flow.discard_offer()
             self._changed.set()
 
     # Rounds -------------------------------------------------------------------------------------------

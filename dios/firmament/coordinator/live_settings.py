@@ -85,6 +85,11 @@ class LiveSettings:
             self._use(self._take_offered(), now)
         self.discard_offer()
 
+    def suspend(self, now: float) -> None:
+        """End an own model while another coordinator schedules; it is opened again when this one does."""
+        if isinstance(self._scheduler.model, RemoteModel):
+            self._use(catalogue.make(self._default_model), now)
+
     def fall_back(self, reason: str, now: float) -> str:
         """Use the model of the node's settings, because the chosen one has failed; return a text about it."""
         self._failure = reason

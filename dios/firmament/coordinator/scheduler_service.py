@@ -117,6 +117,8 @@ class SchedulerService(ClusterService):
     def change_assignment(self, before: Assignment, after: Assignment, now: float) -> None:
         """Use another assignment: forget what belongs to nodes that another coordinator schedules now."""
         super().change_assignment(before, after, now)
+        if not after.attend:
+            self._policy.suspend(now)
         for name in before.governs - after.governs:
             self._rates.forget(name)
             self._traffic.forget(name)

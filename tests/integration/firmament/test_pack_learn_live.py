@@ -93,10 +93,12 @@ class Member(Struct):
 
 @pytest.fixture(scope="module")
 def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
-    """Two nodes of which is said what link and store carry, and data on each."""
+    """Two nodes of which is said what link and store carry, and data on each. Neither keeps what it read."""
     someone = Person(tmp_path_factory.mktemp("home"))
     del someone.environment["DIOS_COORDINATOR"]
-    someone.types("dios up --nodes 2 --pool-size 1 --link-rate 80MiB --store-rate 400MiB")
+    someone.types(
+        "dios up --nodes 2 --pool-size 1 --link-rate 80MiB --store-rate 400MiB --remote-cache-bytes 0"
+    )
     try:
         found = Site(someone)
         for name, text in (("busy.py", BUSY), ("store.py", STORE), ("read.py", READ), ("phases.toml", JOB)):

@@ -496,6 +496,22 @@ def test_a_model_from_a_file_is_used_when_it_is_open(office: SchedulerService) -
     assert link.closed
 
 
+def test_a_coordinator_that_schedules_no_more_ends_its_model(office: SchedulerService) -> None:
+    """Another one has a task for it then; this one opens it again when it schedules again."""
+    model, link = opened(MINE)
+    office.offer_model(model)
+    assert ask(office, {"ask": "set-model", "model": "mine", "source": MINE})["ok"]
+    mine = Assignment(ALL, ALL, leader="n1")
+    office.change_assignment(mine, Assignment(frozenset(), frozenset(), leader="n2"), 1.0)
+    assert link.closed
+    assert office.model_to_open is not None
+    office.change_assignment(Assignment(frozenset(), frozenset(), leader="n2"), mine, 2.0)
+    again, _ = opened(MINE)
+    office.offer_model(again)
+    office.use_offered(office.model_to_open, 2.0)
+    assert setting(office, "model") == ("mine", "chosen")
+
+
 def test_an_offered_model_that_nobody_wants_is_ended(office: SchedulerService) -> None:
     """A refused question leaves no task behind."""
     model, link = opened(MINE)
