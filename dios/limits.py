@@ -566,6 +566,7 @@ SERVICE_RECORDS_BYTES_MAX: Final = MIB  # of all services of one principal
 SERVICE_DROPPED_MAX: Final = 256  # objects of earlier versions that nodes may still have
 SERVICE_REMOVED_KEPT: Final = 64  # removed services that are remembered, for nodes that return
 SERVICE_ROUND_MS: Final = 500  # between two rounds of the supervisor
+SERVICE_LOOK_MS: Final = 2_000  # between two looks for users with services, also of a node without any
 SERVICE_SETTLE_MS: Final = 3_000  # a node leads this long, in its own view, before it acts
 SERVICE_REPAIR_MS: Final = 10_000  # between two comparisons of all copies of the records
 SERVICE_START_MS_MAX: Final = 15_000  # for a start on one node, before another node is tried

@@ -43,7 +43,7 @@ async def supervise_services(server: SessionServer, own_uid: int, stopping: trio
                             if principal not in running:
                                 running.add(principal)
                                 nursery.start_soon(_supervise, server, principal, running, stopping)
-                        await trio.sleep(limits.SERVICE_ROUND_MS / 1000)
+                        await trio.sleep(limits.SERVICE_LOOK_MS / 1000)
             except (DiosError, OSError) as error:
                 if stopping.is_set():
                     return
