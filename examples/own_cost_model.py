@@ -1,4 +1,4 @@
-"""A cost model of one's own: the fullest machine first, so that the others stay idle.
+"""A custom cost model: it fills the fullest machine first, so that the others stay idle.
 
 Try it: dios sched check-model examples/own_cost_model.py
 Use it: dios sched set-model examples/own_cost_model.py per_cpu=200

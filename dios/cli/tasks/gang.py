@@ -42,7 +42,7 @@ _FAILED: Final = 125
 
 OpenPlace = Callable[[], AbstractContextManager["CommandContext"]]
 NodeFacts = Callable[[str], dict[str, object]]
-"""Returns what is said, with JSON, of each task that ran on a node."""
+"""Returns the fields that the JSON of a task on this node has besides its own."""
 
 
 @dataclass

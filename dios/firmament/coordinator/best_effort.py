@@ -1,6 +1,6 @@
 """The places of best-effort tasks: nodes whose measured use leaves the resources that such a task names.
 
-Nothing is reserved for a best-effort task, so that it also fits beside reservations that are not used. It
+Nothing is reserved for a best-effort task, so that it also fits where reservations are not used. It
 waits here until a node has room, and then the scheduler gets it for that node alone, without a demand. On the
 node it yields to all other tasks (``dios.host.sandbox.cgroups``).
 """

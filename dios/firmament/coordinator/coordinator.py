@@ -488,7 +488,7 @@ class Coordinator:
             return None, json.dumps({"ok": False, "error": error.message}).encode()
 
     async def _open_chosen_models(self) -> None:
-        """Open the model that was chosen at another coordinator, or at this one before a restart."""
+        """Open a model that an operator chose at another coordinator, or here before a restart."""
         while True:
             await self._chosen.wait()
             self._chosen = trio.Event()

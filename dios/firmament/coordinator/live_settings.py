@@ -86,7 +86,7 @@ class LiveSettings:
         self.discard_offer()
 
     def suspend(self, now: float) -> None:
-        """End an own model while another coordinator schedules; it is opened again when this one does."""
+        """End an operator's model while another coordinator schedules; ``to_open`` names it afterwards."""
         if isinstance(self._scheduler.model, RemoteModel):
             self._use(catalogue.make(self._default_model), now)
 

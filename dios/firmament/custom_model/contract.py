@@ -65,7 +65,7 @@ def check_long_waits(make: Maker) -> None:
 
 
 def check_repetition(make: Maker) -> None:
-    """Check that two equal models answer alike, and one model alike when it is asked again."""
+    """Check that equal models give equal answers, and a model gives the same answers twice."""
     for kind, seed, state in _clusters(["mixed"]):
         where = f"{kind} {seed}"
         first, second = informed(make(), state), informed(make(), state)
@@ -73,7 +73,7 @@ def check_repetition(make: Maker) -> None:
         if not same_answers(expected, _asked(second, state, where)):
             raise ContractError(f"two equal models answer differently about the same cluster ({where})")
         if not same_answers(expected, _asked(first, state, where)):
-            raise ContractError(f"the model answers differently when it is asked again ({where})")
+            raise ContractError(f"the second answers of the model differ from its first ones ({where})")
 
 
 def check_tables_unchanged(make: Maker) -> None:

@@ -24,7 +24,7 @@ class ColumnChange(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_
 
 
 class TreeTexts(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
-    """What the table of resources has beside its columns."""
+    """The parts of the table of resources that are no columns."""
 
     names: dict[int, str]
     labels: dict[int, dict[str, str]]

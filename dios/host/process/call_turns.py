@@ -100,7 +100,7 @@ class CallTurn:
         self.credit = _TURN
         self.expected = 1
         self._used = 0
-        # The units that this connection may use before those that wait, until so many of these were served.
+        # The units that this connection may use before those that wait; more when ``served`` has grown.
         self._light = _LIGHT
         self._light_until = 0
         self.round = -1

@@ -60,7 +60,7 @@ BROKEN = {
             "count = 0\n    def leaf_to_sink(self, state, leaves):\n"
             "        self.count += 1\n        return np.full(len(leaves), self.count, np.int64)"
         ),
-        "differently when it is asked again",
+        "the second answers of the model differ",
     ),
     "writes": (
         (
