@@ -2,7 +2,7 @@
 
 It has the ends of the lanes, and a NETWORK object that is limited to the origins. The node enforces that
 limit, so code that took over this task would reach nothing else. Each request has a connection of its own,
-and a record in the audit log: it is made before the session has the whole answer, or when its lane ends.
+and a record in the audit log: it is made before the session has the whole answer, or when its lane breaks.
 """
 
 from __future__ import annotations
@@ -103,13 +103,14 @@ class _LaneServer:
             held = self._answer(exchange, head)
         except RequestError as error:
             failure = RequestFailure(error.end, error.message)
-        except (EndOfStreamError, ClosedError):
-            self._record(head, RequestEnd.CANCELLED, exchange)  # the session ended
+        except DiosError:
+            # The session ended, or broke the protocol.
+            self._record(head, RequestEnd.CANCELLED, exchange)
             raise
         finally:
             exchange.close()
-        self._drain()
         self._record(head, RequestEnd.ANSWERED if failure is None else failure.end, exchange)
+        self._drain()
         if held is not None:
             self._lane.send(*held)
         if failure is None:
