@@ -89,9 +89,10 @@ class ServiceProgram:
 
 
 class Services:
-    """The supervised services of the user for whom ``node`` is a session.
+    """The supervised services of a user; ``node`` is a session of that user.
 
-    Every change is on the disk of each node that answers when its method returns.
+    A change is on the disks of the nodes that could store it when its method returns, of at least one. The
+    leader brings it to the others.
     """
 
     def __init__(self, node: Node) -> None:
@@ -213,16 +214,17 @@ class Services:
         if not read:
             first = self._node.create(ObjectType.DURABLE_BLOB, data=data, flags=Flag.SERVICES)
             copies.append(first)
-        for place, (one, _, version) in enumerate(read):
+        failures: list[DiosError] = []
+        for one, _, version in read:
             try:
                 StoredCatalogue(one).replace(data, version)
-            except (Busy, Conflict):
-                if place == 0:
+            except DiosError as error:
+                # If another copy has the change, the leader unites them.
+                if isinstance(error, Busy | Conflict) and one is read[0][0]:
                     raise
-                # Another program changed it after the first copy. The leader unites the copies.
-            except DiosError:
-                if place == 0 and len(read) == 1:
-                    raise
+                failures.append(error)
+        if read and len(failures) == len(read):
+            raise failures[0]
         there = {one.node for one in copies}
         for name in self._others(there):
             with suppress(DiosError):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import TYPE_CHECKING, cast
 
 import pytest
 from hypothesis import given
@@ -10,11 +11,15 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from dios import limits
-from dios.errors import DamagedError, InvalidError, LimitError
-from dios.lib.supervised import records
+from dios.errors import DamagedError, InvalidError, LimitError, NoSpaceError
+from dios.lib.supervised import records, services
 from dios.lib.supervised.decisions import Replica, Start, next_steps
 from dios.lib.supervised.pauses import StartPause
 from dios.lib.supervised.records import ServiceGeneration, ServiceRecord
+from dios.wire.types import ObjectType
+
+if TYPE_CHECKING:
+    from dios.client.sync.node import Node
 
 ONE, TWO, THREE = (ServiceGeneration(bytes([number]) * 32, f"v{number}") for number in (1, 2, 3))
 
@@ -177,3 +182,70 @@ def test_pauses_double_and_are_reset_by_a_stable_run() -> None:
 def test_a_start_sorts_by_slot() -> None:
     """Reports list replicas by slot, then by generation."""
     assert sorted([Start(1, 1), Start(0, 2), Start(0, 1)]) == [Start(0, 1), Start(0, 2), Start(1, 1)]
+
+
+class CopyOnFullDisk:
+    """A copy of the records whose node can store nothing, or everything."""
+
+    type = ObjectType.DURABLE_BLOB
+
+    def __init__(self, node: str, *, full: bool) -> None:
+        self.node = node
+        self.full = full
+        self.data = records.encode([service()])
+
+    def close(self) -> None:
+        """Close nothing."""
+
+
+class StoredCopy:
+    """In place of a catalogue in an object."""
+
+    def __init__(self, copy: CopyOnFullDisk) -> None:
+        self.copy = copy
+
+    def read(self) -> tuple[bytes, int]:
+        """The content and its version."""
+        return self.copy.data, 1
+
+    def replace(self, data: bytes, version: int) -> int:
+        """Write, if there is room."""
+        if self.copy.full:
+            raise NoSpaceError("the disk is full")
+        self.copy.data = data
+        return version + 1
+
+
+class NodeOfCopies:
+    """A node that finds these copies."""
+
+    def __init__(self, *copies: CopyOnFullDisk) -> None:
+        self.copies = copies
+
+    def lookup(self, name: bytes) -> list[CopyOnFullDisk]:
+        """All copies."""
+        return list(self.copies)
+
+    def nodes(self) -> list[object]:
+        """No node without a copy."""
+        return []
+
+
+@pytest.mark.parametrize("full", [(True, False), (False, True)])
+def test_a_change_that_one_node_could_store_is_made(
+    monkeypatch: pytest.MonkeyPatch, full: tuple[bool, bool]
+) -> None:
+    """The full disk of another node does not refuse it."""
+    copies = [CopyOnFullDisk(f"n{number}", full=each) for number, each in enumerate(full)]
+    monkeypatch.setattr(services, "StoredCatalogue", StoredCopy)
+    services.Services(cast("Node", NodeOfCopies(*copies))).scale("web", 2)
+    (stored,) = [each for each in copies if not each.full]
+    assert records.decode(stored.data)["web"].replicas == 2
+
+
+def test_a_change_that_no_node_could_store_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The caller learns the reason, also if there are several copies."""
+    copies = [CopyOnFullDisk(f"n{number}", full=True) for number in range(3)]
+    monkeypatch.setattr(services, "StoredCatalogue", StoredCopy)
+    with pytest.raises(NoSpaceError):
+        services.Services(cast("Node", NodeOfCopies(*copies))).scale("web", 2)
