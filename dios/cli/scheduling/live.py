@@ -175,11 +175,12 @@ def check_model(
         # Late, because it loads NumPy.
         from dios.firmament.custom_model import contract  # noqa: PLC0415 - see above
         from dios.firmament.custom_model.loading import ModelFile  # noqa: PLC0415 - see above
+        from dios.firmament.parameters import text_of  # noqa: PLC0415 - see above
 
         found = ModelFile(source)
         given = _words(parameters or ())
         contract.check(lambda: found.make(given))
-        usual = {name: str(value) for name, value in found.parameters.items()}
+        usual = {name: text_of(value) for name, value in found.parameters.items()}
         if as_json:
             write_json({"model": found.name, "summary": found.summary, "parameters": usual})
             return

@@ -36,6 +36,8 @@ from dios.node.limit_text import limits_of_run, parse_size
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from dios.wire.messages import Work
+
 app: Final = typer.Typer(
     no_args_is_help=True,
     rich_markup_mode=None,
@@ -117,9 +119,9 @@ def create(
             needs = (cpus, mem, disk_io, net, memory, network, template, check)
             if any((arguments, name, group, inputs, *needs)) or replicas is not None:
                 raise InvalidError("the file describes the whole service: leave out the other options")
-            told = service_files.read(file)
+            description = service_files.read(file)
         else:
-            told = ServiceFile(
+            description = ServiceFile(
                 name or file.stem.lower().replace("_", "-"),
                 str(file.absolute()),
                 1 if replicas is None else replicas,
@@ -137,12 +139,12 @@ def create(
                 check_every,
                 healthy_after,
             )
-        with opened(node, told.groups) as place:
-            program = _program(place, file, told)
-            Services(place.node).create(told.name, program, replicas=told.replicas)
-            _tell(told.name, f"created with {told.replicas} replicas", as_json=as_json)
+        with opened(node, description.groups) as place:
+            program = _program(place, file, description)
+            Services(place.node).create(description.name, program, replicas=description.replicas)
+            _confirm(description.name, f"created with {description.replicas} replicas", as_json=as_json)
             if not as_json:
-                say(f"next: dios service describe {told.name}")
+                say(f"next: dios service describe {description.name}")
 
 
 @app.command(epilog="\b\nExamples:\n  dios service ls\n  dios service ls --json")
@@ -160,7 +162,7 @@ def ls(*, node: NodeOption = None, as_json: JsonOption = False) -> None:
             table(("SERVICE", "RUNNING", "VERSION", "PROGRAM", "STATE"), rows, right=("RUNNING", "VERSION"))
         else:
             say("you have no service; `dios service create` makes one")
-        _tell_silent(place, found)
+        _warn_of_silent(place, found)
 
 
 @app.command(epilog="\b\nExamples:\n  dios service describe web")
@@ -182,7 +184,7 @@ def describe(service: NameArgument, *, node: NodeOption = None, as_json: JsonOpt
             )
             head = ("REPLICA", "VERSION", "TASK", "NODE", "FOR", "RESTARTS", "LAST END")
             table(head, [_row(one) for one in found.replicas], right=("VERSION", "FOR", "RESTARTS"))
-        _tell_silent(place, [found])
+        _warn_of_silent(place, [found])
 
 
 @app.command(epilog="\b\nExamples:\n  dios service scale web 5")
@@ -198,7 +200,7 @@ def scale(
     """Change the number of replicas. Those with the highest numbers are stopped first."""
     with reporting("dios service scale", as_json=as_json), opened(node) as place:
         Services(place.node).scale(service, replicas)
-        _tell(service, f"has {replicas} replicas from now on", as_json=as_json)
+        _confirm(service, f"has {replicas} replicas from now on", as_json=as_json)
 
 
 @app.command(epilog="\b\nExamples:\n  dios service update web web.py\n  dios service update web web.toml")
@@ -212,16 +214,16 @@ def update(
     arguments, inputs and needs; a file (.toml) replaces them, too, but not the number of replicas.
     """
     with reporting("dios service update", as_json=as_json):
-        told = service_files.read(file) if file.suffix == _SUFFIX else None
-        if told is not None and told.name != service:
-            raise InvalidError(f"the file describes the service {told.name!r}, not {service!r}")
-        with opened(node, () if told is None else told.groups) as place:
+        description = service_files.read(file) if file.suffix == _SUFFIX else None
+        if description is not None and description.name != service:
+            raise InvalidError(f"the file describes the service {description.name!r}, not {service!r}")
+        with opened(node, () if description is None else description.groups) as place:
             services = Services(place.node)
-            if told is None:
+            if description is None:
                 services.update_program(service, file, label=file.name)
             else:
-                services.update(service, _program(place, file, told))
-            _tell(service, "is updated, one replica after another", as_json=as_json)
+                services.update(service, _program(place, file, description))
+            _confirm(service, "is updated, one replica after another", as_json=as_json)
 
 
 @app.command(epilog="\b\nExamples:\n  dios service rollback web")
@@ -229,7 +231,7 @@ def rollback(service: NameArgument, *, node: NodeOption = None, as_json: JsonOpt
     """Return to the program, inputs and needs before the last update."""
     with reporting("dios service rollback", as_json=as_json), opened(node) as place:
         Services(place.node).rollback(service)
-        _tell(service, "returns to the version before", as_json=as_json)
+        _confirm(service, "returns to the version before", as_json=as_json)
 
 
 @app.command(epilog="\b\nExamples:\n  dios service logs web\n  dios service logs web --replica 0 --follow")
@@ -279,27 +281,33 @@ def rm(service: NameArgument, *, node: NodeOption = None, as_json: JsonOption = 
     """End a service: stop its replicas, and delete its programs and the copies of its inputs."""
     with reporting("dios service rm", as_json=as_json), opened(node) as place:
         Services(place.node).remove(service)
-        _tell(service, "is removed; its replicas are stopped", as_json=as_json)
+        _confirm(service, "is removed; its replicas are stopped", as_json=as_json)
 
 
-def _program(place: CommandContext, file: Path, told: ServiceFile) -> ServiceProgram:
-    path = file.parent / told.program
-    labels = [file_label(label) for label in told.inputs]
+def _program(place: CommandContext, file: Path, description: ServiceFile) -> ServiceProgram:
+    path = file.parent / description.program
+    labels = [file_label(label) for label in description.inputs]
     return ServiceProgram(
         path,
-        told.args,
-        {label: place.object(name) for label, name in told.inputs.items()},
+        description.args,
+        {label: place.object(name) for label, name in description.inputs.items()},
         labels,
-        tuple(place.group(alias) for alias in told.groups),
-        needs_of(cpus=told.cpus, mem=told.mem, disk_io=told.disk_io, net=told.net).work,
-        limits_of_run((), memory_bytes=_size(told.memory), cpu_ms=0),
-        told.network,
-        told.template,
+        tuple(place.group(alias) for alias in description.groups),
+        needs_of(
+            cpus=description.cpus, mem=description.mem, disk_io=description.disk_io, net=description.net
+        ).work,
+        limits_of_run((), memory_bytes=_size(description.memory), cpu_ms=0),
+        description.network,
+        description.template,
         path.name,
-        file.parent / told.check if told.check else None,
-        told.check_every,
-        told.healthy_after,
+        file.parent / description.check if description.check else None,
+        description.check_every,
+        description.healthy_after,
     )
+
+
+def _work(asked: ServiceFile) -> Work:
+    return needs_of(cpus=asked.cpus, mem=asked.mem, disk_io=asked.disk_io, net=asked.net).work
 
 
 def _size(text: str) -> int:
@@ -361,14 +369,14 @@ def _described(found: ServiceStatus) -> dict[str, object]:
     }
 
 
-def _tell(service: str, what: str, *, as_json: bool) -> None:
+def _confirm(service: str, what: str, *, as_json: bool) -> None:
     if as_json:
         write_json({"service": service})
     else:
         say(f"service {service} {what}")
 
 
-def _tell_silent(place: CommandContext, found: Sequence[ServiceStatus]) -> None:
+def _warn_of_silent(place: CommandContext, found: Sequence[ServiceStatus]) -> None:
     if any(one.incomplete for one in found):
         who = silent(place.node.nodes())
         say(f"{who} did not answer, so replicas there are not shown; see `dios node ls`")

@@ -141,7 +141,7 @@ PARTS: Final = (
 
 
 def informed(model: CostModel, state: ClusterState) -> CostModel:
-    """Tell a model of everything in a cluster, and return it."""
+    """Report everything in a cluster to a model, and return the model."""
     for number in sorted(state.machine_ids.values()):
         model.add_machine(state, state.machine_row(number))
     model.add_tasks(state, state.tasks.all())

@@ -72,7 +72,7 @@ class HostedModel:
         return Opened(found.name, found.summary, usual)
 
     def _update(self, change: StateChange | None) -> None:
-        """Bring the copy up to date, and tell the model what came and went."""
+        """Bring the copy up to date, and report to the model what came and went."""
         if change is None:
             return
         copy, model = self._copy, self._model

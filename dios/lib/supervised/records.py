@@ -239,7 +239,7 @@ def scaled(record: ServiceRecord, replicas: int) -> ServiceRecord:
 
 
 def updated(record: ServiceRecord, spec: ServiceGeneration) -> ServiceRecord:
-    """Return the record with a new generation. An update that is under way is replaced by this one."""
+    """Return the record with a new generation. It replaces an update that is under way."""
     base, base_generation = record.spec, record.generation
     if record.updating and record.previous is not None:
         base, base_generation = record.previous, record.previous_generation

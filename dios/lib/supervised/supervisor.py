@@ -56,7 +56,7 @@ class _Health:
 
 
 class Supervisor:
-    """The supervisor of the services of the user for whom ``node`` is a session."""
+    """The supervisor of the services of one user; ``node`` is a session that acts for the user."""
 
     def __init__(self, node: AsyncNode, log: Callable[[str], None]) -> None:
         self._node: Final = node
@@ -231,7 +231,7 @@ class Supervisor:
             key = (record.name, place)
             if key in self._starting or key in self._busy or now < self._pause(key).not_before:
                 continue
-            # A replica in the same slot is replaced by this one.
+            # This replica replaces the one in the same slot.
             others = [one for one in living if one.slot != place.slot and one not in steps.stop]
             order = _order(nodes, others, self._starting, record)
             if order:
