@@ -14,6 +14,7 @@ import dios
 from dios.errors import InvalidError
 from tests.support.node.confinement import ENVIRONMENT, mechanisms_or_skip
 from tests.support.node.running_node import RunningNode, running_node
+from tests.support.node.task_folder import TEMPORARY
 from tests.support.security.escape import Neighbour
 
 PERL = Path("/usr/bin/perl")
@@ -90,9 +91,14 @@ def neighbour(running: RunningNode) -> Iterator[Neighbour]:
     other.client.close()
 
 
+def in_folder(script: str) -> str:
+    """Return a script whose /tmp is the private folder of its task, wherever DIOS is installed."""
+    return script.replace("/tmp", TEMPORARY)
+
+
 def perl(node: dios.Node, script: str, **bounds: int) -> dios.Task:
     """Start a script."""
-    with node.create(dios.SHMEM_BLOB, naming=dios.ANONYMOUS, data=script.encode()) as source:
+    with node.create(dios.SHMEM_BLOB, naming=dios.ANONYMOUS, data=in_folder(script).encode()) as source:
         return node.run(
             dios.Program("", native="perl"),
             inputs={"script": source.restrict("read")},
@@ -213,7 +219,7 @@ def test_another_program_does_not_exist(node: dios.Node, name: str) -> None:
 def test_a_shell_runs_its_own_commands_and_no_others(node: dios.Node) -> None:
     """It starts no process: no pipe, and no program."""
     bash = dios.Program("", native="bash")
-    with node.run(bash, args=["-c", LOOP]) as task:
+    with node.run(bash, args=["-c", in_folder(LOOP)]) as task:
         assert task.wait(timeout=120).ok
         assert b"".join(task.console()) == b"7 14\n\n"
     with node.run(bash, args=["-c", "echo out | read x"]) as task:

@@ -27,6 +27,7 @@ from dios.client.sync.node import Node, Reference, Stream, connect
 from dios.client.task_files import TaskFiles
 from dios.client.task_main import add_modules
 from dios.errors import ClosedError, EndOfStreamError, NotSupportedError
+from dios.host.sandbox.private_folder import TEMPORARY
 from dios.lib.executor import frames
 from dios.lib.executor.frames import Function
 from dios.lib.executor.values import PLAIN_CALL, Arguments, encode_result
@@ -56,7 +57,6 @@ if TYPE_CHECKING:
 
 PROGRAM: Final = "from dios.lib.sandbox.session import serve\nserve()\n"
 
-_FOLDER: Final = "/tmp"  # noqa: S108 - the task's own
 _PART_BYTES: Final = 8 * KIB
 _PLAIN: Final = PLAIN_CALL
 
@@ -95,7 +95,7 @@ def place_inputs(node: Node) -> None:
     """Copy inputs to ``/inputs``, if they leave most of the memory free and the task has a private folder."""
     bound, _ = resource.getrlimit(resource.RLIMIT_DATA)
     try:
-        room = os.statvfs(_FOLDER)
+        room = os.statvfs(TEMPORARY)
     except OSError:
         return
     free = room.f_bavail * room.f_frsize // 2
