@@ -5,9 +5,12 @@ fsspec finds it by an entry point: ``fsspec.open("dios://…")`` needs no import
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import io
+import sys
 import threading
+import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
@@ -37,6 +40,9 @@ TextMode: TypeAlias = Literal["r", "w", "a", "x", "r+", "w+", "a+", "x+", "rt", 
 _CHUNK_BYTES: Final = 4 * 1024 * 1024
 _MODES: Final = frozenset(get_args(BytesMode))
 _TEXT_ARGUMENTS: Final = ("encoding", "errors", "newline")
+
+
+_PYARROW_S: Final = 0.1
 
 
 class _Callback(Protocol):
@@ -90,6 +96,18 @@ class _Deferred:
     def discard(self) -> None:
         """Leave everything as it was."""
         self.staged.discard()
+
+
+@atexit.register
+def _let_pyarrow_finish() -> None:
+    """Wait at the end of a program for the threads in which pyarrow has used Python files.
+
+    They still release these files when their results are there already. A thread of C++ that needs the
+    interpreter while it ends is stopped by it, and then the process aborts: with pyarrow 26 and Python 3.11
+    that happens with every file system in Python. pyarrow has no call that waits for its threads.
+    """
+    if "pyarrow" in sys.modules:
+        time.sleep(_PYARROW_S)
 
 
 class DiosFileSystem(AbstractFileSystem):  # type: ignore[misc] # fsspec has no types
