@@ -1,6 +1,7 @@
 """Run the simulator for many seeds: ``python -m dios.sim --seeds 20``.
 
 Each seed prints one line. The run stops at the first seed that fails and prints the command that repeats it.
+The seeds are dealt out to one process for each processor, or to as many as --processes says.
 
 Without options, one node runs through crashes and a disk that is full from time to time. With --faults, its
 disk fails at random: failed writes and syncs, short writes, a full disk, power cuts with lost, reordered and
@@ -13,9 +14,15 @@ restart often, whose clients look up names.
 from __future__ import annotations
 
 import argparse
+import os
+import signal
 import sys
 import time
 from collections import Counter
+from collections.abc import Iterator
+from concurrent.futures import ProcessPoolExecutor
+
+from msgspec import Struct
 
 from dios.errors import InvariantError
 from dios.sim.cluster.world import simulate_cluster, simulate_lookups
@@ -26,6 +33,14 @@ STEPS_DEFAULT = 600
 STEPS_SHORT = 100
 
 
+class _Outcome(Struct):
+    """What a seed prints, whether it passed, and how often each fault happened."""
+
+    line: str
+    passed: bool
+    faults: Counter[str]
+
+
 def main() -> int:
     """Run the requested seeds.
 
@@ -33,25 +48,58 @@ def main() -> int:
     """
     options = _options()
     total: Counter[str] = Counter()
-    run = _every_operation if options.every else _seed
-    if options.cluster or options.lookups:
-        run = _lookups if options.lookups else _cluster
     begun = time.perf_counter()
-    for seed in range(options.first, options.first + options.seeds):
-        try:
-            line = run(seed, options, total)
-        except (AssertionError, InvariantError) as error:
-            sys.stdout.write(f"seed {seed} FAILED: {error}\nrepeat it with: {_repeat(seed, options)}\n")
-            return 1
-        except KeyboardInterrupt:
-            sys.stdout.write(f"\nstopped at seed {seed}; continue with --first {seed}\n")
-            return 130
-        sys.stdout.write(f"seed {seed}: {line}\n")
+    seed = options.first
+    try:
+        for outcome in _outcomes(options):
+            if not outcome.passed:
+                sys.stdout.write(
+                    f"seed {seed} FAILED: {outcome.line}\nrepeat it with: {_repeat(seed, options)}\n"
+                )
+                return 1
+            sys.stdout.write(f"seed {seed}: {outcome.line}\n")
+            sys.stdout.flush()
+            total.update(outcome.faults)
+            seed += 1
+    except KeyboardInterrupt:
+        sys.stdout.write(f"\nstopped at seed {seed}; continue with --first {seed}\n")
+        return 130
     seconds = time.perf_counter() - begun
     sys.stdout.write(
         f"{options.seeds} seeds passed, {options.seeds / seconds:.1f} per second; faults: {_listed(total)}\n"
     )
     return 0
+
+
+def _outcomes(options: argparse.Namespace) -> Iterator[_Outcome]:
+    """Run the seeds, several at a time, and yield their outcomes in the order of the seeds."""
+    seeds = range(options.first, options.first + options.seeds)
+    if min(options.processes, options.seeds) <= 1:
+        yield from (_outcome(seed, options) for seed in seeds)
+        return
+    # Ctrl-C in a terminal also reaches the processes of the pool, which then end without a word.
+    with ProcessPoolExecutor(
+        min(options.processes, options.seeds),
+        initializer=signal.signal,
+        initargs=(signal.SIGINT, signal.SIG_DFL),
+    ) as pool:
+        waiting = [pool.submit(_outcome, seed, options) for seed in seeds]
+        try:
+            for future in waiting:
+                yield future.result()
+        finally:
+            pool.shutdown(wait=False, cancel_futures=True)
+
+
+def _outcome(seed: int, options: argparse.Namespace) -> _Outcome:
+    run = _every_operation if options.every else _seed
+    if options.cluster or options.lookups:
+        run = _lookups if options.lookups else _cluster
+    faults: Counter[str] = Counter()
+    try:
+        return _Outcome(run(seed, options, faults), passed=True, faults=faults)
+    except (AssertionError, InvariantError) as error:
+        return _Outcome(str(error), passed=False, faults=faults)
 
 
 def _options() -> argparse.Namespace:
@@ -81,6 +129,12 @@ def _options() -> argparse.Namespace:
     parser.add_argument(
         "--lookups", action="store_true", help="simulate lookups of names in a cluster of seven nodes"
     )
+    parser.add_argument(
+        "--processes",
+        type=int,
+        default=len(os.sched_getaffinity(0)),
+        help="how many seeds run at the same time (default: one for each processor)",
+    )
     options = parser.parse_args()
     if options.slow and not options.cluster:
         parser.error("--slow needs --cluster")
@@ -100,13 +154,15 @@ def _seed(seed: int, options: argparse.Namespace, total: Counter[str]) -> str:
 
 
 def _every_operation(seed: int, options: argparse.Namespace, total: Counter[str]) -> str:
+    alone = sys.stdout.isatty() and min(options.processes, options.seeds) <= 1
+
     def progress(done: int, runs: int) -> None:
-        if sys.stdout.isatty() and (done % 10 == 0 or done == runs):
+        if alone and (done % 10 == 0 or done == runs):
             sys.stdout.write(f"\rseed {seed}: run {done} of {runs} ")
             sys.stdout.flush()
 
     result = systematic(seed, options.steps, progress=progress)
-    if sys.stdout.isatty():
+    if alone:
         sys.stdout.write("\r\x1b[K")
     total.update(result.faults)
     return f"{result.operations} disk operations, {result.runs} runs, faults: {_listed(result.faults)}"

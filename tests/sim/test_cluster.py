@@ -134,7 +134,8 @@ def test_failing_seed_says_how_to_repeat_it() -> None:
     code = (
         "import sys; from dios.core.calls import lifecycle;"
         "lifecycle._notify_parent = lambda step, task: None;"
-        "from dios.sim.__main__ import main; sys.argv[1:] = ['--cluster', '--seeds', '60']; sys.exit(main())"
+        "from dios.sim.__main__ import main; "
+        "sys.argv[1:] = ['--cluster', '--seeds', '60', '--processes', '1']; sys.exit(main())"
     )
     done = subprocess.run([sys.executable, "-c", code], check=False, capture_output=True, text=True)
     assert done.returncode == 1
