@@ -24,6 +24,7 @@ from dios.bridges.jupyter_specs import KernelOptions
 from dios.client.plain_text import plain_lines
 from dios.errors import DiosError
 from dios.lib.sandbox.async_sandbox import Sandbox
+from dios.lib.sandbox.bounds import SandboxBounds
 from dios.lib.sandbox.network.grant import headers_from_variables
 from dios.lib.sandbox.result import SandboxResult, SandboxTable
 
@@ -112,6 +113,7 @@ class SandboxKernel(Kernel):
                 memory=given.memory,
                 cpu_seconds=given.cpu_seconds,
                 timeout=given.timeout,
+                bounds=SandboxBounds(**given.bounds),
                 network=given.network,
                 network_ca=given.network_ca,
                 network_headers=headers_from_variables(given.network_headers),

@@ -22,6 +22,7 @@ _PATH_CHARS_MAX: Final = 4096
 
 _Name: TypeAlias = Annotated[str, msgspec.Meta(max_length=_NAME_CHARS_MAX)]
 _Path: TypeAlias = Annotated[str, msgspec.Meta(max_length=_PATH_CHARS_MAX)]
+_Bound: TypeAlias = Annotated[int, msgspec.Meta(ge=0, le=limits.GIB)]
 _Seconds: TypeAlias = Annotated[float, msgspec.Meta(ge=0, le=1e9)]
 
 
@@ -33,6 +34,7 @@ class KernelOptions(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tru
     memory: _Name | None = None
     cpu_seconds: _Seconds | None = None
     timeout: _Seconds | None = None
+    bounds: Annotated[dict[_Name, _Bound], msgspec.Meta(max_length=limits.ARGUMENTS_MAX)] = {}
     network: Annotated[list[_Path], msgspec.Meta(max_length=limits.ORIGINS_MAX)] = []
     network_ca: _Path | None = None
     network_headers: Annotated[list[_Path], msgspec.Meta(max_length=limits.ARGUMENTS_MAX)] = []

@@ -15,18 +15,19 @@ class BlobFile(io.BufferedIOBase):
     """A seekable, read-only file over a view of an object's bytes.
 
     ``read`` and the iteration over lines return copies; ``getbuffer`` and ``read_buffer`` return views, and
-    pyarrow uses the latter to read without a copy. Views stay valid after ``close``.
+    pyarrow uses the latter to read without a copy. Views stay valid after ``close``, which releases the bytes
+    otherwise.
     """
 
     def __init__(self, view: memoryview, name: str = "") -> None:
-        self._view: Final = view
+        self._view = view
         self._at = 0
         self.name: Final = name
         self.mode: Final = "rb"
 
     @property
     def size(self) -> int:
-        """Return the number of bytes."""
+        """Return the number of bytes; 0 once it is closed."""
         return self._view.nbytes
 
     def readable(self) -> bool:
@@ -105,7 +106,13 @@ class BlobFile(io.BufferedIOBase):
 
     def getbuffer(self) -> memoryview:
         """Return a view of the whole file."""
+        self._require_open()
         return self._view
+
+    def close(self) -> None:
+        """Close the file, and use its bytes no more."""
+        super().close()
+        self._view = memoryview(b"")
 
     def _require_open(self) -> None:
         if self.closed:

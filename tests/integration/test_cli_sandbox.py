@@ -70,6 +70,27 @@ def test_three_commands_are_enough(person: Person) -> None:
     assert (person.home / "pictures" / "figure-1.png").read_bytes().startswith(b"\x89PNG")
 
 
+def test_files_are_copied_out(person: Person) -> None:
+    """A file that the code wrote is at the path that was given; one that it did not write is an error."""
+    person.writes("write.py", "for name in ('sum.csv', 'plain'):\n    open(name, 'w').write(name * 10)")
+    person.types("dios sandbox run write.py --output sum.csv --output plain=other --timeout none")
+    assert (person.home / "sum.csv").read_text() == "sum.csv" * 10
+    assert (person.home / "other").read_text() == "plain" * 10
+    done = person.types("dios sandbox run write.py --output missing.csv", status=1)
+    assert "cannot copy missing.csv out of the session: FileNotFoundError" in done.stderr
+    done = person.types("dios sandbox run write.py --output sum.csv=nowhere/sum.csv", status=1)
+    assert "cannot write nowhere/sum.csv" in done.stderr
+
+
+def test_bounds_are_options(person: Person) -> None:
+    """A bound cuts the output; a wrong one is refused with the names of all."""
+    done = person.types("dios sandbox run - --bound output_bytes=5", typed="print('long' * 100)")
+    assert done.stdout.startswith("longl\n[output over 5 bytes")
+    for wrong in ("figure=1", "figures=many", "figures=1000"):
+        done = person.types(f"dios sandbox run - --bound {wrong}", typed="1", status=1)
+        assert "figures" in done.stderr, wrong
+
+
 def test_an_exception_is_shown_with_what_was_refused(person: Person) -> None:
     """The status is 1; the lines of the code and the remedy are on standard error."""
     source = "print('first')\nopen('/etc/passwd')"

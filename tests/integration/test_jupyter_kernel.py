@@ -115,7 +115,8 @@ def person(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Person]:
     someone.types("dios-node start --data ./node0 --detach")
     someone.writes("sales.csv", "city,amount\nRome,8\n")
     someone.writes("notebooks/zmq.py", "raise SystemExit('a file of the notebook folder was loaded')\n")
-    someone.types("dios kernel install --prefix env --name dios-test --input sales=sales.csv --node node0")
+    options = "--input sales=sales.csv --bound repr_chars=1000 --node node0"
+    someone.types(f"dios kernel install --prefix env --name dios-test {options}")
     yield someone
     someone.types("dios-node stop")
 
@@ -137,6 +138,7 @@ def test_cells_show_output_and_values(notebook: Notebook) -> None:
     assert shown.only("execute_result")["execution_count"] == shown.reply["execution_count"]
     assert notebook.runs("x + 2").data("execute_result", "text/plain") == "22"
     assert notebook.runs("x;").messages == []
+    assert len(notebook.runs("'long' * 1_000").data("execute_result", "text/plain")) < 1_100
     shown = notebook.runs("open('/inputs/sales').read()")
     assert shown.data("execute_result", "text/plain") == r"'city,amount\nRome,8\n'"
 

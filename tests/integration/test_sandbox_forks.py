@@ -37,7 +37,7 @@ def shared(node: RunningNode) -> Iterator[dios.Sandbox]:
     with dios.Sandbox(
         node=node.place,
         forkable=True,
-        inputs={"note": b"given", "large": bytes(4_000_000)},
+        inputs={"note": b"given", "large": bytes(4_000_000), "larger": bytes(100_000_000)},
         timeout=PATIENCE_S,
         memory="256 MiB",
     ) as box:
@@ -144,7 +144,8 @@ REASONS = {
     "import threading as t; end = t.Event(); thread = t.Thread(target=end.wait); thread.start()": "threads",
     "file = open('kept', 'w')": "'kept'",
     "import socket; pair = socket.socketpair()": "socket",
-    "view = inputs['large'].getbuffer()": "input",
+    "view = inputs['large'].getbuffer()": r"without a copy \(view\)",
+    "pair = memoryview(inputs['larger'].getbuffer())[5:]\nview = inputs['larger']": r"copy \(pair, view\)",
 }
 
 
@@ -159,6 +160,18 @@ def test_what_cannot_be_shared_is_named_and_the_session_goes_on(box: dios.Sandbo
     shown(box, "file = pair = view = None")
     with box.fork() as fork:
         assert shown(fork, "x") == "1"
+
+
+@pytest.mark.parametrize("name", ["large", "larger"])
+def test_an_input_that_was_read_without_a_copy_refuses_no_fork(box: dios.Sandbox, name: str) -> None:
+    """Neither one that is a file, too, nor one that is too large for that; each session reads it again."""
+    shown(box, f"with inputs[{name!r}] as closed:\n    size = len(closed.read())")
+    shown(box, f"part = inputs[{name!r}].read(10)\nview = inputs[{name!r}].getbuffer()[5:10]\ndel view")
+    with box.fork() as fork:
+        for each in (fork, box):
+            assert shown(each, f"size == len(inputs[{name!r}].read()), len(part), closed.closed") == (
+                "(True, 10, True)"
+            )
 
 
 def test_only_sessions_that_were_started_for_it_are_forked(node: RunningNode) -> None:

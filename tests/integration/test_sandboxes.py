@@ -174,6 +174,7 @@ def test_an_error_leaves_the_session_as_it_was(box: dios.Sandbox, source: str, k
         ("open('/report.txt', 'w')", "writing outside its folder"),
         ("open('/etc/passwd')", "files of the machine"),
         ("open('sales.csv')", "files of the machine"),
+        ("open('/inputs/sales')", "a file in /inputs that is not there"),
         ("import os; os.listdir('/')", "files of the machine"),
         ("import module_that_nobody_has", "a module that is not there"),
         ("bytearray(1 << 45)", "memory"),

@@ -6,7 +6,7 @@
 - ``control``: ``dios ps``, ``logs``, ``pause``, ``resume`` and ``kill``.
 - ``describe``, ``debug``, ``shell``: the commands of these names.
 - ``sandbox``: ``dios sandbox``, code that nobody has read; ``mcp_server``: ``dios mcp``, for agents;
-  ``kernel``: ``dios kernel``, for notebooks.
+  ``kernel``: ``dios kernel``, for notebooks; ``sandbox_options``: the options of all three.
 - ``template``: ``dios template``, modules that tasks share.
 - ``endings``: sentences about how a task ended.
 """

@@ -6,18 +6,22 @@ import sys
 from pathlib import Path
 from typing import Annotated, Final
 
+import msgspec
 import typer
 
 from dios.cli.common.extras import needing_extra
 from dios.cli.common.output import JsonOption, NodeOption, reporting, say, table, write_json
-from dios.cli.tasks.sandbox import (
+from dios.cli.tasks.sandbox_options import (
     AuthoritiesOption,
+    BoundsOption,
     CpuOption,
     HeadersOption,
     InputOption,
     MemoryOption,
     NetworkOption,
     TemplateOption,
+    TimeOption,
+    given_bounds,
     given_inputs,
 )
 from dios.client.plain_text import plain
@@ -63,10 +67,8 @@ def install(
     template: TemplateOption = "",
     memory: MemoryOption = None,
     cpu_seconds: CpuOption = None,
-    timeout: Annotated[
-        float | None,
-        typer.Option("--timeout", metavar="SECONDS", help="Time of each cell."),
-    ] = None,
+    timeout: TimeOption = None,
+    bounds: BoundsOption = None,
     network: NetworkOption = None,
     network_ca: AuthoritiesOption = None,
     network_header: HeadersOption = None,
@@ -92,6 +94,7 @@ def install(
             memory=memory,
             cpu_seconds=cpu_seconds,
             timeout=timeout,
+            bounds=given_bounds(bounds),
             network=network or (),
             network_ca=network_ca,
             network_headers=headers_from_variables(network_header or ()),
@@ -104,6 +107,7 @@ def install(
             memory=memory,
             cpu_seconds=cpu_seconds,
             timeout=timeout,
+            bounds=msgspec.structs.asdict(given_bounds(bounds)) if bounds else {},
             network=network or [],
             network_ca=None if network_ca is None else str(network_ca.absolute()),
             network_headers=network_header or [],

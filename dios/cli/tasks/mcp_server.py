@@ -13,8 +13,9 @@ import typer
 
 from dios.cli.common.extras import needing_extra
 from dios.cli.common.output import NodeOption, reporting, say
-from dios.cli.tasks.sandbox import (
+from dios.cli.tasks.sandbox_options import (
     AuthoritiesOption,
+    BoundsOption,
     CpuOption,
     HeadersOption,
     InputOption,
@@ -22,6 +23,7 @@ from dios.cli.tasks.sandbox import (
     NetworkOption,
     TemplateOption,
     TimeOption,
+    given_bounds,
     given_inputs,
 )
 from dios.client.locate import default_socket, names_node
@@ -79,6 +81,7 @@ def mcp(
     memory: MemoryOption = None,
     cpu_seconds: CpuOption = None,
     timeout: TimeOption = 60.0,
+    bounds: BoundsOption = None,
     template: TemplateOption = "",
     network: NetworkOption = None,
     network_ca: AuthoritiesOption = None,
@@ -122,7 +125,7 @@ def mcp(
                         memory=memory,
                         cpu_seconds=cpu_seconds,
                         timeout=timeout,
-                        bounds=BOUNDS,
+                        bounds=chosen,
                         network=network or (),
                         network_ca=network_ca,
                         network_headers=headers,
@@ -135,6 +138,7 @@ def mcp(
 
         with needing_extra("mcp", "sandboxes for agents"):
             from dios.bridges.mcp import BOUNDS, SandboxTools  # noqa: PLC0415 - an optional dependency
+        chosen = given_bounds(bounds, BOUNDS)
         if http:
             number = _serve_http(
                 making(), tuple(given), origins, PORT_DEFAULT if port is None else port, idle_s

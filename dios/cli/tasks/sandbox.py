@@ -11,7 +11,7 @@ import warnings
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
-from typing import Annotated, Final
+from typing import Annotated, Final, cast
 
 import typer
 
@@ -28,11 +28,24 @@ from dios.cli.common.output import (
     time_text,
     write_json,
 )
+from dios.cli.tasks.sandbox_options import (
+    AuthoritiesOption,
+    BoundsOption,
+    CpuOption,
+    HeadersOption,
+    InputOption,
+    MemoryOption,
+    NetworkOption,
+    TemplateOption,
+    TimeOption,
+    given_bounds,
+    given_inputs,
+)
 from dios.client.ops.status import Status
 from dios.client.plain_text import plain, plain_lines
 from dios.client.sync.node import Task
 from dios.errors import DiosError, InvalidError
-from dios.lib.sandbox.errors import SessionForkError
+from dios.lib.sandbox.errors import SandboxCodeError, SessionForkError
 from dios.lib.sandbox.link import family_of
 from dios.lib.sandbox.network.grant import headers_from_variables
 from dios.lib.sandbox.protocol import Cell
@@ -49,6 +62,7 @@ app: Final = typer.Typer(
 _EXAMPLES: Final = (
     "\b\nExamples:\n  dios sandbox run answer.py --input sales=sales.csv\n"
     "  dios sandbox run plot.py --input sales.parquet --figures pictures\n"
+    "  dios sandbox run clean.py --input sales.csv --output clean.parquet\n"
     "  dios sandbox run load.py --input sales.parquet --then first.py --then second.py\n"
     "  dios sandbox run weather.py --network https://api.example.org\n"
     "  dios sandbox run weather.py --network https://api.example.org "
@@ -59,56 +73,6 @@ _EXAMPLES: Final = (
     '\b\nLarge ones are opened without a copy by inputs["sales"].'
 )
 
-InputOption = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--input", "-i", metavar="[NAME=]PATH", help="A file to read, as /inputs/NAME; repeat for more."
-    ),
-]
-MemoryOption = Annotated[
-    str | None,
-    typer.Option(
-        "--memory",
-        metavar="SIZE",
-        help="Memory of the session, such as 512MiB; default: that of the node's tasks.",
-    ),
-]
-CpuOption = Annotated[
-    float | None,
-    typer.Option("--cpu-seconds", metavar="N", help="Processor time of the session; default: no limit."),
-]
-TemplateOption = Annotated[
-    str,
-    typer.Option(
-        "--template", metavar="NAME", help="Modules that are loaded already; see: dios template ls."
-    ),
-]
-NetworkOption = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--network",
-        metavar="ORIGIN",
-        help="Permit HTTP requests to this origin, such as https://api.example.org; repeat for more.",
-    ),
-]
-AuthoritiesOption = Annotated[
-    Path | None,
-    typer.Option(
-        "--network-ca",
-        metavar="FILE",
-        help="Certificates of authorities to trust for https origins; default: those of this machine.",
-    ),
-]
-HeadersOption = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--network-header",
-        metavar="ORIGIN=NAME:VARIABLE",
-        help="Add this header, with the value of an environment variable, to requests outside of the session;"
-        ' also "ORIGIN=Authorization:Bearer VARIABLE", and @/PATH of a file with the value for VARIABLE.',
-    ),
-]
-TimeOption = Annotated[float, typer.Option("--timeout", metavar="SECONDS", help="Time of each run.")]
 FiguresOption = Annotated[
     Path | None,
     typer.Option("--figures", metavar="DIR", help="Write figures of matplotlib to this directory, as PNG."),
@@ -123,11 +87,21 @@ def run(
     memory: MemoryOption = None,
     cpu_seconds: CpuOption = None,
     timeout: TimeOption = 60.0,
+    bounds: BoundsOption = None,
     template: TemplateOption = "",
     network: NetworkOption = None,
     network_ca: AuthoritiesOption = None,
     network_header: HeadersOption = None,
     figures: FiguresOption = None,
+    outputs: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--output",
+            "-o",
+            metavar="[FILE=]PATH",
+            help="Copy a file that the code of FILE wrote to this path, if it succeeded; repeat for more.",
+        ),
+    ] = None,
     then: Annotated[
         list[str] | None,
         typer.Option(
@@ -148,12 +122,14 @@ def run(
     with reporting("dios sandbox run", as_json=as_json):
         source = _source(file)
         others = {name: _source(name) for name in then or ()}
+        places = _given_outputs(outputs)
         pictures = _Pictures(figures)
         with _sandbox(
             inputs,
             memory,
             cpu_seconds,
             timeout,
+            bounds,
             template,
             network,
             network_ca,
@@ -165,6 +141,9 @@ def run(
             if not as_json:
                 _show(result, pictures)
             document = _document(result, pictures) if as_json else {}
+            if result.ok:
+                _copy_out(box, places)
+                document |= {"outputs": {name: str(path) for name, path in places.items()}} if places else {}
             forks: dict[str, object] = {}
             ok = result.ok
             for name, each in others.items() if ok else ():
@@ -193,6 +172,7 @@ def shell(
     memory: MemoryOption = None,
     cpu_seconds: CpuOption = None,
     timeout: TimeOption = 60.0,
+    bounds: BoundsOption = None,
     template: TemplateOption = "",
     network: NetworkOption = None,
     network_ca: AuthoritiesOption = None,
@@ -216,6 +196,7 @@ def shell(
             memory,
             cpu_seconds,
             timeout,
+            bounds,
             template,
             network,
             network_ca,
@@ -421,7 +402,8 @@ def _sandbox(
     inputs: list[str] | None,
     memory: str | None,
     cpu_seconds: float | None,
-    timeout: float,
+    timeout: float | None,
+    bounds: list[str] | None,
     template: str,
     network: list[str] | None,
     network_ca: Path | None,
@@ -437,6 +419,7 @@ def _sandbox(
         memory=memory,
         cpu_seconds=cpu_seconds,
         timeout=timeout,
+        bounds=given_bounds(bounds),
         network=network or (),
         network_ca=network_ca,
         network_headers=headers_from_variables(network_header or ()),
@@ -444,18 +427,31 @@ def _sandbox(
     )
 
 
-def given_inputs(texts: list[str] | None) -> dict[str, str]:
-    """Return the paths of inputs by name; an input without a name has that of its file."""
-    given: dict[str, str] = {}
+def _given_outputs(texts: list[str] | None) -> dict[str, Path]:
+    """Return the paths of outputs by the names of files in the session. Raise InvalidError."""
+    given: dict[str, Path] = {}
     for text in texts or ():
         name, is_named, path = text.partition("=")
-        if not is_named or "/" in name:
-            # Without a name, or with a sign of equality in the path.
-            name, path = Path(text).name, text
-        if name in given:
-            raise InvalidError(f"two inputs have the name {name}; choose names with --input NAME=PATH")
-        given[name] = path
+        place = Path(path if is_named else text)
+        name = name if is_named else place.name
+        if not name or name in given:
+            raise InvalidError(f"--output {text} names no file, or one that is named already")
+        if place.is_dir() or not place.parent.is_dir():
+            raise InvalidError(
+                f"cannot write {place}: it is a directory, or the one that it is in is missing"
+            )
+        given[name] = place
     return given
+
+
+def _copy_out(box: Sandbox, places: dict[str, Path]) -> None:
+    for name, path in places.items():
+        try:
+            # Without a slash it could be the name of a variable.
+            data = cast("bytes", box.get(name if "/" in name else f"./{name}"))
+        except SandboxCodeError as error:
+            raise InvalidError(f"cannot copy {name} out of the session: {error.message}") from None
+        path.write_bytes(data)
 
 
 def _source(file: str) -> str:

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from types import TracebackType
 from typing import Final
 
+from dios.client.task_files import INPUTS
 from dios.lib.sandbox.bounds import MESSAGE_CHARS_MAX, TRACEBACK_CHARS_MAX, TYPE_CHARS_MAX
 from dios.lib.sandbox.errors import NotGrantedError
 from dios.lib.sandbox.protocol import FailureRecord
@@ -127,7 +128,8 @@ def _refusal_of(error: BaseException) -> str:
     if any(file.endswith(_PROCESS_FILES) for file in files):
         return "process"
     if isinstance(error, FileNotFoundError):
-        return "file"
+        # Polars names the file in the text alone.
+        return "input" if INPUTS in str(error) else "file"
     if error.errno == errno.EACCES and error.filename is not None and os.path.isdir(error.filename):  # noqa: PTH112 - it may be bytes
         return "file"  # directories on the way to the packages are there, and cannot be listed
     if error.errno in _REFUSED:

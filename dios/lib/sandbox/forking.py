@@ -9,32 +9,47 @@ import contextlib
 import errno
 import gc
 import io
+import mmap
 import os
 import resource
 import signal
-from collections.abc import Collection
-from typing import Final
+from collections.abc import Collection, Iterator, Mapping
+from typing import TYPE_CHECKING, Final, NamedTuple, cast
 
+from dios.client.blob_file import BlobFile
 from dios.client.sync.node import Node
 from dios.client.task_main import enter_as_fork, leave_origin
 from dios.host.process import session_fork
+
+if TYPE_CHECKING:
+    from dios.client.sync.connection import Connection
 
 THREADS: Final = "it has threads"
 """The reason of a fork that the supervisor refuses for them; the end of the fork's task has their names."""
 
 _DESCRIPTORS_AT_START_MAX: Final = 256
 _NAMES_MAX: Final = 5
+_BASES_MAX: Final = 8
+"""The number of objects from a view of memory to the memory, such as slices of slices of an array."""
 _LIKE_NOBODY: Final = frozenset({errno.EPERM, errno.ENOSYS, errno.EINVAL})
+
+
+class OpenFile(NamedTuple):
+    """A descriptor and the file behind it: numbers are used again."""
+
+    descriptor: int
+    device: int
+    inode: int
 
 
 class NotForkableError(Exception):
     """The session cannot be forked now; the text is the reason."""
 
 
-def descriptors() -> set[int]:
-    """Return the open descriptors of a session that has run no code yet, so that it has few."""
+def descriptors() -> set[OpenFile]:
+    """Return what is open in a session that has run no code yet, so that it is little."""
     most = min(_DESCRIPTORS_AT_START_MAX, resource.getrlimit(resource.RLIMIT_NOFILE)[0])
-    return set(session_fork.open_descriptors((), most))
+    return set(_opened(most))
 
 
 def name_listener() -> None:
@@ -51,12 +66,12 @@ def interrupt(thread: int) -> None:
         os.kill(0, signal.SIGINT)
 
 
-def fork(node: Node, own: Collection[int]) -> bool:
+def fork(node: Node, own: Collection[OpenFile], variables: Mapping[str, object]) -> bool:
     """Fork, and return True in the fork, which has left its origin then, and False in the origin.
 
-    ``own`` are the descriptors of the session itself. Raise NotForkableError.
+    ``own`` is what the session itself has open, ``variables`` are those of its code. Raise NotForkableError.
     """
-    _require_closed(own)
+    _require_closed(node, own, variables)
     try:
         is_fork = session_fork.fork() == 0
     except OSError as error:
@@ -86,8 +101,12 @@ def _exit_with(error: BaseException) -> None:
     os._exit(error.errno or 1 if isinstance(error, OSError) else 1)
 
 
-def _require_closed(own: Collection[int]) -> None:
+def _require_closed(node: Node, own: Collection[OpenFile], variables: Mapping[str, object]) -> None:
     """Raise NotForkableError if code of the session has open descriptors: they would be shared."""
+    # The client keeps inputs mapped that were read, for further reads; these are calls again.
+    page = cast("Connection", node.link).page
+    if page is not None:
+        page.drop_kept()
     if not _others(own):
         return
     gc.collect()
@@ -101,10 +120,44 @@ def _require_closed(own: Collection[int]) -> None:
                 kinds[each.fileno()] = f"file {each.name!r}"
     names = ", ".join(list(kinds.values())[:_NAMES_MAX])
     raise NotForkableError(
-        f"it has open descriptors ({names}), which it would share with a fork: close them, and delete what "
-        "was read from an input without a copy"
+        f"it has open descriptors ({names}), which it would share with a fork: close them"
+        + _advice([name for name, value in list(variables.items()) if _is_mapped(value)])
     )
 
 
-def _others(own: Collection[int]) -> list[int]:
-    return session_fork.open_descriptors(own, resource.getrlimit(resource.RLIMIT_NOFILE)[0])
+def _advice(views: list[str]) -> str:
+    """Return how to release mapped inputs, of which these variables are views."""
+    if not views:
+        return ", and delete what was read from an input without a copy"
+    names = ", ".join(views[:_NAMES_MAX])
+    last = "; _ is the value of the last expression" if "_" in views else ""
+    return f", and delete the variables that use an input without a copy ({names}){last}"
+
+
+def _is_mapped(value: object) -> bool:
+    """Return True for an open file of an input, and for views and arrays over mapped memory."""
+    for _ in range(_BASES_MAX):
+        if isinstance(value, mmap.mmap):
+            return True
+        try:
+            if isinstance(value, BlobFile):
+                value = value.getbuffer()
+            elif isinstance(value, memoryview):
+                value = value.obj
+            else:
+                value = vars(type(value))["base"].__get__(value)
+        except Exception:  # noqa: BLE001 - whatever the code of the session made
+            return False
+    return False
+
+
+def _others(own: Collection[OpenFile]) -> list[int]:
+    highest = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+    return [each.descriptor for each in _opened(highest) if each not in own]
+
+
+def _opened(highest: int) -> Iterator[OpenFile]:
+    for number in session_fork.open_descriptors((), highest):
+        with contextlib.suppress(OSError):
+            found = os.fstat(number)
+            yield OpenFile(number, found.st_dev, found.st_ino)

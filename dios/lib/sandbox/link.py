@@ -242,8 +242,8 @@ class SessionLink:
             with contextlib.suppress(DiosError):
                 status = yield from call(self.task.wait_op(_END_WAIT_S))
                 if status.cause is Cause.SPAWN and status.detail:
-                    reason = status.detail.removeprefix(CANNOT_CREATE)
-        raise SessionForkError(f"the session cannot be forked now: {reason}")
+                    reason = status.detail
+        raise SessionForkError(f"the session cannot be forked now: {reason.removeprefix(CANNOT_CREATE)}")
 
     def _open(
         self,

@@ -29,6 +29,13 @@ REFUSALS: Final = {
         "files of the machine",
         "A session sees installed packages, /inputs and /tmp. Give the file as an input (inputs=, --input).",
     ),
+    "input": (
+        "a file in /inputs that is not there",
+        (
+            "An input of over a quarter of the memory is no file there: read inputs[...], or raise the memory"
+            " (memory=, --memory). Give others as inputs (inputs=, --input)."
+        ),
+    ),
     "module": (
         "a module that is not there",
         "A session imports what is installed where the node runs. Own modules travel with put().",

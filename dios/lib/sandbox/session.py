@@ -109,6 +109,10 @@ def place_inputs(node: Node) -> None:
         # Machines that cannot confine tasks fully have no such folder; inputs[...] works there, too.
         with contextlib.suppress(NotSupportedError):
             TaskFiles(node, labels, ()).place()
+        # They are files now. The mappings that the client keeps would refuse a fork.
+        page = cast("Connection", node.link).page
+        if page is not None:
+            page.drop_kept()
 
 
 class Inputs(Mapping[str, BlobFile]):
@@ -205,7 +209,7 @@ class _Session:
         self._sending = threading.Lock()
         self._sends = 0
         self._thread = threading.get_ident()
-        self._own: set[int] = set()
+        self._own: set[forking.OpenFile] = set()
 
     def run(self, *, listens: bool = True) -> None:
         """Obey orders. Raise _ForkedError in a fork, whose caller then calls this method again."""
@@ -317,7 +321,7 @@ class _Session:
         try:
             if self.renew_network is not None:
                 _require_no_connections()
-            is_fork = forking.fork(self._node, self._own)
+            is_fork = forking.fork(self._node, self._own, self._main.__dict__)
         except Exception as error:  # noqa: BLE001 - the session goes on
             failure = described(error)
         else:

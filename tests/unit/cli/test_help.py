@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import inspect
 import re
 from pathlib import Path
 
@@ -7,6 +8,7 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
+import dios
 from dios.cli import main
 from dios.cli.nodes import daemon
 from dios.node.settings import KEYS
@@ -87,6 +89,45 @@ def test_the_start_page_lists_every_setting() -> None:
     """`dios-node start --help` has each setting as an option."""
     text = help_of(daemon.app, "start")
     assert [key for key in KEYS if f"--{key.replace('_', '-')}" not in text] == []
+
+
+OPTIONS_OF_SANDBOXES = {
+    "node": "--node",
+    "template": "--template",
+    "inputs": "--input",
+    "memory": "--memory",
+    "cpu_seconds": "--cpu-seconds",
+    "timeout": "--timeout",
+    "bounds": "--bound",
+    "network": "--network",
+    "network_ca": "--network-ca",
+    "network_headers": "--network-header",
+    "forkable": "--forkable",
+}
+"""The arguments of ``dios.Sandbox``, and the options for them."""
+
+
+@pytest.mark.parametrize(
+    ("command", "different"),
+    [
+        # A file that is run in a fork makes the session one that can be forked.
+        ("sandbox run", {"forkable": "--then"}),
+        ("sandbox shell", {}),
+        ("mcp", {}),
+        # Jupyter has no way to fork a notebook.
+        ("kernel install", {"forkable": None}),
+    ],
+)
+def test_every_argument_of_a_sandbox_is_an_option(command: str, different: dict[str, str | None]) -> None:
+    """The commands that open sandboxes have an option for each argument of the class."""
+    arguments = set(inspect.signature(dios.Sandbox).parameters)
+    assert arguments == set(OPTIONS_OF_SANDBOXES)
+    text = help_of(main.app, command)
+    expected = (OPTIONS_OF_SANDBOXES | different).values()
+    missing = [
+        each for each in expected if each and not re.search(rf"^ +(-\w, )?{each}\b", text, re.MULTILINE)
+    ]
+    assert missing == []
 
 
 def test_the_page_lists_every_command() -> None:
