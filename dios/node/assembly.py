@@ -64,11 +64,17 @@ class TimerAlarm:
         self._clock: Final = clock
         self._scope = trio.CancelScope()
         self._deadline: int | None = None
+        self._armed: int | None = None
+        """The time at which the scope wakes up: the present deadline, or an earlier one."""
 
     def set(self, deadline: int | None) -> None:
         """Set the time of the next event, in the core's nanoseconds; replaces the earlier one."""
         self._deadline = deadline
-        self._scope.deadline = self._seconds()
+        # Most deadlines move to a later time before they pass. Waking up once for nothing costs less than
+        # moving the scope's deadline with each of them.
+        if deadline is not None and (self._armed is None or deadline < self._armed):
+            self._armed = deadline
+            self._scope.deadline = self._seconds()
 
     def _seconds(self) -> float:
         if self._deadline is None:
@@ -78,6 +84,7 @@ class TimerAlarm:
     async def run(self, ring: Callable[[Event], None]) -> None:
         """Send timer events until cancelled."""
         while True:
+            self._armed = self._deadline
             with trio.CancelScope(deadline=self._seconds()) as self._scope:
                 await trio.sleep_forever()
             now = self._clock.now()

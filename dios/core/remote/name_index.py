@@ -252,6 +252,8 @@ class NameIndex:
 
     def next_moment(self) -> int | None:
         """Return the time of the next timer, or None."""
-        timers = (self.round_at, self.retry_at, self.release_at, self.check_at)
-        moments = [at for at in timers if at is not None]
-        return min(moments, default=None)
+        earliest = None
+        for moment in (self.round_at, self.retry_at, self.release_at, self.check_at):
+            if moment is not None and (earliest is None or moment < earliest):
+                earliest = moment
+        return earliest

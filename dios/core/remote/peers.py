@@ -561,23 +561,19 @@ class Cluster:
         """Return the time of the next timer, or None if no timer is set."""
         while self._moments and self._open_request(self._moments[0]) is None:
             heapq.heappop(self._moments)
-        found = [] if self.membership.next_tick is None else [self.membership.next_tick]
-        if self._moments:
-            found.append(self._moments[0][0])
-        if self.publish_at is not None:
-            found.append(self.publish_at)
-        if self.collect_at is not None:
-            found.append(self.collect_at)
-        if self.grace_ends:
-            found.append(min(self.grace_ends.values()))
-        if self.reconcile_at is not None:
-            found.append(self.reconcile_at)
-        if self.working_at is not None:
-            found.append(self.working_at)
-        index_at = self.index.next_moment()
-        if index_at is not None:
-            found.append(index_at)
-        return min(found, default=None)
+        earliest = self._moments[0][0] if self._moments else None
+        for moment in (
+            self.membership.next_tick,
+            self.publish_at,
+            self.collect_at,
+            min(self.grace_ends.values()) if self.grace_ends else None,
+            self.reconcile_at,
+            self.working_at,
+            self.index.next_moment(),
+        ):
+            if moment is not None and (earliest is None or moment < earliest):
+                earliest = moment
+        return earliest
 
     def _open_request(self, entry: tuple[int, NodeId, int]) -> PendingRequest | None:
         peer = self.peers.get(entry[1])

@@ -158,6 +158,26 @@ class Buffers:
             (fd,),
         )
 
+    def read_next_to(self, effect: AnswerRead, most: int) -> tuple[Buffer, bytes] | None:
+        """Complete the reply to a read of another node's task, with at most ``most`` bytes next to it.
+
+        Return None for a reply that ``read`` must complete: with its bytes inside, with more bytes, or
+        without any. Raise DamagedError or OSError; nothing has changed then.
+        """
+        target, offset, length = effect.object, effect.offset, effect.length
+        if not limits.INLINE_BYTES_MAX < length <= most or effect.known or effect.reuse:
+            return None
+        if self._contents.is_slow(target):
+            return None
+        content = self._contents.current(target)
+        if offset + length > size_of(content):
+            return None
+        data, result = read_from(content, offset, length), effect.result
+        if result.buffer:
+            opened = OpenBuffer(retain_content(content), offset, length, shadow=False, mapped=True)
+            self.put(BufferId(result.buffer), opened)
+        return Buffer(result.buffer, length, result.v_r, result.v_w, length=length), data
+
     def _read_copy(self, effect: AnswerRead, content: ContentMemory) -> CompletedReply | BackgroundWork:
         """Give another user's program a copy of a file of the store.
 

@@ -20,7 +20,7 @@ from dios.host.loop.outbox import Outbox
 from dios.host.peers.bulk import FileRange
 from dios.host.peers.interface import EffectHandler
 from dios.host.peers.links import PeerLinks
-from dios.host.peers.remote_answers import RemoteTaskRoute, for_remote_task
+from dios.host.peers.remote_answers import RemoteTaskRoute, for_remote_read, for_remote_task
 from dios.host.peers.stream_pump import AttachedTask
 from dios.host.peers.streams import RemoteStreams
 from dios.ids import ObjectId, PayloadId, TaskId
@@ -121,6 +121,12 @@ class PeerEffects:
 
             return mindful
 
+        def read(effect: fx.AnswerRead) -> BackgroundWork | None:
+            if not is_away(effect.task):
+                return handlers[fx.AnswerRead](effect)
+            answer = for_remote_read(effect, contents)
+            return None if self._send_read(answer) else handlers[fx.AnswerRead](answer)
+
         def attach(effect: fx.AnswerAttach) -> None:
             if is_away(effect.task):
                 self._attach_remote(effect)
@@ -136,10 +142,23 @@ class PeerEffects:
                 handlers[fx.CloseStreamEnd](effect)
 
         found: dict[type, EffectHandler] = {
-            kind: answering(handlers[kind]) for kind in (fx.AnswerRead, fx.AnswerWrite, fx.AnswerVector)
+            kind: answering(handlers[kind]) for kind in (fx.AnswerWrite, fx.AnswerVector)
         }
-        found |= {fx.AnswerAttach: attach, fx.CloseStreamEnd: close_stream}
+        found |= {fx.AnswerRead: read, fx.AnswerAttach: attach, fx.CloseStreamEnd: close_stream}
         return found
+
+    def _send_read(self, effect: fx.AnswerRead) -> bool:
+        """Send the bytes of a read in the frame of its answer. Return False if they need another way.
+
+        No descriptor is opened for them, and they are copied once.
+        """
+        found = self._buffers.read_next_to(effect, self._links.inline_bytes_max)
+        if found is None:
+            return False
+        result, data = found
+        route = self._outbox.remote_route(effect.task)
+        self._links.send(route.node, dcp.PeerReply(effect.seq, result), data, effect.task)
+        return True
 
     def _attach_remote(self, effect: fx.AnswerAttach) -> None:
         node = self._outbox.remote_route(effect.task).node

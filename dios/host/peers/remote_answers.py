@@ -131,10 +131,14 @@ def for_remote_task(
             for part in effect.parts
         ]
         return replace(effect, parts=tuple(parts))
+    if isinstance(effect, AnswerRead):
+        return for_remote_read(effect, contents)
+    return replace(effect, reuse=False) if effect.reuse else effect
+
+
+def for_remote_read(effect: AnswerRead, contents: Contents) -> AnswerRead:
+    """Return the answer to a read of a remote task, whose mapping of raw bytes is not valid any more."""
     if not effect.reuse:
         return effect
-    if isinstance(effect, AnswerRead):
-        content = contents.peek(effect.object)
-        if not (isinstance(content, ContentMemory) and content.raw):
-            return effect
-    return replace(effect, reuse=False)
+    content = contents.peek(effect.object)
+    return replace(effect, reuse=False) if isinstance(content, ContentMemory) and content.raw else effect

@@ -207,12 +207,23 @@ class Secured:
 
     def _write(self, frame: bytes) -> None:
         try:
-            # All of it or nothing: TLS needs the same frame again if it could not finish it.
-            self._sock.write(frame)
+            self._encrypt(frame)
         except ssl.SSLWantWriteError:
             self._enqueue(frame, None)
         except (OSError, ValueError):
             self._sever()
+
+    def _encrypt(self, frame: bytes) -> None:
+        """Write all of a frame or nothing: TLS needs the same frame again if it could not finish it."""
+        if len(frame) <= limits.BATCHED_BYTES_MAX:
+            self._sock.write(frame)
+            return
+        # TLS writes each record of its own. The records leave together, and the peer wakes up once.
+        self._sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_CORK, 1)
+        try:
+            self._sock.write(frame)
+        finally:
+            self._sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_CORK, 0)
 
     def _enqueue(self, frame: bytes, queue: deque[bytes] | None) -> None:
         """Queue a frame, or keep it as the begun one if ``queue`` is None."""
@@ -250,7 +261,7 @@ class Secured:
                 await trio.lowlevel.wait_writable(self._sock)
                 with contextlib.suppress(ssl.SSLWantWriteError):
                     while frame is not None:
-                        self._sock.write(frame)
+                        self._encrypt(frame)
                         self._begun = None
                         self._queued_bytes -= len(frame) + limits.SEND_QUEUE_ENTRY_BYTES
                         frame = self._next_frame()

@@ -79,6 +79,24 @@ async def test_a_vector_is_answered_as_one(tmp_path: Path) -> None:
         assert one.channel.read == [first, second]
 
 
+@pytest.mark.parametrize("buffer", [0, 9])
+async def test_bytes_that_fit_a_frame_share_no_memory(tmp_path: Path, buffer: int) -> None:
+    """The bytes go next to the answer. Nobody gets the memory, so that its pages serve the next version."""
+    async with two_hosts(tmp_path) as (one, other):
+        await connected(one, other)
+        contents, size = other.host.contents, 2 * limits.INLINE_BYTES_MAX
+        other.blob(ContentMemory.version(size, contents.pool).filled(b"12" * (size // 2)))
+        other.do(fx.OpenRemoteTask(DEPUTY, one.node, "uid:1"), read(1, BLOB, size, buffer=buffer))
+        (event,) = await replies(one, 1)
+        assert event.message == dcp.PeerReply(1, Buffer(buffer, size, 1, 1, length=size))
+        assert event.attached == size
+        assert other.host.buffers.has(BufferId(9), size) == bool(buffer)
+        contents.discard(BLOB)
+        assert contents.pool.free_bytes == (0 if buffer else size)
+        other.host.buffers.close(BufferId(9))
+        assert contents.pool.free_bytes == size
+
+
 async def test_memory_that_writers_change_is_sent_again(tmp_path: Path) -> None:
     """A task elsewhere has no mapping that would change: it is sent the bytes as they are, each time."""
     async with two_hosts(tmp_path) as (one, other):

@@ -1,3 +1,4 @@
+import socket
 from pathlib import Path
 
 import pytest
@@ -39,6 +40,19 @@ async def test_many_frames_of_all_sizes(tmp_path: Path) -> None:
         assert await collect(accepted, len(sent)) == sent
         await dialled.flush()
         assert dialled.queued_bytes == 0
+
+
+async def test_nothing_is_held_back_after_a_large_frame(tmp_path: Path) -> None:
+    """The records of a frame leave together; afterwards, the socket sends each small frame at once again."""
+    n1, n2 = make_cluster(tmp_path)
+    async with connected(n2, n1) as (dialled, accepted):
+        for size in (limits.DCP_FRAME_BYTES_MAX, 1, limits.BATCHED_BYTES_MAX):
+            dialled.send_nowait(frame_of(bytes(size)))
+            assert await collect(accepted, 1) == [bytes(size)]
+        await dialled.flush()
+        sock = dialled.detach()
+        assert sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_CORK) == 0
+        sock.close()
 
 
 async def test_who_does_not_read_costs_bounded_memory(tmp_path: Path) -> None:
