@@ -6,7 +6,6 @@ keeps them as the payload of the message that brought them.
 
 from __future__ import annotations
 
-from collections import Counter, deque
 from collections.abc import Iterator
 from heapq import heapify, heappop, heappush
 from typing import Final, NamedTuple
@@ -71,15 +70,17 @@ class Fetch:
 
 
 class VersionCache:
-    """All cached versions, the least recently used one first, and all fetches.
+    """All cached versions, and all fetches.
 
     Ranges of fewer than ``least`` bytes are not kept. Methods that remove versions return the payloads that
     the host must drop.
     """
 
     __slots__ = (
+        "_bytes_of",
         "_kept_bytes",
         "_of_objects",
+        "_of_principals",
         "bytes",
         "bytes_max",
         "fetched",
@@ -101,6 +102,9 @@ class VersionCache:
         self.fetched = 0  # the number of reads that brought bytes
         self.served = 0  # the number of reads that were answered with bytes from here
         self._of_objects: dict[tuple[NodeId, ObjectId], dict[ReadKey, None]] = {}
+        # Of each principal, the least recently used version first.
+        self._of_principals: dict[Principal, dict[ReadKey, None]] = {}
+        self._bytes_of: dict[Principal, int] = {}
 
     # -- looking ------------------------------------------------------------------------------------
     def find(self, key: ReadKey, epoch: int) -> CachedVersion | None:
@@ -115,7 +119,9 @@ class VersionCache:
         version.users += 1
         version.used_ns = now
         if self.versions.get(version.key) is version:
-            self.versions[version.key] = self.versions.pop(version.key)
+            owned = self._of_principals[version.principal]
+            del owned[version.key]
+            owned[version.key] = None
 
     def end_use(self, version: CachedVersion) -> list[PayloadId]:
         """Note that a request is over."""
@@ -132,6 +138,9 @@ class VersionCache:
         self.bytes += version.length
         self._kept_bytes += version.length
         self._of_objects.setdefault((key.node, key.object), {})[key] = None
+        owner = version.principal
+        self._of_principals.setdefault(owner, {})[key] = None
+        self._bytes_of[owner] = self._bytes_of.get(owner, 0) + version.length
         return dropped
 
     def _remove_others(self, version: CachedVersion) -> list[PayloadId]:
@@ -151,18 +160,14 @@ class VersionCache:
         dropped: list[PayloadId] = []
         if self.has_room(length):
             return dropped
-        sizes = Counter({principal: length})
-        owned: dict[Principal, deque[CachedVersion]] = {}
-        for version in self.versions.values():
-            sizes[version.principal] += version.length
-            owned.setdefault(version.principal, deque()).append(version)
-        most_first = [(-sizes[one], one) for one in owned]
+        owned = self._of_principals
+        most_first = [(-self._bytes_of[one] - (length if one == principal else 0), one) for one in owned]
         heapify(most_first)
         while most_first and not self.has_room(length):
             size, most = heappop(most_first)
-            victim = owned[most].popleft()
+            victim = self.versions[next(iter(owned[most]))]
             dropped += self.remove(victim)
-            if owned[most]:
+            if most in owned:
                 heappush(most_first, (size + victim.length, most))
         return dropped
 
@@ -183,6 +188,12 @@ class VersionCache:
         del ranges[key]
         if not ranges:
             del self._of_objects[key.node, key.object]
+        owner = version.principal
+        owned = self._of_principals[owner]
+        del owned[key]
+        self._bytes_of[owner] -= version.length
+        if not owned:
+            del self._of_principals[owner], self._bytes_of[owner]
         return self._drop_unused(version)
 
     def _drop_unused(self, version: CachedVersion) -> list[PayloadId]:
