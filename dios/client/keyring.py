@@ -264,7 +264,8 @@ def _parsed_as_written(text: str) -> dict[Section, _Entries] | None:
     """Read a file as ``_write`` and ``_append`` leave it, much faster; None for any other."""
     if not text.startswith(_HEADER) or not text.endswith("\n"):
         return None
-    parts = text[len(_HEADER) - 1 : -1].split('"')
+    body = text[len(_HEADER) - 1 : -1]
+    parts = body.split('"')
     keys, aliases, texts = parts[:-1:4], parts[1::4], parts[3::4]
     as_written = (
         len(parts) % 4 == 1
@@ -272,11 +273,18 @@ def _parsed_as_written(text: str) -> dict[Section, _Entries] | None:
         and set(keys) <= {f"\n{section}." for section in _SECTIONS}
         and set(parts[2::4]) <= {" = "}
         and "\\" not in text
-        and "".join(texts).islower() == bool(texts)
+        # Most aliases have small letters only, like the names: one look at all of it is the quickest.
+        and (body == body.lower() or "".join(texts).islower())
     )
     if not as_written:
         return None
-    found: dict[Section, _Entries] = {}
+    found: dict[Section, _Entries]
+    if len(set(keys)) == 1:
+        found = {section: _Entries({}) for section in _SECTIONS}
+        only = next(section for section in _SECTIONS if keys[0] == f"\n{section}.")
+        found[only] = _Entries(dict(zip(aliases, texts, strict=True)))
+        return found if len(found[only]) == len(aliases) else None
+    found = {}
     for section in _SECTIONS:
         key = f"\n{section}."
         found[section] = _Entries(

@@ -22,7 +22,7 @@ from dios.client.sync.connection import Connection
 from dios.client.sync.handles import ReadRequest, Reference, StreamEnds, WriteRequest, blocking
 from dios.client.sync.logs import Log
 from dios.client.sync.network import Acceptor, Datagrams, TcpConnection
-from dios.client.sync.selecting import select
+from dios.client.sync.selecting import Selects
 from dios.errors import EndOfStreamError, UnreachableError
 from dios.ids import Name
 from dios.transport.unix.client import ClientChannel
@@ -149,7 +149,7 @@ class Node(
 ):
     """The node, as this task sees it; a ``with`` body closes the connection at its end, except in tasks."""
 
-    _turn = 0
+    _selects: Selects[Reference] | None = None
 
     create = blocking(_Ops.create_op)
     create_group = blocking(_Ops.create_group_op)
@@ -202,8 +202,9 @@ class Node(
         Returns None after ``timeout`` seconds (B.1.13). Streams are checked directly; the node is asked about
         other objects only.
         """
-        self._turn += 1
-        return select(cast("Connection", self.link), list(references), mode_of(mode), timeout, self._turn)
+        if self._selects is None:
+            self._selects = Selects()
+        return self._selects.select(cast("Connection", self.link), list(references), mode_of(mode), timeout)
 
     def batch(self) -> Batch:
         """Return a batch, for operations that are sent in few messages."""
@@ -215,6 +216,8 @@ class Node(
         if not self.ambient:
             if not connection.forked:
                 self.close_ends()
+            if self._selects is not None:
+                self._selects.close()
             connection.close()
 
     def __enter__(self) -> Self:

@@ -19,7 +19,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Generator, Sequence
 from contextlib import suppress
 from mmap import PROT_READ, mmap
-from typing import Final, Self, TypeAlias, TypeVar
+from typing import Final, Protocol, Self, TypeAlias, TypeVar
 
 from dios.errors import ProtocolError, TimeLimitError
 from dios.transport.memory.memfd import close_all
@@ -55,6 +55,16 @@ def fence() -> None:
         release_lock()
 
 
+class WaitObserver(Protocol):
+    """Something that keeps the announced waits of ends, and learns when such a wait ends."""
+
+    def note_end_of_wait(self, end: RingEnd) -> None:
+        """Note that this end is no longer announced."""
+
+    def note_closing(self, end: RingEnd) -> None:
+        """Note that this end will be closed at once."""
+
+
 class RingEnd(ABC):
     """The common part of both ends: mappings, control words, waiting and waking."""
 
@@ -83,6 +93,7 @@ class RingEnd(ABC):
         self._commits = self._own[COMMITS]
         self._borrowed: memoryview | None = None
         self._aside: bytearray | None = None
+        self.observer: WaitObserver | None = None
         self._poll: Final = select.poll()
         self._poll.register(wakeups_fd, select.POLLIN)
 
@@ -116,7 +127,7 @@ class RingEnd(ABC):
         self.announce()
         fence()
         if self.has_news():
-            self._own_halves[WAITING] = 0
+            self.disarm(woken=False)
             return False
         return True
 
@@ -136,6 +147,8 @@ class RingEnd(ABC):
         if self.closed:
             return
         self._own_halves[WAITING] = 0
+        if self.observer is not None:
+            self.observer.note_end_of_wait(self)
         if not woken:
             return
         try:
@@ -197,6 +210,8 @@ class RingEnd(ABC):
         """Release memory and descriptors without a word to the other end: a fork does so with its copy."""
         if self.closed:
             return
+        if self.observer is not None:
+            self.observer.note_closing(self)
         self.closed = True
         # A view of a borrowed view keeps the memory until it is released itself.
         with suppress(BufferError):
