@@ -56,7 +56,7 @@ TURN_ALONE_UNITS_MAX: Final = 128  # of all connections of a principal, if it is
 TURN_UNIT_NS: Final = 20_000  # a step that takes longer counts as more units
 TURN_LIGHT_UNITS_MAX: Final = 4  # of a connection that goes before the long queues of its principal
 MEMBERSHIPS_PER_TASK_MAX: Final = 1_024
-TASK_ROWS_MAX: Final = 4_096  # of one answer
+TASK_ROWS_MAX: Final = 6_144  # of one answer
 
 # -- the public page of references ----------------------------------------------------------------
 PUBLIC_SLOT_BYTES: Final = 128
@@ -149,7 +149,7 @@ STORE_MAP_BYTES_MAX: Final = 1024 * GIB
 
 # -- tasks ----------------------------------------------------------------------------------------
 TASK_POOL_SIZE_DEFAULT: Final = 4
-TASKS_MAX: Final = 3_072
+TASKS_MAX: Final = 5_120
 TASKS_MAX_LEAST: Final = 16  # by default, on a machine with little memory
 TASK_BYTES_TYPICAL: Final = 32 * MIB
 TASK_GENERATIONS_MAX: Final = 256
