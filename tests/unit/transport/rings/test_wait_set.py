@@ -6,9 +6,9 @@ from collections.abc import Iterator
 
 import pytest
 
-from dios.transport.rings import wait_set as module
 from dios.transport.rings.end import RingEnd
 from dios.transport.rings.wait_set import WaitSet
+from dios.transport.rings.waiting import is_ready
 from tests.support.host.ring_ends import RING, Ends
 
 _COUNT = 20
@@ -46,13 +46,12 @@ def test_only_ends_with_news_are_looked_at(
 ) -> None:
     """After the first wait, the silent ends cost nothing."""
     looks: list[RingEnd] = []
-    ready = module.is_ready
 
     def look(end: RingEnd) -> bool:
         looks.append(end)
-        return ready(end)
+        return is_ready(end)
 
-    monkeypatch.setattr(module, "is_ready", look)
+    monkeypatch.setattr("dios.transport.rings.wait_set.is_ready", look)
     waits.replace(each.reader for each in rings)
     assert waits.wait(0) is None
     assert len(looks) == _COUNT
@@ -120,7 +119,7 @@ def test_no_message_and_no_room_is_missed(seed: int, rings: list[Ends], waits: W
     source = random.Random(seed)  # noqa: S311 - no secret
     sent = [0] * _COUNT
     members: list[int] = []
-    readers = {each.reader: number for number, each in enumerate(rings)}
+    readers: dict[RingEnd, int] = {each.reader: number for number, each in enumerate(rings)}
     for _ in range(400):
         action = source.randrange(6)
         number = source.randrange(_COUNT)
