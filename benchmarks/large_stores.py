@@ -70,13 +70,15 @@ def _large_blobs(section: Section) -> None:
                     section.figure(f"{name} of {size} MB: duration", taken, "s")
                     bare[size] = max(bare.get(size, 0), echoed * 1e3)
     for name, costs in waits.items():
-        section.figure(f"{name}: exponent of the wait", exponent(costs), "")
+        section.figure(f"longest wait of a stat, {name}: exponent", exponent(costs), "")
+    slopes = [exponent(costs) for costs in waits.values()]
     section.rows.append(
         Row(
             "longest wait of a stat while another client uses a large blob",
             f"{number(max(max(costs.values()) for costs in waits.values()))} ms",
             f"a bare echo between two processes meanwhile: {number(max(bare.values()))} ms; stat: "
             + "; ".join(f"{name} {number(costs[max(costs)])} ms" for name, costs in waits.items()),
+            f"MB^{number(min(slopes))} to MB^{number(max(slopes))}",
             least=judge("5 ms at any size", max(max(costs.values()) for costs in waits.values()), 5),
         )
     )

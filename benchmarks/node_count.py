@@ -22,7 +22,7 @@ from benchmarks.cluster import BenchCluster, blobs, running_cluster
 from benchmarks.measure import descendants, pss_kib, tree_cpu_seconds
 from benchmarks.report import Row, Section, judge, number
 
-SIZES: Final = (3, 8, 16)
+SIZES: Final = tuple(int(text) for text in os.environ.get("BENCH_NODES", "3,8,16").split(","))
 IDLE_S: Final = 20.0
 SETTLE_S: Final = 20.0
 SETTLE_S_MAX: Final = 90.0

@@ -162,6 +162,12 @@ def as_markdown(report: Report) -> str:
     trouble = [f"- {section.name}: {text}" for section in report.sections for text in section.trouble]
     if trouble:
         lines += ["", "## Not measured", "", *trouble]
+    slopes = [f for section in report.sections for f in section.figures if ": exponent" in f.name]
+    if slopes:
+        lines += ["", "## Exponents", "", "The cost grows with n to the power of the exponent.", ""]
+        lines += _table(
+            ("cost", "exponent of n"), [(f.name.partition(": exponent")[0], number(f.value)) for f in slopes]
+        )
     for section in report.sections:
         lines += ["", f"## All figures: {section.name} ({section.date}, {section.seconds:.0f} s)", ""]
         lines += _table(

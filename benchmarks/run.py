@@ -54,9 +54,14 @@ SECONDS_MAX: Final = {
     "sandbox": 420,
     "large_stores": 900,
     "client_tables": 200,
+    "idle_tasks": 1200,
     "long_queues": 600,
+    "contended": 300,
 }
 """The sections in order, and the seconds after which a section is killed."""
+
+ON_REQUEST: Final = frozenset({"idle_tasks", "contended"})
+"""The sections that run only by name: they take the memory or the processors of the whole machine."""
 
 PAGES: Final = {
     "one-machine": tuple(
@@ -77,6 +82,8 @@ PAGES: Final = {
                 "client_tables",
                 "node_count",
                 "long_queues",
+                "idle_tasks",
+                "contended",
             )
         )
     ),
@@ -90,7 +97,8 @@ PAGES: Final = {
     "files": ("files",),
     "executor": ("executor",),
     "sandbox": ("sandbox",),
-    "scale": ("large_stores", "client_tables", "node_count"),
+    "scale": ("large_stores", "client_tables", "node_count", "idle_tasks"),
+    "contended": ("contended",),
     "long-queues": ("long_queues",),
 }
 """The result files, and the sections of each."""
@@ -113,7 +121,8 @@ def main() -> int:
     options = parser.parse_args()
     if options.section:
         return run_here(options.section, options.out)
-    chosen = [name for name in options.only.replace(" ", "").split(",") if name] or list(SECONDS_MAX)
+    chosen = [name for name in options.only.replace(" ", "").split(",") if name]
+    chosen = chosen or [name for name in SECONDS_MAX if name not in ON_REQUEST]
     for group, page in (("cluster", "many-machines"), ("scale", "scale")):
         if group in chosen:
             chosen += PAGES[page]
