@@ -37,6 +37,10 @@ KINDS = {
     "prints": "while True: print('x' * 10_000)",
     "opens files": "import os\nkept = []\nwhile True: kept.append(os.dup(0))",
     "makes large values": "'x' * 50_000_000",
+    "takes the node's descriptors": (
+        "import dios\nnode, kept = dios.connect(), []\nwhile True:\n"
+        "    kept.append(node.create_stream(ring_bytes=4096))\n    kept[-1].writer.close()"
+    ),
     "leaves": "import os; os._exit(1)",
 }
 """What greedy sessions do for ever, or until they are stopped."""

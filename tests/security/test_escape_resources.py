@@ -69,7 +69,12 @@ SOCKET = (
     greed("wide_frame", "so does one that promises more members than it has", "ECONNRESET", C.PROTOCOL),
     greed("giant_vector", "so does a vector of more calls than one may have", "ECONNRESET", C.PROTOCOL),
     greed("flood_with_calls", "lawful calls without end are served in turn", "did:over"),
-    greed("never_read_replies", "who reads no reply is read no further, or let go", "EAGAIN", C.PROTOCOL),
+    greed(
+        "never_read_replies",
+        "who reads no reply is read no further, or let go",
+        "EAGAIN ECONNRESET",
+        C.PROTOCOL,
+    ),
     greed("wait_without_end", "waiting calls have a number", "did:refused"),
 )
 NODE = (

@@ -22,7 +22,17 @@ from dios.errors import DiosError, InvalidError
 from dios.lib.executor.errors import UntrustedResultError
 from dios.lib.executor.local_modules import LocalModules
 from dios.lib.executor.values import decode_result, encode_arguments
-from dios.lib.sandbox.bounds import COMPLETIONS_MAX, NAME_CHARS_MAX, SandboxBounds, memory_of, seconds_of
+from dios.lib.sandbox.bounds import (
+    COMPLETIONS_MAX,
+    NAME_CHARS_MAX,
+    NODE_DESCRIPTORS_MAX,
+    OBJECT_BYTES_MAX,
+    OBJECTS_MAX,
+    REFERENCES_MAX,
+    SandboxBounds,
+    memory_of,
+    seconds_of,
+)
 from dios.lib.sandbox.errors import SandboxCodeError, SandboxEndedError, SessionForkError
 from dios.lib.sandbox.link import OrderOutcome, SessionLink, Show
 from dios.lib.sandbox.network.grant import NetworkGrant, NetworkHeaders
@@ -102,6 +112,11 @@ class SandboxOps:
         self._limits: Final = Limits(
             memory_bytes=0 if memory is None else memory_of(memory),
             cpu_ms=0 if cpu_seconds is None else math.ceil(1000 * seconds_of(cpu_seconds, "cpu_seconds")),
+            objects=OBJECTS_MAX,
+            references=REFERENCES_MAX,
+            tasks=1,
+            volatile_bytes=OBJECT_BYTES_MAX,
+            descriptors=NODE_DESCRIPTORS_MAX,
         )
         self._given: Final = dict(inputs or {})
         for name in self._given:

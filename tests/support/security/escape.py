@@ -35,13 +35,14 @@ class Attempt:
 
     ``answers`` are words of ``escape_tools.outcome``, or the name of the signal that ended the task.
     ``plainly`` is what an ordinary program gets: ``did`` shows that the attempt is real, None that it is not
-    made outside, because it would need or change too much.
+    made outside, because it would need or change too much. ``is_greed`` means that it wants all of something.
     """
 
     name: str
     claim: str
     answers: tuple[str, ...]
     plainly: str | None = None
+    is_greed: bool = False
 
     def __str__(self) -> str:
         return self.name
