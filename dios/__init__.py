@@ -10,7 +10,7 @@ Calls of functions in sandboxed tasks:
 Code that nobody has read, in sessions:
     Sandbox, SandboxBounds, SandboxResult, SandboxFailure, SandboxTable; aio.Sandbox on event loops
 A node:
-    connect, Node; aio, open_node, AsyncNode; syscalls
+    connect, Node, checkpointed; aio, open_node, AsyncNode; syscalls
 Objects and what can be done with them (each class is for ``Node``, and with ``Async`` before its name, such
 as AsyncReference, for async programs: AsyncAcceptor, AsyncBatch, AsyncConsole, AsyncDatagrams, AsyncGroup,
 AsyncLog, AsyncReadRequest, AsyncStream, AsyncTask, AsyncTcpConnection, AsyncWriteRequest):
@@ -97,6 +97,7 @@ if TYPE_CHECKING:
     from dios.client.ops.status import ChildEnded, Delegated, Lost, Retired, Status
     from dios.client.ops.usage import Description, Usage
     from dios.client.program import Program
+    from dios.client.sync.checkpointed import checkpointed
     from dios.client.sync.node import (
         Acceptor,
         Batch,
@@ -279,6 +280,7 @@ if TYPE_CHECKING:
         "WriteRequest",
         "aio",
         "allow",
+        "checkpointed",
         "connect",
         "current_executor",
         "fingerprint",
@@ -298,6 +300,7 @@ _HOMES = {
         " AsyncReference AsyncStream AsyncTask AsyncTcpConnection AsyncWriteRequest open_node"
     ),
     "dios.client.ops.attributes": "Handed Handle",
+    "dios.client.sync.checkpointed": "checkpointed",
     "dios.client.sync.node": (
         "Acceptor Batch Console Datagrams Group Log Node ReadRequest Reference Stream Task TcpConnection"
         " WriteRequest connect"

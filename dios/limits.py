@@ -182,6 +182,12 @@ TASK_WELCOME_WAIT_MS: Final = 20  # a fresh child waits this long for its task b
 LAST_LINES_KEPT: Final = 20
 TASK_DRAIN_MS_MAX: Final = 1_000
 
+GRACE_MS_MAX: Final = 300_000  # in which a task that must leave its node saves its state
+MOVE_WAIT_MS_MAX: Final = 3_600_000  # of one call that waits to be asked
+EXECUTOR_GRACE_MS: Final = 5_000  # in which the present call of a worker may end before another one makes it
+JOB_GRACE_MS: Final = 5_000  # the same for a task of a MapReduce job
+CHECKPOINT_BYTES_MAX: Final = 1 * GIB
+
 # -- WebAssembly modules ---------------------------------------------------------------------------
 WASM_BUFFERS_MAX: Final = 1_024  # of one call
 WASM_PATH_BYTES_MAX: Final = 4 * KIB

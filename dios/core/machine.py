@@ -13,7 +13,7 @@ from typing import Final
 
 from dios import limits
 from dios.core import containment, effects, events, lifetimes, work
-from dios.core.calls import groups, lifecycle, logs, network_streams
+from dios.core.calls import groups, lifecycle, logs, moves, network_streams
 from dios.core.calls.dispatch import dispatch, dispatch_vector
 from dios.core.calls.retirement import expire
 from dios.core.effects import Outcome
@@ -88,6 +88,10 @@ class Core:
             caller = self.state.tasks.get(event.task) if type(event) is events.Called else None
             if caller is not None and self.state.expiries.due(event.now) is not None:
                 caller.table.now = event.now  # its own references may be among those that wait for a step
+        next_move = self.state.moves.next()
+        if next_move is not None and next_move <= event.now:
+            moves.end_late(step)
+            step.units = 0
         cluster = self.state.cluster
         if cluster is not None:
             if event.now - cluster.seen_ns > limits.PROCESS_STALL_MS * 1_000_000:

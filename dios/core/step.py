@@ -316,8 +316,8 @@ class Step:
     def outcome(self) -> Outcome:
         """Return everything that the host has to do."""
         self.flush_counters()
-        waits, ends = self.state.pending.next_deadline(), self.state.expiries.next()
-        deadline = waits if ends is None else ends if waits is None else min(waits, ends)
+        moments = (self.state.pending.next_deadline(), self.state.expiries.next(), self.state.moves.next())
+        deadline = min((one for one in moments if one is not None), default=None)
         if self.state.work or (deadline is not None and deadline < self.now):
             deadline = self.now  # there is work left, or there are more references that have expired
         cluster = self.state.cluster

@@ -13,6 +13,7 @@ from dios import limits
 from dios.core.calls import (
     computed_objects,
     lifecycle,
+    moves,
     network_streams,
     node_calls,
     retirement,
@@ -170,6 +171,8 @@ def _retry_call(step: Step, row: Pending, changed: PhysicalObject | None) -> Non
         scheduling_calls.retry(step, row)
     elif isinstance(row.call, messages.ListNodes):
         node_calls.retry_list(step, row)
+    elif isinstance(row.call, messages.AwaitMove):
+        moves.retry(step, row)
     elif isinstance(row.call, messages.Create):
         network_streams.finish(step, row)
     elif isinstance(row.call, messages.AcquireRead | messages.ReadOnce):

@@ -8,6 +8,7 @@
 - ``mutex``, ``clock``: a lock with leases and fencing tokens, Lamport's clock; ``aio`` has both, async
 - ``keyvalue``: a replicated key-value store over ``replicated_index``, a map with majorities
 - ``mapreduce``: MapReduce jobs; ``jobs`` is the implementation
+- ``movable``: runs that go on elsewhere when their task must leave its node
 - ``services``: tasks that accept connections, found by name
 - ``supervised``: replicas of programs that the cluster keeps running
 - ``catalogue``: lists of stored objects; ``files``: the files of groups, and the fsspec file system

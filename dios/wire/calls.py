@@ -21,6 +21,7 @@ from dios.wire.fields import (
     Identifier,
     Inline,
     Label,
+    Message,
     NameBytes,
     Text,
 )
@@ -427,6 +428,24 @@ class Present(Call, frozen=True, tag=51):
     groups: Annotated[tuple[NameBytes, ...], Meta(min_length=1, max_length=limits.GROUPS_PER_CALL_MAX)]
 
 
+class AwaitMove(Call, frozen=True, tag=52):
+    """Wait until this task is asked to leave its node, or for ``wait_ms``.
+
+    The answer is the number of milliseconds that are left until it is ended; 0 if nothing asks it to leave.
+    """
+
+    wait_ms: Annotated[int, Meta(ge=0, le=limits.MOVE_WAIT_MS_MAX)] = 0
+
+
+class Leave(Call, frozen=True, tag=53):
+    """End this task, which was asked to leave its node and has saved its state. There is no answer.
+
+    With a ``failure`` it could not save its state, for this reason.
+    """
+
+    failure: Message = ""
+
+
 PlainCall: TypeAlias = (
     Create
     | Lookup
@@ -468,6 +487,8 @@ PlainCall: TypeAlias = (
     | Govern
     | RecordRequest
     | Present
+    | AwaitMove
+    | Leave
 )
 
 

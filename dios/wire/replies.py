@@ -173,6 +173,13 @@ class TaskRow(Struct, frozen=True, array_like=True):
     detail: Message
     parent: Fingerprint
     node: Label = ""
+    leave_ns: Nanoseconds = 0
+    """The time at which it is ended if it has not left its node before; 0 if it was not asked to leave."""
+    moves: Counter = 0
+    """The numbers of earlier moves of its run, and of earlier ends without a saved state."""
+    restarts: Counter = 0
+    kept_bytes: ByteCount = 0
+    """The bytes of the checkpoint that it continues from."""
 
 
 class Tasks(Struct, frozen=True, array_like=True, tag=8):

@@ -82,6 +82,14 @@ class Work(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
     """True if it runs on whole processors that no other pinned task has."""
     best_effort: bool = False
     """True if nothing is reserved for it: it uses what others have reserved and do not use."""
+    grace_ms: Annotated[int, Meta(ge=0, le=limits.GRACE_MS_MAX)] = 0
+    """The time in which a restartable task leaves its node when it is asked to. 0: it is never asked."""
+    moves: Counter = 0
+    """The number of earlier moves of the run; for its reports only."""
+    restarts: Counter = 0
+    """The number of earlier times that it began again without having saved its state; likewise."""
+    kept_bytes: ByteCount = 0
+    """The bytes of the checkpoint that it continues from; likewise."""
 
     @property
     def reserves(self) -> bool:
@@ -202,6 +210,8 @@ class Occupant(Struct, frozen=True, array_like=True):
     cpu_ms: Milliseconds
     memory_bytes: ByteCount
     completed: bool
+    moving: bool = False
+    """True if it was asked to leave the node."""
 
 
 class Asked(Struct, frozen=True, array_like=True):

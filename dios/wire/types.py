@@ -173,6 +173,7 @@ class Cause(Named):
     NODE = 10  # the node shut down
     NODE_LOST = 11  # the node that ran it is dead, or out of reach for too long
     PREEMPTED = 12  # the scheduler gave its place to another task; it may be started again
+    MOVED = 13  # it was asked to leave its node and had saved its state; to be run again elsewhere
 
 
 class RequestEnd(Named):

@@ -212,6 +212,14 @@ def _restartable(stand: Stand) -> None:
     assert not _task().restartable
 
 
+def _grace(stand: Stand) -> None:
+    stand.person.writes("kept.py", "import dios\nprint([one.label for one in dios.connect().outputs])\n")
+    assert stand.person.types("dios run kept.py --grace 2s").stdout == "['dios.checkpoint']\n"
+    assert stand.person.types("dios run kept.py").stdout == "[]\n"
+    stand.refuses("short.py --grace 10min", "grace is from 0 to 300 seconds")
+    stand.refuses("short.py --grace 2s --detach", "needs this command")
+
+
 def _pin(stand: Stand) -> None:
     stand.person.writes("where.py", "import os\nprint(len(os.sched_getaffinity(0)))\n")
     assert stand.person.types("dios run where.py --cpus 1 --pin").stdout == "1\n"
@@ -304,6 +312,7 @@ CASES: Final[dict[str, Case]] = {
     "--affinity": _affinity,
     "--service": _service,
     "--restartable": _restartable,
+    "--grace": _grace,
     "--pin": _pin,
     "--best-effort": _best_effort,
 }

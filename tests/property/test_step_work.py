@@ -281,6 +281,8 @@ _EVERY: Final[dict[type, Make | list[messages.PlainCall]]] = {
         )
         for number in range(CALLS)
     ],
+    messages.AwaitMove: [messages.AwaitMove()] * CALLS,
+    messages.Leave: [messages.Leave()] * CALLS,
     messages.RecordRequest: some(
         lambda scene, _: messages.RecordRequest(scene.blob, 0, "GET", RequestEnd.ANSWERED)
     ),

@@ -29,7 +29,7 @@ from dios.cli.common.output import (
 )
 from dios.client.ops.cluster import Member
 from dios.client.sync.node import Node, connect
-from dios.errors import InvalidError
+from dios.errors import DiosError, InvalidError
 from dios.wire.types import NodeStatus
 
 WATCH_SECONDS: Final = 0.5
@@ -208,7 +208,9 @@ def drain(
 ) -> None:
     """Place no new tasks on a node, for example before work on its machine.
 
-    Its running tasks go on, and its objects stay usable. Only the user who runs the nodes may do this.
+    Tasks that were started with --grace save their state, leave it, and go on elsewhere; so do the calls of
+    executors. Its other running tasks go on, and its objects stay usable. Only the user who runs the nodes
+    may do this.
     """
     with reporting("dios node drain", as_json=as_json), connect(node, groups=()) as connected:
         if undo and wait:
@@ -224,7 +226,10 @@ def drain(
         if as_json:
             write_json(described(member))
         else:
-            say(f"{name} takes {'tasks again' if undo else 'no new tasks'}; {member.tasks} run there now")
+            moving = 0 if undo else _moving(connected, member)
+            leave = f", of which {moving} must leave" if moving else ""
+            takes = "tasks again" if undo else "no new tasks"
+            say(f"{name} takes {takes}; {member.tasks} run there now{leave}")
 
 
 def _may_answer(member: Member) -> bool:
@@ -232,9 +237,17 @@ def _may_answer(member: Member) -> bool:
     return member.here or member.status in {NodeStatus.ALIVE, NodeStatus.SUSPECT}
 
 
+def _moving(connected: Node, member: Member) -> int:
+    """Return the number of tasks of a node that were asked to leave it; 0 if it does not answer."""
+    try:
+        return connected.info(host="" if member.here else member.name).counts.get("moving", 0)
+    except DiosError:
+        return 0
+
+
 def _wait_empty(connected: Node, name: str, report: Callable[[str], None]) -> Member:
     while (member := _member(connected.nodes(), name)).tasks and _may_answer(member):
-        report(f"{member.tasks} run")
+        report(f"{member.tasks} run, {_moving(connected, member)} of them must leave")
         time.sleep(WATCH_SECONDS)
     if member.tasks:
         raise InvalidError(f"{name} is {member.status.name.lower()} now and still has {member.tasks} tasks")

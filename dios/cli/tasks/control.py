@@ -69,7 +69,7 @@ def described(task: Status) -> dict[str, object]:
     return {
         "fingerprint": task.fingerprint,
         "label": task.label,
-        "state": task.state.name.lower(),
+        "state": "moving" if task.leave_ns and not task.ended else task.state.name.lower(),
         "brand": task.brand.name.lower(),
         "principal": task.principal,
         "pid": task.pid,
@@ -81,6 +81,10 @@ def described(task: Status) -> dict[str, object]:
         "detail": task.detail,
         "parent": task.parent,
         "node": task.node,
+        "leave_by": task.leave_ns,
+        "moves": task.moves,
+        "restarts": task.restarts,
+        "kept_bytes": task.kept_bytes,
     }
 
 

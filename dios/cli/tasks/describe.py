@@ -101,6 +101,9 @@ def _show_identity(found: Description, groups: dict[str, str]) -> None:
     ]
     if status.pid and not status.ended:
         pairs.append(("process", str(status.pid)))
+    if status.moves or status.restarts:
+        kept = f", from a checkpoint of {size_text(status.kept_bytes)}" if status.kept_bytes else ""
+        pairs.append(("earlier", f"moves: {status.moves}, restarts: {status.restarts}{kept}"))
     if status.ended:
         pairs.append(("used", f"{span_text(found.cpu_ms * 1_000_000)} of CPU time, {_peak(found)}"))
     facts(pairs)

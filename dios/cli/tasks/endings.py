@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import signal
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
+from dios.cli.common.output import size_text
 from dios.client.ops.status import Status
 from dios.client.plain_text import plain
 from dios.wire.types import Brand, Cause
+
+if TYPE_CHECKING:
+    from dios.client.sync.node import Task
+    from dios.lib.movable import MovableRun, TaskEnd
 
 _LAST_LINES: Final = "Last lines:\n"
 """The node's separator between the cause and the last lines of the console in a status's detail."""
@@ -22,6 +27,7 @@ _TRY: Final = {
     Cause.SPAWN: "`dios-node status` shows what this machine can enforce; see also the node's log",
     Cause.PROTOCOL: "let it use the dios module instead of descriptor 3 directly",
     Cause.PREEMPTED: "run it again, or with a higher --priority; `dios run --restartable` does so by itself",
+    Cause.MOVED: "run it again with `dios run`, or dios.lib.movable, which continue from the saved state",
     Cause.NODE_LOST: "run it again; `dios node ls` lists the nodes",
     Cause.NODE: "`dios-node start` starts the node again; acknowledged durable objects are kept",
 }
@@ -41,7 +47,7 @@ def _signal_name(number: int) -> str:
 def cause_text(task: Status) -> str:
     """Return the state or cause in a few words, for tables."""
     if not task.ended:
-        return task.state.name.lower()
+        return "moving" if task.leave_ns else task.state.name.lower()
     if task.cause is Cause.EXITED:
         return f"exited {task.exit_code}"
     if task.cause is Cause.SIGNAL:
@@ -57,6 +63,7 @@ def cause_text(task: Status) -> str:
         Cause.NODE: "the node shut down",
         Cause.NODE_LOST: "its node was lost",
         Cause.PREEMPTED: "preempted",
+        Cause.MOVED: "moved",
     }.get(task.cause, "ended")
 
 
@@ -101,7 +108,8 @@ def reason_lines(task: Status) -> list[str]:
         Cause.SPAWN: "it could not be started",
         Cause.NODE: "the node stopped while the task ran",
         Cause.NODE_LOST: "its node died, or could not be reached for too long",
-        Cause.PREEMPTED: "the scheduler stopped it in favour of another task",
+        Cause.PREEMPTED: "it had to leave its node, and was stopped",
+        Cause.MOVED: "it had to leave its node, and left it with its state saved",
     }.get(task.cause, cause_text(task))
     return [meaning, *_explanation_lines(task)]
 
@@ -126,3 +134,25 @@ def explain(task: Status) -> list[str]:
     lines.append(f"  logs: dios logs {task.fingerprint}")
     lines.append(f"  more: dios describe {task.fingerprint}, dios debug {task.fingerprint}")
     return lines
+
+
+def sentence_of_move(ended: Status, end: TaskEnd, following: Task) -> str:
+    """Return the report that a run goes on with another task."""
+    reason = end.reason or cause_text(ended)
+    kept = f"from its checkpoint of {size_text(end.kept_bytes)}" if end.kept_bytes else "from its beginning"
+    where = f"on {following.node} " if following.node else ""
+    left = f"task {ended.fingerprint} has left {end.node or 'its node'} ({reason})"
+    return f"{left}; the run continues {where}{kept}"
+
+
+def ends_of(run: MovableRun) -> list[dict[str, object]]:
+    """Return the ends of the earlier tasks of a run, for JSON."""
+    return [
+        {
+            "node": end.node,
+            "cause": end.cause.name.lower(),
+            "reason": end.reason,
+            "kept_bytes": end.kept_bytes,
+        }
+        for end in run.history
+    ]

@@ -13,6 +13,7 @@ import time
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from dios.cli.common.output import (
@@ -26,21 +27,26 @@ from dios.cli.common.output import (
 )
 from dios.cli.common.signals import Stopped, stopped_by_signals
 from dios.cli.tasks.control import described
-from dios.cli.tasks.endings import cause_text
+from dios.cli.tasks.endings import cause_text, sentence_of_move
 from dios.client.plain_text import plain
 from dios.errors import DiosError, EndOfStreamError, UnreachableError
+from dios.lib.movable import MovableRun
 from dios.limits import CONSOLE_READ_BYTES
 from dios.wire.types import Cause
 
 if TYPE_CHECKING:
     from dios.cli.common.context import CommandContext
-    from dios.cli.tasks.work_options import GangSize, TaskNeeds
+    from dios.cli.tasks.work_options import GangSize
+    from dios.client.ops.attributes import Handed
     from dios.client.ops.status import Status
     from dios.client.sync.node import Task
+    from dios.wire.messages import Work
 
 _FAILED: Final = 125
 
 OpenPlace = Callable[[], AbstractContextManager["CommandContext"]]
+BeginTask = Callable[["CommandContext", "Work", Sequence["Handed"]], "Task"]
+"""Starts a task over a connection, with these needs and further outputs."""
 NodeFacts = Callable[[str], dict[str, object]]
 """Returns the fields that the JSON of a task on this node has besides its own."""
 
@@ -49,14 +55,14 @@ NodeFacts = Callable[[str], dict[str, object]]
 class GangMember:
     """One task of the job, and the result that its thread waits for.
 
-    ``mark`` is the prefix of its output lines. The task is started in ``after_s`` seconds, and again when it
-    is preempted if it is ``restartable``.
+    ``mark`` is the prefix of its output lines. The task is started in ``after_s`` seconds, and again as
+    ``work`` permits.
     """
 
     mark: str
-    begin: Callable[[CommandContext], Task]
+    begin: BeginTask
+    work: Work
     after_s: float = 0.0
-    restartable: bool = False
     task: Task | None = None
     status: Status | None = None
     error: DiosError | None = None
@@ -65,8 +71,8 @@ class GangMember:
 
 def run_gang(
     open_place: OpenPlace,
-    begin: Callable[[CommandContext], Task],
-    needs: TaskNeeds,
+    begin: BeginTask,
+    work: Work,
     gang: GangSize,
     *,
     detach: bool,
@@ -74,7 +80,7 @@ def run_gang(
     node_facts: NodeFacts,
 ) -> int:
     """Run the tasks of a gang, and return their largest exit status."""
-    members = [GangMember(str(number), begin, restartable=needs.restartable) for number in range(gang.tasks)]
+    members = [GangMember(str(number), begin, work) for number in range(gang.tasks)]
     waits = f"waiting until at least {gang.least} of {gang.tasks} tasks can start"
     return run_members(
         open_place,
@@ -113,16 +119,21 @@ def run_members(
             if stopping.wait(member.after_s):
                 return
             with open_place() as place:
-                member.task = member.begin(place)
+                run = MovableRun(place.node, partial(member.begin, place), member.work)
+                member.task = run.start()
                 member.placed.set()
-                while not detach:
-                    _stream(member.task, member.mark, output, lock)
-                    ended = member.task.wait()
-                    if not (member.restartable and ended.cause is Cause.PREEMPTED):
-                        member.status = ended
-                        break
-                    say(f"task {ended.fingerprint} was preempted and is run again")
-                    member.task = member.begin(place)
+                if detach:
+                    return
+                with run:
+                    while True:
+                        _stream(member.task, member.mark, output, lock)
+                        ended = member.task.wait()
+                        following = run.again(ended)
+                        if following is None:
+                            member.status = ended
+                            break
+                        say(sentence_of_move(ended, run.history[-1], following))
+                        member.task = following
         except DiosError as error:
             member.error = error
         finally:

@@ -24,7 +24,9 @@ from dios.wire.types import Brand
 
 if TYPE_CHECKING:
     from dios.cli.common.context import CommandContext
+    from dios.client.ops.attributes import Handed
     from dios.client.sync.node import Task
+    from dios.wire.messages import Work
 
 SUFFIX: Final = ".toml"
 _RENEWALS: Final = 3
@@ -74,6 +76,7 @@ def run_job(
             GangMember(
                 member.name,
                 partial(_begin, job, member, _of(programs, member.name), options, detach=detach),
+                job.work(member),
                 after_s=member.start_s,
             )
             for member in job.tasks
@@ -121,6 +124,8 @@ def _begin(
     program: _Program,
     options: JobRunOptions,
     at: CommandContext,
+    work: Work,
+    more: Sequence[Handed],
     *,
     detach: bool,
 ) -> Task:
@@ -135,7 +140,8 @@ def _begin(
         label=label_of(job.job, member),
         brand=Brand.LIMBO if options.limbo else Brand.PURE,
         host=member.node,
-        work=job.work(member),
+        outputs=list(more),
+        work=work,
         detach=detach,
     )
 

@@ -32,19 +32,21 @@ from dios.cli.common.signals import Stopped, stopped_by_signals
 from dios.cli.scheduling.live import ask_at, rows_of
 from dios.cli.tasks import job as jobs
 from dios.cli.tasks.control import described, pour
-from dios.cli.tasks.endings import explain
-from dios.cli.tasks.gang import run_gang
+from dios.cli.tasks.endings import ends_of, explain, sentence_of_move
+from dios.cli.tasks.gang import BeginTask, run_gang
 from dios.cli.tasks.run_files import files_of_run
 from dios.cli.tasks.work_options import TaskNeeds, needs_of, with_needs
 from dios.client.enforcement import lines_of, sorted_out, wanted_of
 from dios.client.program import NATIVE_NAME, Program
 from dios.errors import DiosError, InvalidError, UnreachableError
+from dios.lib.movable import MovableRun
 from dios.node.limit_text import limits_of_run, parse_size
 from dios.wire.messages import Work
 from dios.wire.nametext import format_name
-from dios.wire.types import Brand, Cause
+from dios.wire.types import Brand
 
 if TYPE_CHECKING:
+    from dios.client.ops.attributes import Handed
     from dios.client.ops.status import Status
     from dios.client.sync.node import Task
 
@@ -198,12 +200,12 @@ def run(
         enforcement = _note_enforcement(place, work, host, limbo=limbo)
         bounds = limits_of_run(limit or (), memory_bytes=_memory(memory), cpu_ms=round(cpu_seconds * 1000))
 
-        def begin(at: CommandContext) -> Task:
+        def begin(at: CommandContext, work: Work, more: Sequence[Handed]) -> Task:
             return at.node.run(
                 chosen.program,
                 groups=[at.group(alias) for alias in group or ()],
                 inputs=files.inputs_at(at),
-                outputs=files.outputs_at(),
+                outputs=[*files.outputs_at(), *more],
                 files=files.labels,
                 args=chosen.arguments,
                 label=name,
@@ -216,7 +218,18 @@ def run(
                 template=template,
             )
 
-        _go(place, opening, begin, wanted, name, files.store, enforcement, detach=detach, as_json=as_json)
+        _go(
+            place,
+            opening,
+            begin,
+            wanted,
+            work,
+            name,
+            files.store,
+            enforcement,
+            detach=detach,
+            as_json=as_json,
+        )
 
 
 class _Chosen(NamedTuple):
@@ -266,8 +279,9 @@ def _check(needs: TaskNeeds, host: str, *, local: bool, detach: bool) -> None:
 def _go(
     place: CommandContext,
     opening: Callable[[], AbstractContextManager[CommandContext]],
-    begin: Callable[[CommandContext], Task],
+    begin: BeginTask,
     needs: TaskNeeds,
+    work: Work,
     label: str,
     store: Callable[[], None],
     enforcement: _Enforcement,
@@ -281,28 +295,31 @@ def _go(
             run_gang(
                 opening,
                 begin,
-                needs,
+                work,
                 needs.gang,
                 detach=detach,
                 as_json=as_json,
                 node_facts=enforcement.at,
             )
         )
-    task = _placed(begin, place, label)
+    run = MovableRun(
+        place.node, lambda needed, more: _placed(partial(begin, place, needed, more), label), work
+    )
+    task = run.start()
     if detach:
         _show_started(task, label, enforcement, as_json=as_json)
         return
     # With --json only the result goes to standard output.
     output = bytes_output(sys.stderr if as_json else sys.stdout)
-    ended = attend(task, output)
-    while needs.restartable and ended.cause is Cause.PREEMPTED:
-        say(f"task {ended.fingerprint} was preempted and is run again")
-        task = _placed(begin, place, label)
+    with run:
         ended = attend(task, output)
+        while (following := run.again(ended)) is not None:
+            say(sentence_of_move(ended, run.history[-1], following))
+            ended = attend(following, output)
     if ended.ok:
         store()
     if as_json:
-        write_json(described(ended) | enforcement.at(ended.node))
+        write_json(described(ended) | enforcement.at(ended.node) | {"ends": ends_of(run)})
     else:
         for line in explain(ended):
             say(line)
@@ -347,14 +364,14 @@ def _note_enforcement(place: CommandContext, work: Work, host: str, *, limbo: bo
     return _Enforcement(wanted, known, limbo)
 
 
-def _placed(begin: Callable[[CommandContext], Task], place: CommandContext, label: str) -> Task:
+def _placed(begin: Callable[[], Task], label: str) -> Task:
     """Start the task; print a hint if that takes long."""
     text = f"{label} is waiting for resources: `dios explain {label}` shows why; Ctrl-C withdraws it"
     hint = threading.Timer(_HINT_S, say, (text,))
     hint.daemon = True
     hint.start()
     try:
-        return begin(place)
+        return begin()
     finally:
         hint.cancel()
 

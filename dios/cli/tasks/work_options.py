@@ -75,6 +75,14 @@ RestartableOption = Annotated[
     bool,
     typer.Option("--restartable", help="It may be stopped for other tasks, and is then run again."),
 ]
+GraceOption = Annotated[
+    str,
+    typer.Option(
+        "--grace",
+        metavar="SPAN",
+        help="Restartable, with this time to save its state (dios.checkpointed) before it must leave.",
+    ),
+]
 PinOption = Annotated[
     bool,
     typer.Option("--pin", help="Give it --cpus whole processors, which no other pinned task has."),
@@ -141,6 +149,7 @@ def needs_of(
     affinity: AffinityOption = "",
     service: ServiceOption = False,
     restartable: RestartableOption = False,
+    grace: GraceOption = "",
     pin: PinOption = False,
     best_effort: BestEffortOption = False,
 ) -> TaskNeeds:
@@ -155,14 +164,15 @@ def needs_of(
         deadline=seconds_of(deadline, "--deadline") if deadline else 0,
         interference=interference,
         service=service,
-        restartable=restartable,
+        restartable=restartable or bool(grace),
+        grace=seconds_of(grace, "--grace") if grace else 0,
         gang=None if together is None else (together.least, together.tasks),
         affinity=affinity,
         constraints=constraint or (),
         pin=pin,
         best_effort=best_effort,
     )
-    return TaskNeeds(together, tuple(near or ()), restartable, found)
+    return TaskNeeds(together, tuple(near or ()), found.restartable, found)
 
 
 def with_needs(command: Callable[P, None]) -> Callable[P, None]:

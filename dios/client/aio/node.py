@@ -198,6 +198,8 @@ class AsyncNode(
     set_limits = awaited(_Ops.set_limits_op)
     shutdown = awaited(_Ops.shutdown_op)
     pause = awaited(_Ops.pause_op)
+    wait_move = awaited(_Ops.wait_move_op)
+    leave = awaited(_Ops.leave_op)
 
     def handle(self, info: messages.Reference, name: bytes | None = None) -> AsyncReference:
         """Return a handle for a reference in a message."""

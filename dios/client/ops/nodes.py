@@ -6,6 +6,7 @@ for the answers, and have streams and ``select``, which wait differently.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Final, Generic, TypeAlias, TypeVar, cast
@@ -20,7 +21,7 @@ from dios.client.program import Program, ProgramText, encode_program, is_wasm, w
 from dios.client.session import Answer, Operation, expect, expect_buffer, vector
 from dios.errors import DiosError, InvalidError, TimeLimitError
 from dios.ids import Name
-from dios.limits import GROUPS_PER_CALL_MAX, INLINE_BYTES_MAX, LOOKUP_REFERENCES_MAX
+from dios.limits import GROUPS_PER_CALL_MAX, INLINE_BYTES_MAX, LOOKUP_REFERENCES_MAX, MOVE_WAIT_MS_MAX
 from dios.wire import messages
 from dios.wire.codec import decode_event
 from dios.wire.messages import PlainCall
@@ -45,6 +46,8 @@ C = TypeVar("C", bound=Handle)
 
 Given: TypeAlias = "Handle | Handed"
 HandedOver: TypeAlias = "Sequence[Given] | Mapping[str, Given]"
+
+_FAILURE_CHARS_MAX: Final = 1_000
 
 
 class NodeOps(ClusterOps, Generic[R, T, G, S, C]):
@@ -382,6 +385,30 @@ class NodeOps(ClusterOps, Generic[R, T, G, S, C]):
     def shutdown_op(self) -> Operation[None]:
         """End the node; for its own user and root."""
         expect(messages.Done, (yield messages.Shutdown()))
+
+    def wait_move_op(self, timeout: float | None = None) -> Operation[float | None]:
+        """Wait until this task is asked to leave its node; return the seconds until it is ended.
+
+        Returns None if it was not asked within ``timeout`` seconds. ``dios.checkpointed`` does this for a
+        program whose state is saved by a function.
+        """
+        until = None if timeout is None else time.monotonic() + timeout
+        while True:
+            left = MOVE_WAIT_MS_MAX if until is None else max(0, round((until - time.monotonic()) * 1000))
+            asked = expect(messages.Done, (yield messages.AwaitMove(min(left, MOVE_WAIT_MS_MAX)))).value
+            if asked:
+                return asked / 1000
+            if left < MOVE_WAIT_MS_MAX:
+                return None
+
+    def leave_op(self, failure: str = "") -> Operation[None]:
+        """End this task, which was asked to leave its node and has saved its state.
+
+        With a ``failure`` it could not save its state, for this reason. A task that was not asked gets an
+        InvalidError.
+        """
+        text = failure.encode(errors="replace").decode()[:_FAILURE_CHARS_MAX]
+        expect(messages.Done, (yield messages.Leave(text)))
 
     def pause_op(self) -> Operation[None]:
         """Suspend this task until another task resumes it (B.1.6)."""

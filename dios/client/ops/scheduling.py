@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from dios.client.ops.usage import UsageOps
 from dios.client.session import Operation, expect
 from dios.errors import InvalidError
-from dios.limits import INLINE_BYTES_MAX
+from dios.limits import GRACE_MS_MAX, INLINE_BYTES_MAX
 from dios.wire import messages
 from dios.wire.messages import Constraint, Near, Work
 from dios.wire.types import Affinity, Operator
@@ -45,11 +45,14 @@ def work(
     constraints: Iterable[str] = (),
     pin: bool = False,
     best_effort: bool = False,
+    grace: float = 0.0,
 ) -> Work:
     """Return the needs of a task, for ``node.run(..., work=work(cpus=2))``; they are reserved while it runs.
 
     With ``pin`` it runs on ``cpus`` whole processors that no other pinned task has. With ``best_effort``
     nothing is reserved: it runs where the measured use leaves the resources, and yields to all others.
+    A ``restartable`` task with a ``grace`` gets that number of seconds to save its state and leave
+    (``dios.checkpointed``) when its place is taken or its node is drained.
     ``memory`` is in bytes, ``disk_io`` and ``network`` in bytes per second, ``deadline`` in seconds from now.
     With a ``gang`` of (k, n), at least k of the job's n tasks start together. ``job`` is any number that the
     tasks of a job share. ``constraints`` are texts like "gpu=yes", "zone!=a", "ssd", "!ssd"; a "?" before
@@ -59,6 +62,11 @@ def work(
     for name, value in (amounts | {"priority": priority, "deadline": deadline}).items():
         if not 0 <= value < 2**53:
             raise InvalidError(f"{name} must be 0 or more, not {value}", call="run")
+    if not 0 <= grace * 1000 <= GRACE_MS_MAX or (grace and not restartable):
+        raise InvalidError(
+            f"grace is from 0 to {GRACE_MS_MAX // 1000} seconds, of a restartable task; not {grace:g}",
+            call="run",
+        )
     k, n = gang or (0, 0)
     if gang is not None and not 1 <= k <= n:
         raise InvalidError(
@@ -91,6 +99,7 @@ def work(
         constraints=tuple(map(constraint, constraints)),
         pinned=pin,
         best_effort=best_effort,
+        grace_ms=round(grace * 1000),
     )
 
 

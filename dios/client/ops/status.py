@@ -27,7 +27,9 @@ class Status:
     """The status of a task; times are nanoseconds of the node's clock, 0 for not yet.
 
     ``detail`` is the reason of its end as text, with its last lines if there are any, and the remedy;
-    ``node`` is the node on which it runs or ran.
+    ``node`` is the node on which it runs or ran. A task that was asked to leave its node is ended at
+    ``leave_ns``. Its run was moved ``moves`` times and began again ``restarts`` times before; it continued
+    from a checkpoint of ``kept_bytes``.
     """
 
     fingerprint: str
@@ -45,6 +47,10 @@ class Status:
     parent: str = ""
     name: bytes | None = field(default=None, repr=False)
     node: str = ""
+    leave_ns: int = 0
+    moves: int = 0
+    restarts: int = 0
+    kept_bytes: int = 0
 
     def _repr_html_(self) -> str:
         """Return the status for a notebook, without the name."""
@@ -106,6 +112,10 @@ def status_of(row: TaskRow) -> Status:
         parent=row.parent,
         name=row.name,
         node=row.node,
+        leave_ns=row.leave_ns,
+        moves=row.moves,
+        restarts=row.restarts,
+        kept_bytes=row.kept_bytes,
     )
 
 

@@ -1,5 +1,6 @@
 """The blocking client: ``node`` has ``connect`` and the classes of handles.
 
 ``connection`` is the socket, ``handles`` the base classes, ``network`` and ``logs`` further handles,
-``selecting`` the ``select`` over streams and other objects.
+``selecting`` the ``select`` over streams and other objects, ``checkpointed`` the saved state of tasks that
+move.
 """

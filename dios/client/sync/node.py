@@ -189,6 +189,8 @@ class Node(
     set_limits = blocking(_Ops.set_limits_op)
     shutdown = blocking(_Ops.shutdown_op)
     pause = blocking(_Ops.pause_op)
+    wait_move = blocking(_Ops.wait_move_op)
+    leave = blocking(_Ops.leave_op)
 
     def handle(self, info: messages.Reference, name: bytes | None = None) -> Reference:
         """Return a handle for a reference in a message."""

@@ -16,6 +16,7 @@ from dios.core.calls import (
     introspection,
     io_calls,
     limit_calls,
+    moves,
     network_streams,
     node_calls,
     object_calls,
@@ -81,6 +82,8 @@ _HANDLERS: Final[dict[type, Handler]] = {
     messages.RecordRequest: network_streams.record_request,
     messages.ReadTable: tables.read_table,
     messages.Present: groups.present,
+    messages.AwaitMove: moves.await_move,
+    messages.Leave: moves.leave,
 }
 
 _PayloadCall: TypeAlias = (
@@ -88,7 +91,14 @@ _PayloadCall: TypeAlias = (
 )
 
 _DENIALS: Final = frozenset({Code.EPERM, Code.EBADF, Code.EDQUOT})
-_ALONE: Final = (messages.Cancel, messages.Shutdown, messages.Place, messages.Advise, messages.Govern)
+_ALONE: Final = (
+    messages.Cancel,
+    messages.Shutdown,
+    messages.Place,
+    messages.Advise,
+    messages.Govern,
+    messages.Leave,
+)
 """Calls that a vector may not contain: they affect other calls, or the host takes part in their answers."""
 _COMMITTING: Final = (messages.CommitWrite, messages.CommitAcquireWrite, messages.ReleaseWrite)
 _PAYLOAD_CALLS: Final[frozenset[type]] = frozenset(

@@ -58,6 +58,7 @@ def node_info(step: Step, task: Holder, seq: int, call: messages.NodeInfo) -> No
         "sessions": sum(1 for other in state.tasks.values() if isinstance(other, Session)),
         "references": sum(len(other.table) for other in state.tasks.values()),
         "buffers": sum(len(other.buffers) for other in state.tasks.values()),
+        "moving": len(state.moves),
         "waiting": len(state.pending),
         "logs": len(state.logs),
         "defects": state.defects.total,

@@ -279,6 +279,7 @@ def finish(step: Step, task: LocalHolder) -> None:
     """Note that a task has ended and holds nothing any more, and keep its status."""
     task.state = TaskState.ENDED
     if isinstance(task, Task):
+        step.state.moves.forget(task.id)
         _return_reservation(task)
         waiting_starts.serve(step)
         _keep_failed_program(step, task)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Final, cast
 
-from dios.core.calls import access, submissions
+from dios.core.calls import access, moves, submissions
 from dios.core.model.records import Holder, Pending
 from dios.core.remote import forwarding, node_list, remote_calls, removals
 from dios.core.step import Step
@@ -64,6 +64,8 @@ def set_node(step: Step, task: Holder, seq: int, call: messages.SetNode) -> None
     step.audit(task, "drain" if on else "undrain", "ok", cluster.here.name)
     step.follow(cluster.membership.drain(step.now, on=on))
     node_list.changed(step, cluster)
+    if on:
+        moves.ask_all(step, f"its node {cluster.here.name} is drained")
     # The rows of the queue say whether the node drains: a scheduler that waits for a change learns it now.
     submissions.changed(step)
     step.answer(task, seq, node_list.nodes(step))

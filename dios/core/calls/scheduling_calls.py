@@ -10,7 +10,7 @@ from typing import Final
 from msgspec.structs import replace
 
 from dios import limits
-from dios.core.calls import access, lifecycle, run_calls, submissions
+from dios.core.calls import access, moves, run_calls, submissions
 from dios.core.model.records import Holder, Pending, Task
 from dios.core.model.submission_queue import QueuedRun, SchedulerQuestion
 from dios.core.remote import forwarding, node_list, remote_calls
@@ -73,10 +73,10 @@ def _preempt(step: Step, task: Holder, victim: TaskId) -> None:
         raise NoSuchTaskError("the task has ended")
     if found.recipe is None or not found.recipe.work.restartable:
         raise NotPermittedError("the task is not restartable, so it cannot be preempted")
-    found.cause = Cause.PREEMPTED
     late = found.recipe.work.reservation
-    found.detail = "the time of its job is over" if late else "preempted: its node was given to another task"
-    lifecycle.end_task_by(step, found, task, "preempted")
+    reason = "the time of its job is over" if late else "its node was given to another task"
+    step.audit(task, "preempt", "ok", found.object.fingerprint, reason)
+    moves.ask(step, found, reason)
 
 
 # -- the submission queue ---------------------------------------------------------------------------

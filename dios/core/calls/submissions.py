@@ -88,6 +88,8 @@ def require_sound(work: messages.Work) -> None:
             f"cannot pin the task: it needs whole processors, and cpus is {work.cpus_milli / _MILLI:g}. "
             "Give 1, 2 or more."
         )
+    if work.grace_ms and not work.restartable:
+        raise InvalidError("a task has time to leave its node only if it is restartable")
     if work.best_effort and (work.pinned or work.gang):
         raise InvalidError("a best-effort task is neither pinned nor in a gang: nothing is reserved for it")
 
@@ -221,4 +223,5 @@ def occupant(task: Task, now: int) -> messages.Occupant:
         task.cpu_ms,
         task.memory_bytes,
         task.cause is Cause.EXITED and task.exit_code == 0,
+        bool(task.leave_ns),
     )

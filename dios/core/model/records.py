@@ -1075,7 +1075,8 @@ class Task(LocalHolder):
     ``bounds`` are the limits of its own process and ``reserved`` is what is reserved for it now.
     ``defaults`` are its references to itself, its console and its groups. ``member_accounts`` are those of
     its groups. ``processors`` are those to which it is pinned. ``ends_with_session`` is True if a session
-    started it without detaching it.
+    started it without detaching it. If it was asked to leave the node, for ``leave_reason``, it is ended at
+    ``leave_ns``, which is 0 otherwise.
     """
 
     __slots__ = (
@@ -1085,6 +1086,8 @@ class Task(LocalHolder):
         "ends_with_session",
         "exit_code",
         "first_ancestor",
+        "leave_ns",
+        "leave_reason",
         "member_accounts",
         "memory_bytes",
         "parent",
@@ -1129,6 +1132,8 @@ class Task(LocalHolder):
         self.processors: tuple[int, ...] = ()
         self.defaults: tuple[Reference, ...] = ()
         self.ends_with_session = False
+        self.leave_ns = 0
+        self.leave_reason = ""
         self.exit_code = 0
         self.signal = 0
         self.cpu_ms = 0
@@ -1141,9 +1146,14 @@ class Task(LocalHolder):
 
     def row(self, node: str = "") -> messages.TaskRow:
         """Return the status record with the exit status of the process."""
+        work = messages.Work() if self.recipe is None else self.recipe.work
         return replace(
             super().row(node),
             exit_code=self.exit_code,
             signal=self.signal,
             parent=self.parent.object.fingerprint,
+            leave_ns=self.leave_ns,
+            moves=work.moves,
+            restarts=work.restarts,
+            kept_bytes=work.kept_bytes,
         )

@@ -16,6 +16,7 @@ from dios.core.model.accounts import UNLIMITED, Account, Defaults, charge_all, c
 from dios.core.model.defects import DefectAccounts
 from dios.core.model.expiries import ExpiryTable
 from dios.core.model.history import History
+from dios.core.model.moves import MoveTable
 from dios.core.model.name_table import NameTable
 from dios.core.model.names import HOLDER_KEY_BYTES, internal_name, logs_group
 from dios.core.model.pending import PendingTable
@@ -71,6 +72,7 @@ class State:
         "log_groups",
         "logs",
         "members",
+        "moves",
         "names",
         "network",
         "next_buffer",
@@ -125,6 +127,7 @@ class State:
         self.starts: Final = StartQueue()
         self.pending: Final = PendingTable(self.queue, self.starts)
         self.expiries: Final = ExpiryTable()
+        self.moves: Final = MoveTable()
         self.ended: Final = History[Task]()
         self.recipes: Final = History[Task]()  # ended tasks that still have their recipe
         self.logs: Final = History[PhysicalObject]()

@@ -16,7 +16,7 @@ from dios.client.enforcement import enforcement_text, sorted_out, wanted_of
 from dios.errors import DiosError, InvalidError
 from dios.firmament.coordinator.assignment import Assignment
 from dios.firmament.coordinator.cluster_state import Phase, TrackedCluster, TrackedTask
-from dios.wire.messages import Asked
+from dios.wire.messages import Asked, Occupant
 
 ENFORCEMENT: Final = b'{"ask": "enforcement"}'
 """A question that is answered at once, whether or not the flow scheduler is loaded."""
@@ -158,11 +158,23 @@ class ClusterQueries(ABC):
             "phase": tracked.phase.name.lower(),
             "caller": tracked.host,
         }
+        work = tracked.row.work
+        moving = tracked.phase is Phase.LEAVING or (
+            isinstance(tracked.row, Occupant) and tracked.row.moving and tracked.phase is Phase.RUNNING
+        )
+        found |= {
+            "moving": moving,
+            "moves": work.moves,
+            "restarts": work.restarts,
+            "kept_bytes": work.kept_bytes,
+        }
         brief = self._explain_briefly(task, tracked)
         if brief:
-            return {**found, **self._model(), "lines": [brief], "explanation": None}
+            return {**found, **self._model(), "lines": [brief, *_moves(tracked)], "explanation": None}
         explained = self._explain_task(task, tracked)
-        return {**found, **self._model(), **explained, **self._enforced(tracked, explained)}
+        answer = {**found, **self._model(), **explained, **self._enforced(tracked, explained)}
+        lines = answer.get("lines")
+        return answer | {"lines": [*(lines if isinstance(lines, list) else []), *_moves(tracked)]}
 
     def _enforced(self, tracked: TrackedTask, explained: Answer) -> Answer:
         """Return which of the task's needs its node enforces, and a line about it after the others."""
@@ -186,7 +198,7 @@ class ClusterQueries(ABC):
     def _explain_briefly(self, task: int, tracked: TrackedTask) -> str:
         """Return why the scheduler does not know a task; empty if it knows it."""
         if tracked.phase is Phase.LEAVING:
-            return "the scheduler asked it to stop, to make room for another task; it ends soon"
+            return "the scheduler asked it to leave, to make room for another task; it ends soon"
         problem = self._cluster.problems.get(task)
         if problem is not None:
             return f"it cannot be placed: {problem}"
@@ -221,6 +233,20 @@ class ClusterQueries(ABC):
                 f"{len(matches)} tasks are called {word!r}. Name one by its fingerprint: {some}"
             )
         raise InvalidError(f"no task {word!r} waits or runs. `dios ps` lists your tasks.")
+
+
+def _moves(tracked: TrackedTask) -> list[str]:
+    """Return lines about the moves of a run: the present one, and the earlier ones."""
+    row, work = tracked.row, tracked.row.work
+    lines = []
+    if isinstance(row, Occupant) and row.moving and tracked.phase is Phase.RUNNING:
+        lines.append("it was asked to leave its node, which is drained; it goes on elsewhere")
+    if work.moves or work.restarts:
+        kept = f"a checkpoint of {work.kept_bytes} bytes" if work.kept_bytes else "its beginning"
+        lines.append(
+            f"earlier moves of its run: {work.moves}, restarts: {work.restarts}; it began from {kept}"
+        )
+    return lines
 
 
 def _too_long(size: int) -> str:

@@ -88,6 +88,8 @@ class SchedulerService(ClusterService):
         )
         self._leaving: dict[int, str] = {}
         """The tasks that have to stop, and the nodes where they run."""
+        self._leave_by: dict[str, float] = {}
+        """The time until which tasks of a node may save their state before they stop."""
         self._pending: list[_PendingPlacement] = []
         """Placements that wait until there is room."""
         self._was_used = False
@@ -165,7 +167,8 @@ class SchedulerService(ClusterService):
         if delta.change is Change.PLACE:
             target = names.get(delta.target, "")
             if self.cluster.mark_sent(delta.task, target, now) is not None:
-                self._pending.append(_PendingPlacement(delta.task, target, now + _ROOM_TIMEOUT_S))
+                room_at = max(now, self._leave_by.get(target, now))
+                self._pending.append(_PendingPlacement(delta.task, target, room_at + _ROOM_TIMEOUT_S))
             return
         host = names.get(delta.source)
         if host is None or delta.task not in self.cluster.tasks:
@@ -177,6 +180,8 @@ class SchedulerService(ClusterService):
         self.cluster.mark_leaving(task, host, now)
         actions.setdefault(host, NodeActions(host, [], [])).preempted.append(task)
         self._leaving[task] = host
+        until = now + self.cluster.tasks[task].row.work.grace_ms / 1000
+        self._leave_by[host] = max(until, self._leave_by.get(host, 0.0))
 
     def _send_pending(self, actions: dict[str, NodeActions], now: float) -> None:
         """Send the placements on nodes that have no leaving task, and on which few tasks are starting."""

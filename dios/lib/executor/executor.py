@@ -14,6 +14,8 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, ParamSpec, TypeVar, cast
 
+import msgspec
+
 from dios.client.ops.attributes import Handed
 from dios.client.sync.node import Node, Reference, connect_or_start
 from dios.errors import InvalidError
@@ -27,6 +29,7 @@ from dios.lib.executor.local_modules import LocalModules
 from dios.lib.executor.pool import Call, Pool, PoolOptions, PoolStatistics, running_pools
 from dios.lib.executor.progress import Progress
 from dios.lib.executor.references import ValueReference, close_putter, open_putter
+from dios.limits import EXECUTOR_GRACE_MS
 
 if TYPE_CHECKING:
     from types import TracebackType
@@ -111,7 +114,7 @@ class Executor(concurrent.futures.Executor):
                 groups=members,
                 inputs=inputs,
                 host=host or "",
-                work=work,
+                work=None if work is None else movable(work),
                 limits=limits,
                 trust=trust,
                 template=template,
@@ -119,6 +122,7 @@ class Executor(concurrent.futures.Executor):
             retries=retries,
             initializer=None if initializer is None else (initializer, tuple(initargs)),
         )
+        self._work: Final = work
         self._node_use: Final = _NodeUse(self.node if self._opens_node else None)
         self._options: Final = options
         self._actors: Final[weakref.WeakSet[Pool]] = weakref.WeakSet()
@@ -212,7 +216,7 @@ class Executor(concurrent.futures.Executor):
         options = dataclasses.replace(
             self._options,
             workers_max=1,
-            worker=dataclasses.replace(self._options.worker, label=f"actor {name}"),
+            worker=dataclasses.replace(self._options.worker, label=f"actor {name}", work=self._work),
             retries=0,
             initializer=(actor_calls.construct, (cls, args, kwargs)),
             actor_starts=1 + max_restarts,
@@ -352,3 +356,10 @@ def _shut_down_all() -> None:
         if getattr(sys, "last_type", None) is KeyboardInterrupt:
             pool.kill()
     _join(pools)
+
+
+def movable(work: Work) -> Work:
+    """Return the needs of workers that may be asked to leave their node, unless the caller chose that."""
+    if work.restartable or work.reservation:
+        return work
+    return msgspec.structs.replace(work, restartable=True, grace_ms=EXECUTOR_GRACE_MS)

@@ -198,7 +198,10 @@ class Lifecycle:
                     worker.RESULTS: results.restrict("write"),
                     **{each.label: each for each in options.inputs},
                 },
-                args=(worker.TRUSTED,) if options.trust else (),
+                args=(
+                    *((worker.TRUSTED,) if options.trust else ()),
+                    *((worker.MOVABLE,) if work is not None and work.grace_ms else ()),
+                ),
                 label=options.label,
                 limits=options.limits,
                 host=options.host,

@@ -68,7 +68,9 @@ _TOGETHER_BYTES: Final = 64 * 1024
 """Frames up to this size are joined, so that a worker is woken once for all of them."""
 
 _FUNCTIONS_KEPT: Final = 256
-_REPEATED: Final = frozenset({Cause.NODE, Cause.NODE_LOST, Cause.PREEMPTED})
+_LOST: Final = frozenset({Cause.NODE, Cause.NODE_LOST})
+_MOVED: Final = frozenset({Cause.MOVED, Cause.PREEMPTED})
+"""Ends of workers that had to leave their node: their calls go elsewhere, and that counts as no failure."""
 
 _DATA_KINDS: Final = frozenset({frames.WANTED, frames.BLANK, frames.STORED, frames.UNREADABLE})
 
@@ -196,6 +198,8 @@ class PoolStatistics:
     running: int = 0
     starting: int = 0
     workers: int = 0
+    workers_moved: int = 0
+    """Workers that had to leave their node; their calls were made by others."""
 
 
 @dataclass(slots=True, eq=False)
@@ -396,6 +400,7 @@ class Pool:
             sum(len(each.running) for each in workers),
             self._starting,
             len(workers),
+            self._statistics.workers_moved,
         )
 
     def forked(self) -> None:
@@ -879,12 +884,18 @@ class Pool:
         status = event.status
         violation = isinstance(each.error, ProtocolError)
         reason = str(each.error) if violation else _reason(status, each.error)
-        if not each.ready:
+        moved = not violation and status is not None and status.cause in _MOVED
+        if moved:
+            self._statistics.workers_lost -= 1
+            self._statistics.workers_moved += 1
+        elif not each.ready:
             self._start_failed(f"the workers end before their first call: {reason}", None)
-        repeated = not violation and (status is None or status.cause in _REPEATED)
+        repeated = not violation and (status is None or status.cause in _LOST)
         for call in each.running.values():
-            call.tries += 1
-            if repeated and call.tries <= self._options.retries:
+            call.tries += not moved
+            if (moved and not self._options.actor_starts) or (
+                repeated and call.tries <= self._options.retries
+            ):
                 self._statistics.repeated += 1
                 self._give_back([call])
             else:

@@ -39,6 +39,12 @@ _RECURSION: Final = 1000 + 20 * frames.NESTED_DEPTH_MAX
 TRUSTED: Final = "trusted"
 """The argument of a worker whose results are loaded without a check."""
 
+MOVABLE: Final = "movable"
+"""The argument of a worker that may be asked to leave its node."""
+
+_LOOK_S: Final = 0.1
+"""The least time between two questions whether the worker has to leave."""
+
 
 def serve() -> None:
     """Run as a worker until the executor closes the stream of calls."""
@@ -47,7 +53,7 @@ def serve() -> None:
     results = node.input(RESULTS)
     worker = _Worker(node, calls.reader, results.writer, trust=TRUSTED in node.arguments)  # type: ignore[attr-defined]
     try:
-        worker.run()
+        worker.run(node if MOVABLE in node.arguments else None)
     except (ClosedError, EndOfStreamError):
         return  # the executor needs this worker no more
 
@@ -101,15 +107,21 @@ class _Worker:
         self._read_nested = 0
         self._reported_nested = -1
 
-    def run(self) -> None:
-        """Make the calls that come."""
+    def run(self, movable: Node | None) -> None:
+        """Make the calls that come; leave the node ``movable`` between two calls if it asks for that."""
         raw = io.BufferedWriter(_Output(self), _OUTPUT_PART)  # type: ignore[type-var]  # see write
         shown = io.TextIOWrapper(raw, "utf-8", "backslashreplace", line_buffering=True)
         sys.stdout = sys.stderr = shown
         enter_worker(self)
+        look_at = 0.0
         while True:
             self._obey(*self._next(None))
             shown.flush()
+            if movable is not None and time.monotonic() >= look_at:
+                look_at = time.monotonic() + _LOOK_S
+                if movable.wait_move(timeout=0) is not None:
+                    # The executor gives the calls that this worker has not begun to others.
+                    movable.leave()
 
     def _next(self, deadline: float | None) -> tuple[int, memoryview]:
         """Wait for the next frame. Raise TimeLimitError after the deadline."""

@@ -43,11 +43,21 @@ from dios.lib.jobs.orders import (
 )
 from dios.lib.jobs.records import Segment, plan_splits
 from dios.lib.jobs.results import JobFailedError, JobProgress, JobResult, OnProgress, TaskReport
-from dios.limits import JOB_END_TIMEOUT_MS, JOB_REPORT_PERIOD_MS, JOB_REPORT_RING_BYTES, JOB_SPLIT_BYTES
-from dios.wire.messages import Limits
-from dios.wire.types import Brand, NameKind, ObjectType, Semantics
+from dios.limits import (
+    JOB_END_TIMEOUT_MS,
+    JOB_GRACE_MS,
+    JOB_REPORT_PERIOD_MS,
+    JOB_REPORT_RING_BYTES,
+    JOB_SPLIT_BYTES,
+)
+from dios.wire.messages import Limits, Work
+from dios.wire.types import Brand, Cause, NameKind, ObjectType, Semantics
 
 _ENTRY: Final = "from dios.lib.jobs.task import main\n\nmain()\n"
+
+_MOVED: Final = frozenset({Cause.MOVED, Cause.PREEMPTED})
+_MOVABLE: Final = Work(restartable=True, grace_ms=JOB_GRACE_MS)
+"""A task that must leave its node has some time to end, and is started elsewhere if that is too short."""
 
 
 class JobOptions(Struct, frozen=True):
@@ -254,6 +264,7 @@ class Controller:
                 label=f"{self._options.label} {start.role} {start.number}",
                 brand=self._options.brand,
                 limits=self._options.limits,
+                work=_MOVABLE,
             )
         except DiosError:
             reports.detach()
@@ -328,17 +339,35 @@ class Controller:
         """Handle the end of a task: read its last reports, and record the end."""
         self._read(running)
         status = running.task.wait()
+        # The last report of a task on another node may come after the notice of its end.
+        until = time.monotonic() + JOB_END_TIMEOUT_MS / 1000
+        while status.ok and running.finished is None and running.listening and time.monotonic() < until:
+            self._node.select([running.reports], timeout=JOB_REPORT_PERIOD_MS / 1000)
+            self._read(running)
         self._forget(running)
         start, finished = running.start, running.finished
         self._reports.append(_report_of(running, status))
         failure = running.failure or _failure_of(status, finished)
+        moved = status.cause in _MOVED
         if running.stopped:
             self._ledger.mapper_stopped(start.number, start.attempt)
         elif start.role is Role.MAPPER:
-            self._ledger.mapper_ended(start.number, start.attempt, failure or None)
+            counts = not moved and not (failure and self._loses_reader(start))
+            self._ledger.mapper_ended(start.number, start.attempt, failure or None, counts=counts)
         else:
-            self._ledger.reducer_ended(start.number, start.attempt, failure or None)
+            self._ledger.reducer_ended(start.number, start.attempt, failure or None, counts=not moved)
             self._outputs_done += not failure
+
+    def _loses_reader(self, start: StartJobTask) -> bool:
+        """Return True if a reducer that reads from a mapper has to leave its node, or has just left it."""
+        for number in start.partitions:
+            reader = self._reducers.get(number)
+            if reader in self._running:
+                with suppress(DiosError):
+                    status = reader.task.status()
+                    if status.leave_ns or status.cause in _MOVED:
+                        return True
+        return False
 
     def _forget(self, running: RunningJobTask) -> None:
         self._running.remove(running)

@@ -84,6 +84,7 @@ class Ledger:
         self._reduced: Final[set[int]] = set()
         self._begun: Final[Counter[tuple[Role, int]]] = Counter()
         self._failed: Final[Counter[tuple[Role, int]]] = Counter()
+        self._excused: Final[set[tuple[int, int]]] = set()
         self._given_up: GiveUp | None = None
         self._stops: list[Stop] = []
 
@@ -108,8 +109,11 @@ class Ledger:
         if self._reducing.get(reducer) == attempt and 0 <= mapper < self.mappers:
             self._taken[reducer].add(mapper)
 
-    def mapper_ended(self, number: int, attempt: int, failure: str | None) -> None:
-        """Record the end of a mapper's attempt; ``failure`` is the reason if its work is incomplete."""
+    def mapper_ended(self, number: int, attempt: int, failure: str | None, *, counts: bool = True) -> None:
+        """Record the end of a mapper's attempt; ``failure`` is the reason if its work is incomplete.
+
+        Unless it ``counts``, the attempt is made again however often that happens.
+        """
         running = self._serving.get(number)
         if running is None or running.attempt != attempt:
             return
@@ -120,18 +124,18 @@ class Ledger:
             # Parts that no reducer took are lost; if one takes them later, they count.
             if self._sent[reducer].get(number) == attempt:
                 del self._sent[reducer][number]
-        self._fail(Role.MAPPER, number, failure)
+        excused = (number, attempt) in self._excused
+        self._fail(Role.MAPPER, number, failure, counts=counts and not excused)
 
     def mapper_stopped(self, number: int, attempt: int) -> None:
         """Record the end of a mapper's attempt by a Stop, which is not a failure."""
-        running = self._serving.get(number)
-        if running is None or running.attempt != attempt:
-            return
-        self._failed[Role.MAPPER, number] -= 1
-        self.mapper_ended(number, attempt, "stopped")
+        self.mapper_ended(number, attempt, "stopped", counts=False)
 
-    def reducer_ended(self, number: int, attempt: int, failure: str | None) -> None:
-        """Record the end of a reducer's attempt; ``failure`` is the reason if its output is missing."""
+    def reducer_ended(self, number: int, attempt: int, failure: str | None, *, counts: bool = True) -> None:
+        """Record the end of a reducer's attempt; ``failure`` is the reason if its output is missing.
+
+        Unless it ``counts``, the attempt is made again however often that happens.
+        """
         if self._reducing.get(number) != attempt:
             return
         del self._reducing[number]
@@ -142,13 +146,16 @@ class Ledger:
             waits = number in start.partitions and self._sent[number].get(start.number) == start.attempt
             if waits and (start.number, start.attempt) not in self._heard[number]:
                 self._stops.append(Stop(start.number, start.attempt))
+            if number in start.partitions and not counts:
+                # It lost its reader, so it may fail as well.
+                self._excused.add((start.number, start.attempt))
         self._taken[number].clear()
         self._heard[number].clear()
         self._sent[number].clear()
-        self._fail(Role.REDUCER, number, failure or "ended before it had every mapper's pairs")
+        self._fail(Role.REDUCER, number, failure or "ended before it had every mapper's pairs", counts=counts)
 
-    def _fail(self, role: Role, number: int, reason: str) -> None:
-        self._failed[role, number] += 1
+    def _fail(self, role: Role, number: int, reason: str, *, counts: bool) -> None:
+        self._failed[role, number] += counts
         if self._failed[role, number] >= self._attempts and self._given_up is None:
             self._given_up = GiveUp(role, number, self._begun[role, number], reason)
 

@@ -69,7 +69,8 @@ _ENDINGS: Final = {
     Cause.SANDBOX: "it made a system call that ends a pure task",
     Cause.KILLED: "it was killed",
     Cause.NODE: "the node stopped",
-    Cause.PREEMPTED: "the scheduler stopped it in favour of another task",
+    Cause.PREEMPTED: "it had to leave its node, and was stopped",
+    Cause.MOVED: "it had to leave its node",
 }
 
 

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from dios.client.ops.status import Status
 
 _LIVING: Final = frozenset({TaskState.STARTING, TaskState.RUNNING, TaskState.PAUSED})
-_AT_ONCE: Final = frozenset({Cause.NODE_LOST, Cause.NODE, Cause.PREEMPTED})
+_AT_ONCE: Final = frozenset({Cause.NODE_LOST, Cause.NODE, Cause.PREEMPTED, Cause.MOVED})
 """Ends for which the program is not to blame."""
 
 

@@ -352,6 +352,11 @@ PROMISES: Final = (
     ),
     Promise(
         "Schedulers",
+        "A task that must leave its node is gone after the time that it was started with, whatever it does, and changes nothing of the run that continues",
+        left="until then it can store any bytes as its own state",
+    ),
+    Promise(
+        "Schedulers",
         "A scheduler that is killed, hangs or lies can only delay runs",
         left="up to the lease, a run waits longer",
     ),

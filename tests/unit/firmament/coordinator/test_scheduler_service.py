@@ -252,7 +252,7 @@ def test_a_task_that_is_to_stop_is_explained(office: SchedulerService) -> None:
     office.read("n1", board(1, (high,), (occupant(low),)), 1.0)
     office.round(1.0)
     told = ask(office, {"ask": "explain", "task": "job1"})
-    assert "asked it to stop" in str(told["lines"])
+    assert "asked it to leave" in str(told["lines"])
 
 
 def test_an_unknown_question_is_answered(office: SchedulerService) -> None:

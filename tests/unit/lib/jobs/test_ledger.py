@@ -143,3 +143,23 @@ def test_a_job_has_bounds(mappers: int, reducers: int, workers: int) -> None:
     """Numbers of tasks out of bounds are refused."""
     with pytest.raises(InvalidError):
         Ledger(mappers, reducers, workers, attempts=1)
+
+
+def test_tasks_that_leave_their_node_do_not_fail() -> None:
+    """However often they are moved, the job goes on; a mapper that lost its reader so may fail as well."""
+    ledger = Ledger(1, 1, 1, attempts=1)
+    for attempt in range(1, 6):
+        assert [
+            (step.role, step.attempt) for step in ledger.next_steps() if isinstance(step, StartJobTask)
+        ] == [
+            (Role.REDUCER, attempt),
+            (Role.MAPPER, attempt),
+        ]
+        ledger.heard(0, attempt, 0, attempt)
+        ledger.reducer_ended(0, attempt, "moved", counts=False)
+        ledger.mapper_ended(0, attempt, "its reader is gone")
+    assert not any(isinstance(step, GiveUp) for step in ledger.next_steps())
+    ledger.mapper_ended(0, 6, "moved", counts=False)
+    assert not any(isinstance(step, GiveUp) for step in ledger.next_steps())
+    ledger.mapper_ended(0, 7, "killed")
+    assert isinstance(ledger.next_steps()[0], GiveUp)

@@ -1,0 +1,108 @@
+"""Tasks that are asked to leave their node: they save their state and end, and are run again elsewhere.
+
+A task that was started with a time for it is asked when the scheduler takes its place, and when its node is
+drained. One that has not ended in that time is ended. The program that started the run starts it again
+(``dios.lib.movable``), so that this node keeps nothing about it.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from dios.core import effects
+from dios.core.calls import submissions
+from dios.core.model.records import Holder, Pending, Task
+from dios.core.step import Step
+from dios.errors import InvalidError
+from dios.wire import messages
+from dios.wire.types import Cause
+
+_MS: Final = 1_000_000
+
+
+def ask(step: Step, task: Task, reason: str) -> None:
+    """Ask a restartable task to leave the node; end it at once if it was started without a time for that."""
+    if task.leave_ns:
+        return
+    grace = 0 if task.recipe is None else task.recipe.work.grace_ms
+    if not grace:
+        _end(step, task, Cause.PREEMPTED, f"preempted: {reason}")
+        return
+    task.leave_ns = step.now + grace * _MS
+    task.leave_reason = reason
+    step.state.moves.add(task.id, task.leave_ns)
+    submissions.note_task(step, task)
+    for row in task.pending.values():
+        if isinstance(row.call, messages.AwaitMove):
+            step.woken[row.key] = row
+
+
+def ask_all(step: Step, reason: str) -> None:
+    """Ask all tasks of this node to leave that were started with a time for that."""
+    for task in list(step.state.living_tasks()):
+        work = None if task.recipe is None else task.recipe.work
+        step.spend(1)
+        if work is not None and work.grace_ms and task.cause is Cause.NONE:
+            ask(step, task, reason)
+
+
+def await_move(step: Step, task: Holder, seq: int, call: messages.AwaitMove) -> None:
+    """Answer a task as soon as it is asked to leave, or when its time of waiting is over."""
+    asked = _moving(task)
+    if asked.leave_ns or not call.wait_ms:
+        step.answer(task, seq, messages.Done(_left_ms(step, asked)))
+        return
+    step.wait(Pending(task, seq, call, {}, step.now + call.wait_ms * _MS))
+
+
+def retry(step: Step, row: Pending) -> None:
+    """Answer a call that waits to be asked, if the task was asked or its time of waiting is over."""
+    asked = _moving(row.task)
+    if asked.leave_ns or (row.deadline is not None and step.now >= row.deadline):
+        step.state.pending.remove(row)
+        step.answer(row.task, row.seq, messages.Done(_left_ms(step, asked)))
+
+
+def leave(step: Step, task: Holder, seq: int, call: messages.Leave) -> None:
+    """End a task that was asked to leave. It makes no more calls, so this one has no answer."""
+    del seq
+    asked = _moving(task)
+    if not asked.leave_ns:
+        raise InvalidError("nothing asks this task to leave its node; let it go on, or end it")
+    if call.failure:
+        # The text of the program is not on the first line, which goes into the audit log.
+        why = f"{_asked_because(asked)}; it could not save its state\n{call.failure}"
+        _end(step, asked, Cause.PREEMPTED, why)
+    else:
+        _end(step, asked, Cause.MOVED, f"moved: {asked.leave_reason}")
+
+
+def end_late(step: Step) -> None:
+    """End the tasks that did not leave in time, as many as fit into the step."""
+    while not step.exhausted and (late := step.state.moves.take_due(step.now)) is not None:
+        step.spend(1)
+        task = step.state.tasks.get(late)
+        if isinstance(task, Task) and task.alive and task.cause is Cause.NONE:
+            _end(step, task, Cause.PREEMPTED, f"{_asked_because(task)}; it did not leave in time")
+
+
+def _asked_because(task: Task) -> str:
+    return f"preempted: {task.leave_reason}"
+
+
+def _end(step: Step, task: Task, cause: Cause, detail: str) -> None:
+    step.state.moves.forget(task.id)
+    task.cause, task.detail = cause, detail
+    step.audit_node("end", "ok", task.object.fingerprint, detail.split("\n", 1)[0])
+    step.emit(effects.Kill(task.id))
+
+
+def _moving(task: Holder) -> Task:
+    if not isinstance(task, Task):
+        raise InvalidError("only a task that a node has started can be asked to leave it")
+    return task
+
+
+def _left_ms(step: Step, task: Task) -> int:
+    """Return the time that a task has left, at least 1 ms; 0 if nothing asks it to leave."""
+    return max(1, (task.leave_ns - step.now) // _MS) if task.leave_ns else 0
