@@ -63,6 +63,10 @@ _PAUSE_S_MAX: Final = 0.1
 """After work that took t, a loop pauses for ``_PAUSE_PART`` t, at most this time: changes come together."""
 _PAUSE_FULL_S: Final = 0.05
 """The pause after a queue was read while the nodes can start no further tasks."""
+_PAUSE_WAITING_S: Final = 0.02
+"""The least pause after a queue was read while tasks wait."""
+_PAUSE_OWN_S: Final = 0.1
+"""The pause after the own queue was read in a coordinator that does not schedule, but measures the tasks."""
 _PLACEMENTS_MAX: Final = 16
 """Placements of one message."""
 _CAPACITIES_S: Final = 3.0
@@ -353,7 +357,7 @@ class Coordinator:
                 mark = QueueMark.behind(queue)
                 await self._process_queue(name, queue, nursery)
                 # While much changes, several changes are read together.
-                await trio.sleep(self._pause_s(trio.current_time() - began))
+                await trio.sleep(self._pause_s(name, trio.current_time() - began))
             if name in assignment.below and (queue.waiting or polls):
                 # The waiting times of these runs count, and they do not change the queue's version.
                 polls = bool(queue.waiting)
@@ -362,13 +366,16 @@ class Coordinator:
         del self._followed[name]
         self._forget_numbers(name)
 
-    def _pause_s(self, took_s: float) -> float:
-        """Return the pause after a queue was read in ``took_s`` seconds."""
-        service = self._service
-        is_full = service is not None and service.has_waiting_tasks
-        if service is not None and is_full and not service.may_start(trio.current_time()):
-            return _PAUSE_FULL_S
-        return min(_PAUSE_S_MAX, _PAUSE_PART * took_s)
+    def _pause_s(self, name: str, took_s: float) -> float:
+        """Return the pause after the queue of a node was read in ``took_s`` seconds."""
+        assignment, service = self._assignment, self._service
+        if name not in assignment.attend | assignment.machines:
+            return _PAUSE_OWN_S
+        pause_s = min(_PAUSE_S_MAX, _PAUSE_PART * took_s)
+        if service is None or not service.has_waiting_tasks:
+            return pause_s
+        may_start = service.may_start(trio.current_time())
+        return max(_PAUSE_WAITING_S, pause_s) if may_start else _PAUSE_FULL_S
 
     def _needs(self, name: str) -> bool:
         assignment = self._assignment

@@ -6,6 +6,7 @@ The coordinator imports this module late: it loads NumPy and Numba.
 from __future__ import annotations
 
 import json
+import math
 from typing import Final, NamedTuple
 
 from msgspec.structs import replace
@@ -32,13 +33,17 @@ from dios.firmament.policies.stored_shares import StoredPolicy, decode, encode
 from dios.firmament.rounds.results import Change, Delta, Round
 from dios.firmament.scheduler import FlowScheduler
 from dios.firmament.settings import SchedulerSettings
-from dios.limits import GUARANTEES_MAX
+from dios.limits import BACKLOG_KIND_TASKS, BACKLOG_SPARE_TASKS, GUARANTEES_MAX
 from dios.wire.messages import Asked, Guarantee, Metered, QueueRows, Rate
 from dios.wire.types import Traffic
 
 _DEFAULT_MODEL = "spread"
 STARTS_MAX: Final = 16
 """The tasks that may be starting on a node at a time: more would only take the processors from each other."""
+_SPARE_MAX: Final = BACKLOG_SPARE_TASKS - BACKLOG_KIND_TASKS
+"""The tasks by which a round is smaller because decided placements wait; a few of each principal take part."""
+_DECIDE_S: Final = 0.5
+"""The longest time between two rounds of the flow scheduler while decided placements wait for their turn."""
 _ROOM_TIMEOUT_S = 5.0
 """A placement waits no longer than this for tasks that have to go; then its node says whether it fits."""
 
@@ -92,6 +97,8 @@ class SchedulerService(ClusterService):
         """The time until which tasks of a node may save their state before they stop."""
         self._pending: list[_PendingPlacement] = []
         """Placements that wait until there is room."""
+        self._decided = -math.inf
+        """The time of the last round of the flow scheduler."""
         self._was_used = False
         """True if any principal held anything when the shares were stored last."""
 
@@ -142,16 +149,24 @@ class SchedulerService(ClusterService):
                 self._scheduler.measured(used.task, usage)
 
     def round(self, now: float) -> list[NodeActions]:
-        """Run one round of the scheduler; return what each node has to do."""
+        """Run one round of the scheduler; return what each node has to do.
+
+        The flow scheduler decides about more tasks than may start at once. While their placements keep all
+        nodes busy, a round only sends the next of them.
+        """
         self._now = now
         self.cluster.expire_placements(now)
         self.cluster.offer_best_effort(now)
         actions: dict[str, NodeActions] = {}
+        self._send_pending(actions, now)
+        if self._pending and not self._is_decision_due(now):
+            return list(actions.values())
+        self._decided = now
         changed, late = self._admissions.update(now)
         self.links_changed |= changed
         for member in late:
             self._stop(member.task, member.node, actions, now)
-        self._scheduler.starts = max(0, self._starts(now) - len(self._pending))
+        self._scheduler.starts = max(-_SPARE_MAX, self._starts(now) - len(self._pending))
         found = self._scheduler.round(now)
         for fault in found.faults:
             self.note(f"{fault.where}: {fault.what}")
@@ -159,8 +174,17 @@ class SchedulerService(ClusterService):
         # Tasks that leave come first: a node accepts no task before there is room.
         for delta in sorted(found.deltas, key=lambda delta: delta.change is Change.PLACE):
             self._apply(delta, actions, now)
+        tasks = self.cluster.tasks
+        self._pending = [each for each in self._pending if each.task in tasks]
+        self._pending.sort(key=lambda each: -tasks[each.task].row.work.priority)
         self._send_pending(actions, now)
         return list(actions.values())
+
+    def _is_decision_due(self, now: float) -> bool:
+        """Return True if a node could start more than a few further tasks, or the last round is long ago."""
+        if self.has_admitted_jobs or now - self._decided >= _DECIDE_S:
+            return True
+        return any(4 * self.cluster.starting(name, now) < 3 * STARTS_MAX for name in self.cluster.nodes)
 
     def _apply(self, delta: Delta, actions: dict[str, NodeActions], now: float) -> None:
         names = {queue.node: name for name, queue in self.cluster.nodes.items()}
@@ -187,19 +211,21 @@ class SchedulerService(ClusterService):
         """Send the placements on nodes that have no leaving task, and on which few tasks are starting."""
         tasks = self.cluster.tasks
         self._leaving = {task: host for task, host in self._leaving.items() if task in tasks}
-        full, pending = set(self._leaving.values()), self._pending
+        leaving, pending = set(self._leaving.values()), self._pending
+        room = {name: STARTS_MAX - self.cluster.starting(name, now) for name in self.cluster.nodes}
         self._pending = []
         for placement in pending:
             tracked = tasks.get(placement.task)
             if tracked is None:
                 continue
-            starting = self.cluster.starting(placement.target, now)
-            if (placement.target in full and now < placement.until) or starting >= STARTS_MAX:
+            target = placement.target
+            if (target in leaving and now < placement.until) or room.setdefault(target, STARTS_MAX) <= 0:
                 self._pending.append(placement)
                 continue
-            self.cluster.mark_starting(placement.task, placement.target, now)
+            room[target] -= 1
+            self.cluster.mark_starting(placement.task, target, now)
             action = actions.setdefault(tracked.host, NodeActions(tracked.host, [], []))
-            action.placements.append((placement.task, placement.target))
+            action.placements.append((placement.task, target))
 
     def _starts(self, now: float) -> int:
         """Return the number of tasks that may start now on all nodes."""

@@ -11,6 +11,8 @@ from dios.wire.messages import Metered
 
 CONTROL_S: Final = 1.0
 """The control interval of rates, at a node with traffic."""
+_HURRY_S: Final = 0.5
+"""The least time between two readings of a node's meters."""
 _QUIET_S_MAX: Final = 5.0
 _QUIET_S_EACH: Final = 0.25
 """A quiet node's meters are read at intervals of up to this time for each governed node, within bounds."""
@@ -37,9 +39,13 @@ class TrafficMonitor:
             self._due[name] = 0.0
 
     def hurry(self, names: frozenset[str] | set[str]) -> None:
-        """Read the meters of these nodes at once, because something has changed there."""
+        """Read the meters of these nodes soon, because something has changed there.
+
+        That is at once, unless they were read a moment ago: while many tasks start, there is always a change.
+        """
         for name in names & self._due.keys():
-            self._due[name] = 0.0
+            last = self._moved.get(name)
+            self._due[name] = min(self._due[name], 0.0 if last is None else last[0] + _HURRY_S)
             self._pause_s.pop(name, None)
 
     def due(self, now: float) -> set[str]:

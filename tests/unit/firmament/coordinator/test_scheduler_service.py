@@ -92,6 +92,50 @@ def test_a_preempted_task_goes_before_its_place_is_given(office: SchedulerServic
     assert (order.placements, order.preempted) == ([(3, "n1")], [])
 
 
+def test_decided_placements_need_no_further_round(office: SchedulerService) -> None:
+    """While they keep all nodes busy, the next are sent without the flow scheduler, and each run once."""
+    runs = [submission(task, Work()) for task in range(1, 101)]
+    sent: dict[int, str] = {}
+    rounds = 0
+    while len(sent) < len(runs):
+        now = 1 + rounds / 100
+        begun = list(sent)[: 6 * rounds]
+        left = tuple(run for run in runs if run.id not in sent)
+        for number in (1, 2):
+            here = [occupant(run) for run in runs if run.id in begun and sent[run.id] == f"n{number}"]
+            queue = board(number, left if number == 1 else (), tuple(here))
+            office.read(f"n{number}", replace(queue, version=1 + rounds, slots=100), now)
+        for action in office.round(now):
+            placed = dict(action.placements)
+            assert not placed.keys() & sent.keys()
+            sent |= placed
+            office.record_answer("n1", list(placed), [], Placed((), 1 + rounds), now)
+        rounds += 1
+        assert rounds < 60
+    assert len(office._scheduler.history) < rounds
+
+
+def test_a_decided_placement_of_higher_priority_goes_first(office: SchedulerService) -> None:
+    """It is sent before placements that were decided earlier and still wait."""
+    runs = [submission(task, Work()) for task in range(1, 81)]
+    office.read("n1", replace(board(1, tuple(runs)), slots=100), 1.0)
+    office.read("n2", replace(board(2), slots=100), 1.0)
+    (action,) = office.round(1.0)
+    sent = dict(action.placements)
+    office.record_answer("n1", list(sent), [], Placed((), 1), 1.0)
+    left = [run for run in runs if run.id not in sent]
+    urgent = submission(99, Work(priority=5))
+    office.read("n1", replace(board(1, (*left, urgent)), version=2, slots=100), 2.0)
+    assert office.round(2.0) == []
+    begun = next(run for run in runs if sent.get(run.id) == "n2")
+    office.read("n2", replace(board(2, tasks=(occupant(begun),)), version=2, slots=100), 3.0)
+    here = next(run for run in runs if sent.get(run.id) == "n1")
+    waiting = (*left, urgent)
+    office.read("n1", replace(board(1, waiting, (occupant(here),)), version=3, slots=100), 3.0)
+    (action,) = office.round(3.0)
+    assert 99 in dict(action.placements)
+
+
 def test_a_task_that_was_not_stopped_is_known_again(office: SchedulerService) -> None:
     """A node that refuses to stop a task has it still: the next board tells of it, and its room is taken."""
     low = submission(1, Work(cpus_milli=2000, restartable=True))

@@ -36,7 +36,24 @@ def test_quiet_nodes_are_read_less_and_less_often() -> None:
     assert "n1" in monitor.due(now + CONTROL_S)
     monitor.record("n1", metered(a=10**9), now + 1, limited=False)
     monitor.hurry(frozenset({"n1", "gone"}))
-    assert "n1" in monitor.due(now + 1)
+    assert "n1" in monitor.due(now + 1 + CONTROL_S / 2)
+
+
+def test_a_change_reads_the_meters_at_once_but_not_without_end() -> None:
+    """A node that changes all the time is read twice in each interval."""
+    monitor = TrafficMonitor()
+    monitor.keep(NODES)
+    monitor.record("n1", metered(a=5), 10.0, limited=False)
+    read = [10.0]
+    for tick in range(1, 101):
+        now = 10 + tick / 50
+        monitor.hurry(NODES)
+        if "n1" in monitor.due(now):
+            monitor.record("n1", metered(a=5), now, limited=False)
+            read.append(now)
+    assert len(read) == 1 + 2 / (CONTROL_S / 2)
+    monitor.hurry(NODES)
+    assert "n1" in monitor.due(20.0)
 
 
 def test_a_node_with_rates_is_read_in_each_interval() -> None:
