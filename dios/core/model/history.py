@@ -5,6 +5,7 @@ Without the division, a principal that ends very many tasks would push out what 
 
 from __future__ import annotations
 
+import heapq
 from collections import deque
 from collections.abc import Iterator
 from typing import Final, Generic, NamedTuple, TypeVar, cast
@@ -15,6 +16,8 @@ T = TypeVar("T")
 
 _SMALL_JOBS: Final = 16
 """A job is small if it keeps at most a sixteenth of its principal's bound."""
+_FORMER_MAX: Final = 64
+"""Former sizes of a principal's jobs that are kept, in addition to as many as there are jobs."""
 
 
 class KeptEntry(NamedTuple):
@@ -34,11 +37,15 @@ class History(Generic[T]):
     them only because many jobs of one task have ended before.
     """
 
-    __slots__ = ("_job_sizes", "_jobs", "_next", "_sizes", "_total")
+    __slots__ = ("_by_age", "_by_size", "_job_sizes", "_jobs", "_next", "_sizes", "_total")
 
     def __init__(self) -> None:
         self._jobs: Final[dict[Principal, dict[TaskId, deque[KeptEntry]]]] = {}
         self._job_sizes: Final[dict[Principal, dict[TaskId, int]]] = {}
+        self._by_age: Final[dict[Principal, list[tuple[int, TaskId]]]] = {}
+        """A heap of the numbers of the oldest things of jobs, also of former ones, with the jobs."""
+        self._by_size: Final[dict[Principal, list[tuple[int, TaskId]]]] = {}
+        """A heap of negative sizes of jobs, also of former ones, with the jobs."""
         self._sizes: Final[dict[Principal, int]] = {}
         self._total = 0
         self._next = 0
@@ -65,9 +72,15 @@ class History(Generic[T]):
         """Keep one more thing, of a job of a principal."""
         kept = KeptEntry(thing, size, self._next)
         self._next += 1
-        self._jobs.setdefault(principal, {}).setdefault(job, deque()).append(kept)
+        jobs = self._jobs.setdefault(principal, {})
+        if job in jobs:
+            jobs[job].append(kept)
+        else:
+            jobs[job] = deque((kept,))
+            self._note_age(principal, job)
         sizes = self._job_sizes.setdefault(principal, {})
         sizes[job] = sizes.get(job, 0) + size
+        self._note_size(principal, job)
         self._sizes[principal] = self._sizes.get(principal, 0) + size
         self._total += size
 
@@ -82,16 +95,48 @@ class History(Generic[T]):
 
     def _give_up(self, principal: Principal, small: int) -> T:
         jobs, sizes = self._jobs[principal], self._job_sizes[principal]
-        # Of several equal ones the first, whose things were kept first.
-        job = max(sizes, key=sizes.__getitem__)
+        job = self._largest(principal)
         if sizes[job] <= small:
-            job = min(jobs, key=lambda each: jobs[each][0].number)
+            job = self._oldest(principal)
         kept = jobs[job].popleft()
         sizes[job] -= kept.size
         self._sizes[principal] -= kept.size
         self._total -= kept.size
         if not jobs[job]:
             del jobs[job], sizes[job]
+        else:
+            self._note_age(principal, job)
+            if kept.size:
+                self._note_size(principal, job)
         if not jobs:
-            del self._jobs[principal], self._job_sizes[principal], self._sizes[principal]
+            for table in (self._jobs, self._job_sizes, self._sizes, self._by_age, self._by_size):
+                del table[principal]
         return kept.thing  # type: ignore[return-value] # only things of this type are kept
+
+    def _note_size(self, principal: Principal, job: TaskId) -> None:
+        """Record the present size of a job."""
+        heap, sizes = self._by_size.setdefault(principal, []), self._job_sizes[principal]
+        heapq.heappush(heap, (-sizes[job], job))
+        if len(heap) > 2 * len(sizes) + _FORMER_MAX:
+            heap[:] = sorted((-size, each) for each, size in sizes.items())
+
+    def _largest(self, principal: Principal) -> TaskId:
+        """Return the job that keeps most; of several equal ones that with the smallest number."""
+        heap, sizes = self._by_size[principal], self._job_sizes[principal]
+        while sizes.get(heap[0][1]) != -heap[0][0]:
+            heapq.heappop(heap)
+        return heap[0][1]
+
+    def _note_age(self, principal: Principal, job: TaskId) -> None:
+        """Record the oldest thing of a job."""
+        heap, jobs = self._by_age.setdefault(principal, []), self._jobs[principal]
+        heapq.heappush(heap, (jobs[job][0].number, job))
+        if len(heap) > 2 * len(jobs) + _FORMER_MAX:
+            heap[:] = sorted((things[0].number, each) for each, things in jobs.items())
+
+    def _oldest(self, principal: Principal) -> TaskId:
+        """Return the job with the oldest thing."""
+        heap, jobs = self._by_age[principal], self._jobs[principal]
+        while heap[0][1] not in jobs or jobs[heap[0][1]][0].number != heap[0][0]:
+            heapq.heappop(heap)
+        return heap[0][1]

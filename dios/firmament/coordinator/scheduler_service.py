@@ -41,7 +41,7 @@ _DEFAULT_MODEL = "spread"
 STARTS_MAX: Final = 16
 """The tasks that may be starting on a node at a time: more would only take the processors from each other."""
 _SPARE_MAX: Final = BACKLOG_SPARE_TASKS - BACKLOG_KIND_TASKS
-"""The tasks by which a round is smaller because decided placements wait; a few of each principal take part."""
+"""The most tasks by which a round is smaller because decided placements wait. Some always take part."""
 _DECIDE_S: Final = 0.5
 """The longest time between two rounds of the flow scheduler while decided placements wait for their turn."""
 _ROOM_TIMEOUT_S = 5.0

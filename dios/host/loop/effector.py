@@ -33,6 +33,7 @@ from dios.host.loop.vectors import VectorReplies, failure_of, is_expected, run_n
 from dios.host.network.sockets import Sockets
 from dios.host.peers.interface import RemoteEffects
 from dios.ids import BufferId, ObjectId, PayloadId, TaskId
+from dios.transport.batch import BATCH
 from dios.wire.messages import AnyCall, CommitAcquireWrite, CommitWrite, Failure, Info, Metered, Welcome
 from dios.wire.types import Cause
 
@@ -44,6 +45,8 @@ _TOO_EARLY: Final = Failure(
     int(Code.EBADF),
     "cannot commit: the buffer is not open. Wait for the reply that carries it, then commit.",
 )
+_JOINED_MIN: Final = 4
+"""Fewer effects hardly send two messages to one peer."""
 NO_PAYLOADS: Final[dict[PayloadId, bytes]] = {}
 
 
@@ -242,7 +245,20 @@ class Effector:
 
     # -- one step after another ---------------------------------------------------------------------
     def run(self, effects: list[fx.Effect], payloads: Payloads, step: int, index: int = 0) -> None:
-        """Carry out a step's effects in order, beginning with ``index``."""
+        """Carry out a step's effects in order, beginning with ``index``.
+
+        The messages of many effects to the same peer are sent together.
+        """
+        if len(effects) < _JOINED_MIN or BATCH.is_open:
+            self._run(effects, payloads, step, index)
+            return
+        BATCH.begin(len(effects))
+        try:
+            self._run(effects, payloads, step, index)
+        finally:
+            BATCH.end()
+
+    def _run(self, effects: list[fx.Effect], payloads: Payloads, step: int, index: int) -> None:
         self._payloads, self._step = payloads, step
         handlers, gates = self._handlers, self._steps_by_busy_object
         while index < len(effects):

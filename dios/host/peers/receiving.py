@@ -35,6 +35,9 @@ from dios.wire.messages import Failure
 
 _log: Final = logging.getLogger(__name__)
 
+_ANSWERS_EACH: Final = 2
+"""One message often leads to several messages to the same node, which are sent together."""
+
 
 class LinkParts(NamedTuple):
     """The parts of the host that links need. ``denied`` records a refused request and the reason."""
@@ -80,7 +83,7 @@ class MessageReader:
         try:
             while True:
                 turn = begun = driver.units
-                BATCH.begin(len(bodies))
+                BATCH.begin(_ANSWERS_EACH * len(bodies))
                 for body in bodies:
                     counts["messages_received"] += 1
                     counts["bytes_received"] += len(body)
@@ -105,7 +108,7 @@ class MessageReader:
                     if driver.units - begun >= limits.TURN_UNITS_MAX:
                         BATCH.end()
                         begun = await driver.let_others_work(begun)
-                        BATCH.begin(len(bodies))
+                        BATCH.begin(_ANSWERS_EACH * len(bodies))
                     if session.closed:
                         return
                 BATCH.end()
@@ -142,13 +145,13 @@ class MessageReader:
         try:
             await trio.lowlevel.checkpoint()
             begun = driver.units
-            BATCH.begin(len(incoming))
+            BATCH.begin(_ANSWERS_EACH * len(incoming))
             while incoming:
                 if persister.backlog >= limits.STORE_QUEUE_MAX:
                     BATCH.end()
                     await persister.wait_for_room()
                     begun = driver.units
-                    BATCH.begin(len(incoming))
+                    BATCH.begin(_ANSWERS_EACH * len(incoming))
                     continue
                 waiting = incoming.take()
                 self._serve_one(node, session, waiting)
@@ -157,7 +160,7 @@ class MessageReader:
                 if driver.units - begun >= limits.TURN_UNITS_MAX:
                     BATCH.end()
                     begun = await driver.let_others_work(begun)
-                    BATCH.begin(len(incoming))
+                    BATCH.begin(_ANSWERS_EACH * len(incoming))
         finally:
             BATCH.end()
             incoming.is_served = False

@@ -98,3 +98,36 @@ def test_the_bounds_hold_and_shares_are_equal(entries: list[tuple[str, int, int]
         assert max(sizes.values()) <= EACH
         assert sizes.total() <= TOTAL
         assert len(history) == len(kept)
+
+
+@given(st.lists(st.tuples(st.integers(1, 6), st.integers(0, 9)), max_size=150))
+def test_the_largest_job_gives_up_or_else_the_one_with_the_oldest_thing(
+    entries: list[tuple[int, int]],
+) -> None:
+    """Compared with a search through all jobs, whose time would grow with their number."""
+    history, who, each_max = History[int](), Principal("a"), 32
+    kept: dict[int, tuple[int, int]] = {}
+    for number, (job, size) in enumerate(entries):
+        history.keep(who, TaskId(job), number, size)
+        kept[number] = job, size
+        for gone in history.excess(who, each_max, 1_000):
+            sizes: Counter[int] = Counter()
+            for of, amount in kept.values():
+                sizes[of] += amount
+            expected = min(kept)
+            if max(sizes.values()) > each_max // 16:
+                largest = min(sizes, key=lambda each: (-sizes[each], each))
+                expected = min(thing for thing, (of, _) in kept.items() if of == largest)
+            assert gone == expected
+            del kept[gone]
+    assert list(history) == [] or sorted(history) == sorted(kept)
+
+
+def test_an_old_thing_does_not_make_a_history_grow() -> None:
+    """While a small job keeps its thing, the tables about a large one stay small."""
+    history, who = History[int](), Principal("a")
+    history.keep(who, TaskId(1), 0, 1)
+    for number in range(1, 5_000):
+        history.keep(who, TaskId(2), number, 2)
+        assert 0 not in history.excess(who, 64, 1_000)
+    assert len(history._by_age[who]) + len(history._by_size[who]) < 200
