@@ -15,6 +15,9 @@ from dios import limits
 _TASK_DESCRIPTORS: Final = 4
 """The descriptors of the node for a task: its connection, process, output, and its page until it starts."""
 
+_DAEMON_NICE: Final = -10
+"""The nice value of the session of a daemon: it has nine times the share of a task, if it needs that."""
+
 _GROUP_LIMITS: Final = (
     Path("/sys/fs/cgroup/memory.max"),
     Path("/sys/fs/cgroup/memory/memory.limit_in_bytes"),
@@ -73,3 +76,18 @@ def host_name() -> str:
     first = socket.gethostname().partition(".")[0]
     fit = re.sub(r"[^A-Za-z0-9_-]", "-", first).strip("-_")
     return fit[: limits.NODE_NAME_BYTES_MAX] or "node"
+
+
+def come_before_tasks(proc: Path = Path("/proc/self")) -> bool:
+    """Give this process a larger share of the processors than its tasks have; return True if it has that.
+
+    That works where the kernel divides processors by sessions (autogroup), if this process leads a session
+    and may raise its priority. Otherwise each task that computes has as much as the daemon, and calls wait.
+    """
+    if os.getsid(0) != os.getpid():
+        return False  # other programs of its user are in the session
+    try:
+        (proc / "autogroup").write_text(str(_DAEMON_NICE))
+    except OSError:
+        return False
+    return True

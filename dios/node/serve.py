@@ -30,6 +30,7 @@ from dios.host.process.zygote_process import StartedZygote
 from dios.host.sandbox.mechanisms import LOST_WITHOUT, Mechanism, missing_for_pure, probe
 from dios.ids import Principal
 from dios.node.assembly import NodeHost
+from dios.node.machine import come_before_tasks
 from dios.node.settings import LogFormat, Settings
 from dios.node.task_zygote import BASE_OF_TEMPLATES, WARM_UP_OF_TEMPLATES, modules_of_tasks
 from dios.store.lmdb_store import LmdbStore
@@ -69,6 +70,7 @@ async def serve(
     )
     try:
         _raise_descriptor_limit()
+        come_before_tasks()
         settings.data.mkdir(mode=0o700, parents=True, exist_ok=True)
         with _open_store(settings) as store, _open_audit(settings) as audit:
             mechanisms = await trio.to_thread.run_sync(probed)

@@ -1,13 +1,17 @@
-"""How much memory the node takes the machine to have."""
+"""How much memory the node takes the machine to have, and the daemon's share of the processors."""
 
 from __future__ import annotations
 
+import os
 import resource
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
 from dios import limits
+from dios.host.sandbox.cgroups import is_autogroup_on
 from dios.node import machine
 
 
@@ -41,3 +45,33 @@ def test_many_tasks_need_descriptors(
     """The node keeps descriptors for its tasks, and leaves at least half of all to objects."""
     monkeypatch.setattr(resource, "getrlimit", lambda _: (hard, hard))
     assert machine.object_descriptors(tasks) == hard - own
+
+
+_WHO = (
+    "from dios.node.machine import come_before_tasks as go; print(go(), open('/proc/self/autogroup').read())"
+)
+
+
+def _autogroup_of(*, leads: bool) -> str:
+    line = [sys.executable, "-c", _WHO]
+    return subprocess.run(line, check=True, capture_output=True, text=True, start_new_session=leads).stdout
+
+
+@pytest.mark.skipif(not is_autogroup_on() or os.geteuid() != 0, reason="needs autogroup, and a privilege")
+def test_a_daemon_comes_before_its_tasks() -> None:
+    """The leader of a session raises the share of its session; no other process does that to its session."""
+    assert "True" in (leader := _autogroup_of(leads=True))
+    assert "nice -10" in leader
+    before = Path("/proc/self/autogroup").read_text()
+    assert "False" in _autogroup_of(leads=False)
+    assert Path("/proc/self/autogroup").read_text() == before
+
+
+def test_a_machine_without_groups_of_sessions_changes_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A file that refuses, or that is missing, is no error: the daemon runs as before."""
+    monkeypatch.setattr(os, "getsid", lambda _: os.getpid())
+    (tmp_path / "autogroup").mkdir()
+    assert not machine.come_before_tasks(tmp_path)
+    assert not machine.come_before_tasks(tmp_path / "nowhere")
