@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final
 from dios.cli.common.output import size_text
 from dios.client.ops.status import Status
 from dios.client.plain_text import plain
-from dios.wire.types import Brand, Cause
+from dios.wire.types import Brand, Cause, TaskState
 
 if TYPE_CHECKING:
     from dios.client.sync.node import Task
@@ -46,6 +46,8 @@ def _signal_name(number: int) -> str:
 
 def cause_text(task: Status) -> str:
     """Return the state or cause in a few words, for tables."""
+    if task.state is TaskState.WAITING and task.detail.startswith("place "):
+        return f"waiting, {task.detail.partition(' in ')[0]}"
     if not task.ended:
         return "moving" if task.leave_ns else task.state.name.lower()
     if task.cause is Cause.EXITED:

@@ -105,3 +105,13 @@ def test_every_cause_has_words(cause: Cause) -> None:
 def test_an_unknown_signal_has_its_number() -> None:
     """A signal that Python has no name for is told by number."""
     assert cause_text(row(Cause.SIGNAL, 0, 200)) == "died of signal 200"
+
+
+@pytest.mark.parametrize("queue", ["submission", "start"])
+def test_a_waiting_run_shows_its_place(queue: str) -> None:
+    """The state of a run in a queue has its place; one whose place is not known only waits."""
+    waiting = Status(
+        "00aa11bb22cc", "job.py", TaskState.WAITING, detail=f"place 2 of 30 in the {queue} queue"
+    )
+    assert cause_text(waiting) == "waiting, place 2 of 30"
+    assert cause_text(Status("00aa11bb22cc", "job.py", TaskState.WAITING)) == "waiting"
