@@ -149,6 +149,7 @@ STORE_MAP_BYTES_MAX: Final = 1024 * GIB
 
 # -- tasks ----------------------------------------------------------------------------------------
 TASK_POOL_SIZE_DEFAULT: Final = 4
+DAEMON_SLICE_NS: Final = 100_000  # of its loop, the shortest that the kernel knows
 TASKS_MAX: Final = 5_120
 TASKS_MAX_LEAST: Final = 16  # by default, on a machine with little memory
 TASK_BYTES_TYPICAL: Final = 32 * MIB

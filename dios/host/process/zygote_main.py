@@ -16,6 +16,7 @@ import os
 import select
 import signal
 import socket
+import struct
 import sys
 import threading
 import traceback
@@ -76,6 +77,7 @@ _LOG_PAUSE_S: Final = 0.001
 _ONE_THREAD: Final = dict.fromkeys(
     ("OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "OMP_NUM_THREADS", "VECLIB_MAXIMUM_THREADS"), "1"
 )
+_CREDENTIALS: Final = struct.Struct("3i")
 EntryPoint = Callable[[], int | None]
 
 
@@ -465,6 +467,24 @@ def _prefer_for_oom() -> None:
         return  # only a preference
 
 
+def _let_the_daemon_answer_soon(control: socket.socket) -> None:
+    """Give the daemon's loop a short time slice, so that it need not wait for the end of another's slice.
+
+    It needs little processor time for each call. Where others compute on every processor, a call waited for
+    some of their slices, of milliseconds each. The daemon itself does not load what this needs.
+    """
+    credentials = control.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
+    daemon = _CREDENTIALS.unpack(credentials)[0]
+    # If the daemon has ended, its number may be another process's.
+    if daemon != os.getppid():
+        return
+    try:
+        if os.sched_getscheduler(daemon) == os.SCHED_OTHER:
+            linux_calls.set_time_slice(daemon, limits.DAEMON_SLICE_NS)
+    except OSError:
+        return  # only a preference
+
+
 def main() -> None:
     """Load the modules, set up the zygote and serve; report the reason if it cannot be set up."""
     gc.disable()
@@ -477,6 +497,7 @@ def main() -> None:
     if not isinstance(modules, ZygoteModules):
         return
     _prefer_for_oom()
+    _let_the_daemon_answer_soon(control)
     linux_calls.prctl(linux_calls.PR_SET_CHILD_SUBREAPER, 1)
     null = fcntl.fcntl(os.open(os.devnull, os.O_RDWR), fcntl.F_DUPFD_CLOEXEC, _ABOVE_TASKS)
     os.closerange(3, _ABOVE_TASKS)

@@ -41,6 +41,8 @@ PR_GET_TID_ADDRESS: Final = 40
 
 _SIGCHLD: Final = 17
 _CLONE_ARGS: Final = struct.Struct("=11Q")
+_SCHED_ATTR: Final = struct.Struct("=IIQiI3QII")
+_SCHED_FLAG_RESET_ON_FORK: Final = 1
 
 _libc: Final = ctypes.CDLL(None, use_errno=True)
 _libc.syscall.restype = ctypes.c_long
@@ -81,6 +83,19 @@ def prctl(option: int, argument: int = 0) -> int:
         code = ctypes.get_errno()
         raise OSError(code, f"prctl({option}): {os.strerror(code)}")
     return result
+
+
+def set_time_slice(pid: int, nanoseconds: int) -> None:
+    """Let the first thread of an ordinary process run for at most this time before another one has its turn.
+
+    Its share of the processor stays the same. Its new threads and children have the kernel's slice, unless
+    it has a negative nice value, which they would lose as well. A kernel before 6.12 ignores the slice. Raise
+    ``OSError``.
+    """
+    nice = os.getpriority(os.PRIO_PROCESS, pid)
+    flags = _SCHED_FLAG_RESET_ON_FORK if nice >= 0 else 0
+    attributes = _SCHED_ATTR.pack(_SCHED_ATTR.size, os.SCHED_OTHER, flags, nice, 0, nanoseconds, 0, 0, 0, 0)
+    syscall("sched_setattr", pid, attributes, 0)
 
 
 @functools.cache

@@ -205,6 +205,7 @@ NUMBERS: Final = {
     "rt_tgsigqueueinfo": (297, 240),
     "sched_getaffinity": (204, 123),
     "sched_setaffinity": (203, 122),
+    "sched_setattr": (314, 274),
     "sched_yield": (24, 124),
     "seccomp": (317, 277),
     "select": (23, -1),

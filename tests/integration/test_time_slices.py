@@ -1,0 +1,51 @@
+"""The daemon's loop has a short time slice, and its tasks have the kernel's."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import struct
+from pathlib import Path
+
+import pytest
+
+import dios
+from dios import limits
+from dios.host.sandbox import linux_calls
+from tests.support.node.running_node import running_node, wait_until
+
+_SCHED_GETATTR = {"x86_64": 315, "aarch64": 275}.get(os.uname().machine, -1)
+_ATTRIBUTES = struct.Struct("=IIQiI3QII")
+
+
+def slice_of(pid: int) -> int:
+    """Return the nanoseconds of the slice of a process; 0 if the kernel does not say."""
+    attributes = ctypes.create_string_buffer(_ATTRIBUTES.size)
+    if ctypes.CDLL(None).syscall(_SCHED_GETATTR, pid, attributes, _ATTRIBUTES.size, 0):
+        return 0
+    return int(_ATTRIBUTES.unpack(attributes.raw)[5])
+
+
+@pytest.fixture
+def usual() -> int:
+    """The kernel's slice; a kernel that does not keep another one has nothing to test."""
+    before = slice_of(0)
+    pid = os.fork()
+    if not pid:
+        linux_calls.set_time_slice(0, limits.DAEMON_SLICE_NS)
+        os._exit(int(slice_of(0) != limits.DAEMON_SLICE_NS))
+    if os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]):
+        pytest.skip("this kernel has no slices of processes")
+    return before
+
+
+def test_only_the_daemon_has_short_slices(usual: int, tmp_path: Path) -> None:
+    """The first thread of the daemon has the short slice; zygote and children have the usual one."""
+    with running_node(tmp_path / "node", pool_size="1") as node:
+        pid = int((node.data / "node.pid").read_text())
+        wait_until(lambda: slice_of(pid) == limits.DAEMON_SLICE_NS, "the daemon has a short slice")
+        with dios.connect(node.place, groups=()) as session:
+            task = session.run(b"import time; time.sleep(1000)", wait=False)
+            found = {slice_of(each) for each in node.descendants()}
+            task.kill()
+        assert found == {usual}
