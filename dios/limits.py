@@ -552,6 +552,8 @@ FIRST_FIT_KINDS_MAX: Final = 4_096  # kinds of needs at which one round of the s
 BACKLOG_PRINCIPALS: Final = 16  # principals with tasks in the tables, if more wait
 SCHED_MODEL_BYTES_MAX: Final = 16 * KIB  # of an operator's own cost model
 SCHED_MODEL_MEMORY_BYTES: Final = 1 * GIB  # of the task that runs it
+SCHED_MODEL_PROFILES_MAX: Final = 512  # measured profiles that are sent to it in one round
+SCHED_MODEL_PAIRS_MAX: Final = 4_096  # co-runners, likewise
 SCHED_EXPORT_ARCS_MAX: Final = 2_000
 
 # -- simulated clusters ---------------------------------------------------------------------------

@@ -6,6 +6,7 @@ In the order in which to read it:
 - ``contract``: what every model owes the scheduler, on the random clusters of ``example_clusters``;
 - ``orders``: what a coordinator sends to the model's task; ``answers``: what that sends back;
 - ``state_changes``: copies the tables of the cluster to that task, of which only changes are sent;
+  ``knowledge_changes`` does the same for the measured profiles;
 - ``program``: the program of the task;
 - ``remote_model``: the model as the scheduler sees it.
 """

@@ -15,7 +15,12 @@ import numpy as np
 from dios.firmament.cluster import changes
 from dios.firmament.cluster.columns import Ints, Rows
 from dios.firmament.cluster.state import RUNNING, WAITING, ClusterState
-from dios.firmament.custom_model.example_clusters import KINDS, add_example_task, example_cluster
+from dios.firmament.custom_model.example_clusters import (
+    KINDS,
+    add_example_task,
+    example_cluster,
+    example_knowledge,
+)
 from dios.firmament.custom_model.loading import described
 from dios.firmament.descriptors import Level, MachineDescriptor, Resources
 from dios.firmament.models.cost_terms import BadModelError
@@ -182,7 +187,10 @@ def flat(found: ModelAnswers) -> list[Ints]:
 def _clusters(kinds: Iterable[str]) -> Iterator[tuple[str, int, ClusterState]]:
     for kind in kinds:
         for seed in SEEDS:
-            yield kind, seed, example_cluster(kind, seed)
+            state = example_cluster(kind, seed)
+            # One of the two has measured profiles.
+            state.knowledge = example_knowledge() if seed == SEEDS[-1] else None
+            yield kind, seed, state
 
 
 def _asked(model: CostModel, state: ClusterState, where: str) -> ModelAnswers:

@@ -21,6 +21,8 @@ from dios.firmament.descriptors import (
     Resources,
     TaskDescriptor,
 )
+from dios.firmament.knowledge.knowledge_base import KnowledgeBase
+from dios.firmament.knowledge.samples import Metric, Sample
 
 KINDS: Final = {
     "empty": (0, 0, 0.0),
@@ -83,6 +85,15 @@ def random_cluster(seed: int, *, machines: int, tasks: int, running: float) -> C
             table.waited[row] -= min(state.now - since, float(table.waited[row]))
             table.since[row] = since
     return state
+
+
+def example_knowledge() -> KnowledgeBase:
+    """Return measured profiles of a class of the clusters, on both types of machines and next to others."""
+    base = KnowledgeBase("example", 1)
+    for number, beside in enumerate([(), ("serve",), ("sort", "serve")]):
+        values: dict[int, int] = {Metric.PS_PER_INSTRUCTION: 400 + 90 * number, Metric.RUNTIME_NS: 7 * 10**9}
+        base.add(Sample("sort", f"type {number % 2}", "m0", number, values, beside))
+    return base
 
 
 def add_example_task(state: ClusterState, number: int) -> int:

@@ -6,6 +6,7 @@ from typing import Final, TypeAlias
 
 import msgspec
 
+from dios.firmament.custom_model.knowledge_changes import KnowledgeChange
 from dios.firmament.descriptors import JobDescriptor, TaskDescriptor
 
 LANE_BYTES: Final = 1 << 20
@@ -47,6 +48,8 @@ class StateChange(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_f
     job_descriptors: dict[int, JobDescriptor]
     tree: TreeTexts | None
     waiting_principals: list[str] | None
+    knowledge: KnowledgeChange | None = None
+    """The measured profiles."""
 
 
 class Open(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True, tag=1):

@@ -8,6 +8,7 @@ import numpy as np
 
 from dios.firmament.cluster.columns import ABSENT, Flags, Floats, Ints, Rows
 from dios.firmament.cluster.state import ClusterState
+from dios.firmament.custom_model.knowledge_changes import KnowledgeSender, apply_knowledge
 from dios.firmament.custom_model.orders import ColumnChange, StateChange, TreeTexts
 from dios.firmament.descriptors import JobDescriptor, TaskDescriptor
 
@@ -25,6 +26,7 @@ class StateSender:
         self._tasks: dict[int, TaskDescriptor] = {}
         self._jobs: dict[int, JobDescriptor] = {}
         self._waiting: list[str] = []
+        self._knowledge: Final = KnowledgeSender()
 
     def change(self, state: ClusterState) -> StateChange:
         """Return the differences, and count them as sent."""
@@ -59,6 +61,7 @@ class StateSender:
             fresh_jobs,
             tree,
             changed_waiting,
+            self._knowledge.change(state.knowledge),
         )
 
     def _changed(self, table: str, columns: dict[str, _Column]) -> list[ColumnChange]:
@@ -128,6 +131,8 @@ class StateCopy:
                 change.tree.children,
             )
             state.set_machines(change.tree.machine_ids)
+        if change.knowledge is not None:
+            state.knowledge = apply_knowledge(state.knowledge, change.knowledge)
         if change.waiting_principals is not None:
             state.waiting_principals = dict.fromkeys(change.waiting_principals)
         ids = state.tasks.id
