@@ -1,7 +1,7 @@
 """Commands about the cluster's scheduler and about fair shares.
 
 ``sched`` is the family ``dios sched`` and defines no command itself: ``live`` has the commands that ask a
-running coordinator, and ``simulate`` has ``dios sched simulate``. ``shares`` shows and sets each
-principal's part of the cluster. ``fair`` and ``solve`` need no cluster: they compare fairness mechanisms on
-traces and solve flow networks.
+running coordinator, ``simulate`` has ``dios sched simulate`` and ``compare`` has ``dios sched compare``.
+``shares`` shows and sets each principal's part of the cluster. ``fair`` and ``solve`` need no cluster: they
+compare fairness mechanisms on traces and solve flow networks.
 """

@@ -9,12 +9,13 @@ from typing import Final
 
 import typer
 
-from dios.cli.scheduling import live, simulate
+from dios.cli.scheduling import compare, live, simulate
 
 app: Final = typer.Typer(
     no_args_is_help=True, rich_markup_mode=None, help="The cluster scheduler, Firmament."
 )
 app.command("simulate", epilog=simulate.EXAMPLES)(simulate.simulate)
+app.command("compare", epilog=compare.EXAMPLES)(compare.compare)
 app.command("status", epilog=live.STATUS)(live.status)
 app.command("models", epilog=live.MODELS)(live.models)
 app.command("set-model", epilog=live.SET_MODEL)(live.set_model)

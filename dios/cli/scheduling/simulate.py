@@ -156,7 +156,7 @@ def _run(options: SimulationOptions, out: Path | None, *, plots: bool, as_json: 
         out.mkdir(parents=True, exist_ok=True)
     with err().status("loading the scheduler; the first time, its kernels are compiled, which takes minutes"):
         exercise_kernels("spread")
-    with _progress() as progress:
+    with simulation_progress(lambda: "simulating") as progress:
         outcome = command.run_config(config, progress)
     summary = report.summarise(outcome)
     if out is not None:
@@ -185,8 +185,10 @@ def _parameters(given: Sequence[str]) -> dict[str, int | float | str | bool]:
 
 
 @contextlib.contextmanager
-def _progress() -> Iterator[Callable[[SimulationProgress], None] | None]:
-    """Show a progress bar over simulated time, on a terminal only."""
+def simulation_progress(
+    activity: Callable[[], str],
+) -> Iterator[Callable[[SimulationProgress], None] | None]:
+    """Show a progress bar over simulated time, on a terminal only; ``activity`` returns its first words."""
     if not sys.stderr.isatty():
         yield None
         return
@@ -199,13 +201,13 @@ def _progress() -> Iterator[Callable[[SimulationProgress], None] | None]:
         transient=True,
     )
     with bar:
-        task = bar.add_task("simulating", total=None, doing="")
+        task = bar.add_task(activity(), total=None, doing="")
 
         def update(at: SimulationProgress) -> None:
             elapsed = bar.tasks[0].elapsed or 0.0
             speed = f"{at.rounds / elapsed:.1f} rounds/s" if elapsed > 0 else ""
             doing = f"{_span(at.now)} of {_span(at.seconds)}, {at.running} run, {at.waiting} wait, {speed}"
-            bar.update(task, completed=at.now, total=at.seconds, doing=doing)
+            bar.update(task, description=activity(), completed=at.now, total=at.seconds, doing=doing)
 
         yield update
 
