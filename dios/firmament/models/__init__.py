@@ -4,8 +4,9 @@ Begin with ``protocol`` (the interface), ``base`` (the class to inherit from) an
 ``catalogue`` has all models by name. ``spread`` is the default.
 
 The thesis' models: ``quincy``, ``whare``, ``coco``, ``green`` with ``green_power``, and the baseline
-``random_fit``. Other schedulers as cost models: ``apollo``, ``choosy`` (also H-DRF), ``delay``,
-``jockey``, ``kmn``, ``late``, ``sparrow``. Shared parts: ``cost_terms``, ``locality`` and ``data_model``
-(input and its places), ``runtimes`` (estimates), ``resource_tree`` (sums along the tree), ``admission``
-(tasks admitted by shares).
+``random_fit``. Other schedulers as cost models: ``alsched``, ``apollo``, ``bistro``, ``choosy`` (also H-DRF),
+``ciel``, ``delay``, ``hawk`` (also Mercury), ``hfs``, ``jockey``, ``kmn``, ``late``, ``paragon`` (also
+Quasar), ``sparrow``, ``tarcil``, ``tetrisched``. Shared parts: ``cost_terms``, ``locality`` and
+``data_model`` (input and its places), ``runtimes`` (estimates), ``resource_tree`` (sums along the tree),
+``admission`` (tasks admitted by shares).
 """

@@ -35,6 +35,16 @@ _PLACES = {
     "choosy": "choosy:ChoosyModel",
     "h-drf": "choosy:HdrfModel",
     "jockey": "jockey:JockeyModel",
+    "hfs": "hfs:HfsModel",
+    "ciel": "ciel:CielModel",
+    "alsched": "alsched:AlschedModel",
+    "tetrisched": "tetrisched:TetrischedModel",
+    "paragon": "paragon:ParagonModel",
+    "quasar": "paragon:QuasarModel",
+    "tarcil": "tarcil:TarcilModel",
+    "hawk": "hawk:HawkModel",
+    "mercury": "hawk:MercuryModel",
+    "bistro": "bistro:BistroModel",
 }
 """Module of this package and class, by the model's name."""
 

@@ -2,10 +2,17 @@
 
 Whare suits shared, heterogeneous clusters with recurring work. It ignores input data and resource demands.
 
-Costs are picoseconds per instruction (§7.2.2). The network is that of Figure 7.2. Each task has one arc to
+Costs are slow-downs in thousandths: 1,000 is a task of its class on its best machine, undisturbed. They are
+computed from picoseconds per instruction (§7.2.2), which the thesis adds up as they are (``relative=False``).
+The network is that of Figure 7.2. Each task has one arc to
 its class TA_c. Arcs lead from there to the aggregators MA_m of machine types at Psi(c, m), to single machines
 at Xi(c, L_m, m), and to X at alpha. (The thesis has an arc to X for each task. Alpha is the same for all
 tasks of a class, so one arc from TA_c replaces these.)
+
+Three parameters go beyond the thesis, and by default they are on. Costs are ``relative``. A place also costs
+the harm to the tasks that run there (``mutual``), because Whare-Map's search minimises the sum over all
+tasks. At most ``wave`` tasks reach a machine through its type in one round: Psi is a mean that does not see
+the other tasks of the round. ``docs/repro-firmament.md`` compares the variants.
 
 The policies explore unknown combinations. A type of machine on which a class never ran costs slightly less
 than the best known type, for at most ``trials`` tasks of the class at a time.
@@ -65,8 +72,13 @@ class Scores:
     """The classes with tasks when the tables were made."""
 
 
-def scores(state: ClusterState, base: KnowledgeBase | None, present: Ints) -> Scores:
-    """Return the knowledge base's scores of the classes ``present`` (numbers of ``state.equivalences``)."""
+def scores(
+    state: ClusterState, base: KnowledgeBase | None, present: Ints, *, relative: bool = False
+) -> Scores:
+    """Return the knowledge base's scores of the classes ``present`` (numbers of ``state.equivalences``).
+
+    With ``relative``, the least score of each class without neighbours becomes ``RATIO``.
+    """
     names = state.equivalences.names
     number = np.full(len(names), ABSENT, np.int64)
     types = state.machine_types.names
@@ -85,7 +97,17 @@ def scores(state: ClusterState, base: KnowledgeBase | None, present: Ints) -> Sc
     if base is not None:
         made.position = base.position
         _fill(made, base, scored, types)
+    if relative and size:
+        # Scores from different counters have different units, so each class has its own.
+        _scale(made, np.arange(size), RATIO / np.maximum(np.nanmin(alone, axis=1), 1e-9))
     return made
+
+
+def _scale(made: Scores, rows: Ints, factors: Floats) -> None:
+    """Multiply all scores of classes by a factor for each class."""
+    made.mean[rows] *= factors[:, None]
+    made.alone[rows] *= factors[:, None]
+    made.harm[rows] *= factors[:, None, None]
 
 
 def _metric(base: KnowledgeBase | None, name: str, types: list[str]) -> Metric | None:
@@ -114,10 +136,8 @@ def _fill(made: Scores, base: KnowledgeBase, scored: list[tuple[str, Metric]], t
         made.known[at] = True
     for row, (_, metric) in enumerate(scored):
         if metric is not Metric.PS_PER_INSTRUCTION:
-            scale = RATIO / max(float(np.nanmin(made.mean[row])), 1e-9)
-            made.mean[row] *= scale
-            made.alone[row] *= scale
-            made.harm[row] *= scale
+            least = max(float(np.nanmin(made.mean[row])), 1e-9)
+            _scale(made, np.array([row]), np.array([RATIO / least]))
 
 
 def without_types(made: Scores) -> Scores:
@@ -174,6 +194,8 @@ class Neighbours:
     """The amount that the classes running there add to the score of each class, shape (M, C)."""
     informed: Floats
     """The number of these classes whose effect is known, shape (M, C)."""
+    caused: Floats
+    """The amount that a task of each class adds to the scores of all tasks there together, shape (M, C)."""
 
 
 def neighbours(state: ClusterState, made: Scores, *, effects: bool = True) -> Neighbours:
@@ -190,16 +212,19 @@ def neighbours(state: ClusterState, made: Scores, *, effects: bool = True) -> Ne
     everybody = np.bincount(at, minlength=len(machines))
     types = state.resources.machine_type[machines]
     there = (counts > 0).astype(np.float64)
-    added, informed = np.zeros(counts.shape), np.zeros(counts.shape)
+    added, informed, caused = np.zeros(counts.shape), np.zeros(counts.shape), np.zeros(counts.shape)
     # One matrix product for each type, because harm depends on the type, the class and the neighbours.
     for kind in np.unique(types).tolist() if classes and effects else ():
         mine = types == kind
         added[mine] = there[mine] @ made.harm[:, kind, :].T
         informed[mine] = there[mine] @ made.known[:, kind, :].T.astype(np.float64)
-    return Neighbours(machines, place, types, counts, everybody, added, informed)
+        caused[mine] = counts[mine] @ made.harm[:, kind, :]
+    return Neighbours(machines, place, types, counts, everybody, added, informed, caused)
 
 
-def neighbour_scores(made: Scores, around: Neighbours, rows: Ints, places: Ints, itself: int) -> Floats:
+def neighbour_scores(
+    made: Scores, around: Neighbours, rows: Ints, places: Ints, itself: int, mutual: float = 0.0
+) -> Floats:
     """Return Xi(c, L_m, c_m), the scores of classes at machines, as in ``KnowledgeBase.score_beside``.
 
     Args:
@@ -208,6 +233,7 @@ def neighbour_scores(made: Scores, around: Neighbours, rows: Ints, places: Ints,
         rows: rows of classes in ``made``, shape (n,).
         places: indices of machines in ``around``, shape (n,).
         itself: 1 if the task in question is itself among the running tasks there, else 0.
+        mutual: the weight of the amount that it adds to the scores of the other tasks there.
 
     Returns:
         Scores, shape (n,); NaN where the class never ran on that type of machine.
@@ -220,6 +246,9 @@ def neighbour_scores(made: Scores, around: Neighbours, rows: Ints, places: Ints,
     alone = made.alone[rows, types]
     among = np.where(informed > 0.5, alone + added, made.mean[rows, types])
     found: Floats = np.where(around.all[places] == itself, alone, among)
+    if mutual:
+        own = itself * made.harm[rows, types, rows]
+        found = found + mutual * (around.caused[places, rows] - own)
     return found
 
 
@@ -250,6 +279,10 @@ class WhareModel(BaseModel):
         trials: the most tasks of a class that run at once on a type of machine that is new to the class.
         arcs: the most arcs from one class to single machines.
         load: cost of a full machine compared with an empty one, on arcs MA -> M (0: as in the thesis).
+        relative: True if costs are slow-downs of a class, False for picoseconds per instruction.
+        mutual: the weight of the harm to the tasks that run at a place, with ``relative`` in thousandths of
+            one task's best speed (0: as in the thesis).
+        wave: the most tasks of a round that a machine gets through its type (0: no limit, as in the thesis).
         refresh: seconds before the scores are computed again.
 
     Raises:
@@ -270,6 +303,9 @@ class WhareModel(BaseModel):
         trials: int = 2,
         arcs: int = 1000,
         load: int = 0,
+        relative: bool = True,
+        mutual: float = 1.0,
+        wave: int = 1,
         refresh: float = 5.0,
     ) -> None:
         not_negative(
@@ -280,6 +316,8 @@ class WhareModel(BaseModel):
             trials=trials,
             arcs=arcs,
             load=load,
+            mutual=mutual,
+            wave=wave,
             refresh=refresh,
         )
         self.omega = omega
@@ -288,6 +326,9 @@ class WhareModel(BaseModel):
         self.trials = trials
         self.arcs = arcs
         self.load = load
+        self.relative = relative
+        self.mutual = mutual
+        self.wave = wave
         self.refresh = refresh
         self._scores: Scores | None = None
         self._round_view: _View | None = None
@@ -322,7 +363,8 @@ class WhareModel(BaseModel):
                 and not 0 <= state.now - known.made < self.refresh
             )
         ):
-            known = self._scores = scores(state, state.knowledge, present[np.argsort(-count, kind="stable")])
+            frequent = present[np.argsort(-count, kind="stable")]
+            known = self._scores = scores(state, state.knowledge, frequent, relative=self.relative)
         return known
 
     def _bounds(self, state: ClusterState, made: Scores, around: Neighbours) -> tuple[Floats, Floats]:
@@ -338,7 +380,7 @@ class WhareModel(BaseModel):
         average[scored] = np.nanmean(made.mean[rows], axis=1)
         if self.by_neighbours and len(around.machines):
             every = np.arange(len(around.machines))
-            here = neighbour_scores(made, around, rows[:, None], every[None, :], 0)
+            here = neighbour_scores(made, around, rows[:, None], every[None, :], 0, self.mutual)
             seen = ~np.isnan(here)
             count = seen.sum(axis=1)
             sums = np.where(seen, here, 0.0).sum(axis=1)
@@ -371,7 +413,7 @@ class WhareModel(BaseModel):
     def _here(self, view: _View, rows: Ints, places: Ints) -> Floats:
         """Return the scores of running tasks at their machines, or the class's mean where unknown."""
         if self.by_neighbours:
-            here = neighbour_scores(view.scores, view.around, rows, places, 1)
+            here = neighbour_scores(view.scores, view.around, rows, places, 1, self.mutual)
         else:
             here = view.scores.mean[rows, view.around.types[places]]
         unknown = np.isnan(here)
@@ -447,7 +489,8 @@ class WhareModel(BaseModel):
         machines = around.machines[chosen]
         slots = table.slots[machines]
         load = whole(self.load * table.running[machines] / np.maximum(slots, 1))
-        return ClassArcs(class_numbers(MACHINES, around.types[chosen]), machines, load, slots)
+        most = np.minimum(slots, self.wave) if self.wave else slots
+        return ClassArcs(class_numbers(MACHINES, around.types[chosen]), machines, load, most)
 
     def _of_neighbours(self, state: ClusterState, view: _View, number: int, wanted: int) -> ClassArcs:
         """Return arcs to the ``wanted`` best machines with room, one task each.
@@ -462,7 +505,7 @@ class WhareModel(BaseModel):
         machines = around.machines
         room = table.usable[machines] & (table.running[machines] < table.slots[machines])
         places = np.flatnonzero(room)
-        cost = neighbour_scores(view.scores, around, np.full(len(places), row), places, 0)
+        cost = neighbour_scores(view.scores, around, np.full(len(places), row), places, 0, self.mutual)
         good = np.flatnonzero(~np.isnan(cost))
         order = good[np.argsort(cost[good], kind="stable")][:most]
         source = np.full(len(order), class_numbers(TASKS, np.array([number]))[0])
@@ -483,7 +526,7 @@ class WhareModel(BaseModel):
         if row == ABSENT:
             return f"class {name!r} has no measurements yet: every place costs {self.unknown}"
         if machine == ABSENT:
-            return f"class {name!r} at its worst place: {view.worst[number]:.0f} ps per instruction"
+            return f"class {name!r} at its worst place: {view.worst[number]:.0f} {self._unit}"
         place = view.around.place[[machine]]
         here = int(state.tasks.machine[task] == machine)
         kind = state.machine_types.names[int(view.around.types[place[0]])]
@@ -492,9 +535,14 @@ class WhareModel(BaseModel):
             parts.append(f"{_score(view.scores.mean[row, view.around.types[place[0]]])} on type {kind!r}")
         if self.by_neighbours:
             others = int(view.around.all[place[0]]) - here
-            among = float(neighbour_scores(view.scores, view.around, np.array([row]), place, here)[0])
+            rows = np.array([row])
+            among = float(neighbour_scores(view.scores, view.around, rows, place, here, self.mutual)[0])
             parts.append(f"{_score(among)} next to the {others} other tasks that run there")
-        return f"class {name!r} in ps per instruction: {', '.join(parts)}"
+        return f"class {name!r} in {self._unit}: {', '.join(parts)}"
+
+    @property
+    def _unit(self) -> str:
+        return "thousandths of its best time" if self.relative else "ps per instruction"
 
 
 def _score(value: float) -> str:

@@ -7,10 +7,11 @@ from pathlib import Path
 from typing import Final
 
 from dios.papers.figures import Figure, ProgressCallback, WrittenFigure, make_figures
-from dios.papers.firmament import green, mix, solver
+from dios.papers.firmament import green, mix, solver, whare
 
 FIGURES: Final = {
     "8.1": "run times in the cluster mix: two queues, Whare-Map, CoCo",
+    "8.1-variants": "variants of Whare-Map in the cluster mix, over three seeds",
     "8.2": "Whare-Map learning good mappings",
     "8.3": "waiting times in the cluster mix",
     "8.4": "cycles per instruction in the cluster mix",
@@ -39,6 +40,7 @@ def reproduce(
     runs = mix.MixRuns(seed, progress, mix.QUICK_S if quick else mix.HOUR_S)
     makers: dict[str, Callable[[], Figure]] = {
         "8.1": lambda: mix.figure_8_1(runs),
+        "8.1-variants": lambda: whare.figure_8_1_variants(seed, progress, quick=quick),
         "8.2": lambda: mix.figure_8_2(runs),
         "8.3": lambda: mix.figure_8_3(runs),
         "8.4": lambda: mix.figure_8_4(runs),

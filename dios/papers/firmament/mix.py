@@ -87,7 +87,8 @@ class MixRuns:
         if key not in self._found:
             place = "model data centre" if large else "SRG cluster"
             self.progress(f"{name} on the {place}, {self.seconds:.0f} simulated seconds")
-            self._found[key] = self._run(name, large=large)
+            model, parameters = SCHEDULERS[name]
+            self._found[key] = run_mix(model, parameters, self.seed, self.seconds, large=large)
             if self._found[key].interrupted:
                 raise KeyboardInterrupt
         return self._found[key]
@@ -105,24 +106,25 @@ class MixRuns:
             ("seed", str(self.seed)),
         )
 
-    def _run(self, name: str, *, large: bool) -> SimulationOutcome:
-        model, parameters = SCHEDULERS[name]
-        knowledge = KnowledgeBase("repro", 1)
-        settings = SchedulerSettings(preemption=False, migration=False)
-        scheduler = scheduler_for(
-            model, parameters=parameters, settings=settings, knowledge=knowledge, seed=self.seed
+
+def run_mix(
+    model: str, parameters: dict[str, Value], seed: int, seconds: float, *, large: bool
+) -> SimulationOutcome:
+    """Simulate the mix on the SRG cluster, or with ``large`` in the model data centre."""
+    knowledge = KnowledgeBase("repro", 1)
+    settings = SchedulerSettings(preemption=False, migration=False)
+    scheduler = scheduler_for(model, parameters=parameters, settings=settings, knowledge=knowledge, seed=seed)
+    machines = thesis_machines(MODEL_CLUSTER if large else SRG_CLUSTER)
+    return simulate(
+        SimulationConfig(
+            MixWorkload(machines, seed, large=large),
+            scheduler,
+            seconds,
+            round_interval=ROUND_S,
+            sample_interval=SAMPLE_S,
+            knowledge=knowledge,
         )
-        machines = thesis_machines(MODEL_CLUSTER if large else SRG_CLUSTER)
-        return simulate(
-            SimulationConfig(
-                MixWorkload(machines, self.seed, large=large),
-                scheduler,
-                self.seconds,
-                round_interval=ROUND_S,
-                sample_interval=SAMPLE_S,
-                knowledge=knowledge,
-            )
-        )
+    )
 
 
 def figure_8_1(runs: MixRuns) -> Figure:
@@ -285,17 +287,33 @@ def figure_8_3(runs: MixRuns) -> Figure:
         for name, values in series.items()
     ]
     every = {name: [each for program in PROGRAMS for each in groups[program][name]] for name in SCHEDULERS}
+    longer = median(every[COCO]) / median(every[WHARE])
+    at_once = mean([float(each <= ROUND_S) for each in every[WHARE]])
     claims = (
         PublishedClaim(
             "§8.2.1, Figure 8.3",
-            "CoCo's waves make tasks wait: median over all workloads",
+            "direction: CoCo's median wait, compared with Whare-Map's",
+            "longer",
+            f"{longer:.1f} x",
+            judged(longer, 1, inf, none=1.0),
+        ),
+        PublishedClaim(
+            "§8.2.1, Figure 8.3",
+            "size: CoCo's median wait over all workloads",
             "10-15 s",
             f"{median(every[COCO]):.1f} s",
             judged(median(every[COCO]), 10, 15, none=0.0),
         ),
         PublishedClaim(
             "§8.2.1, Figure 8.3",
-            "Whare-Map places immediately: median over all workloads",
+            "direction: the fraction of tasks that Whare-Map places in their first round",
+            "most",
+            f"{at_once:.2f}",
+            judged(at_once, 0.5, 1, none=0.0),
+        ),
+        PublishedClaim(
+            "§8.2.1, Figure 8.3",
+            "size: Whare-Map's median wait over all workloads",
             "within 0.2 s",
             f"{median(every[WHARE]):.2f} s (a round every {ROUND_S} s)",
             judged(median(every[WHARE]), 0, 0.2, none=inf),

@@ -134,6 +134,26 @@ def test_a_model_says_what_it_is(name: str) -> None:
     assert [each for each in parameters(name) if not re.search(rf"`{each}[`=]", text)] == []
 
 
+TABLE_8_6 = [
+    *("HFS", "LATE", "Quincy", "Delay scheduling", "Mesos", "CIEL", "Jockey", "alsched", "tetrisched"),
+    *("Whare-Map", "YARN", "Omega", "Sparrow", "H-DRF", "Choosy", "Paragon", "Quasar", "Apollo", "KMN"),
+    *("Tarcil", "Hawk", "Mercury", "Bistro", "CoCo", "Green"),
+]
+"""The rows of the thesis' table, in its order."""
+
+
+def test_each_scheduler_of_table_8_6_has_a_model_or_the_reason_why_not() -> None:
+    """The page's table has all rows of the thesis, models of the catalogue only, and no empty row."""
+    part = DOCUMENT.read_text().partition("## The schedulers of Table 8.6")[2].partition("\n## ")[0]
+    rows = [
+        [cell.strip() for cell in line.strip("|").split("|")] for line in part.splitlines() if "|" in line
+    ]
+    assert [row[0] for row in rows[2:]] == TABLE_8_6
+    named = [re.findall(r"`([\w-]+)`", row[1]) for row in rows[2:]]
+    assert {each for names in named for each in names} == set(MODELS) - {"spread", "trivial", "random-fit"}
+    assert all(names or row[3] for names, row in zip(named, rows[2:], strict=True))
+
+
 @every_model
 def test_parameters_may_be_words(name: str) -> None:
     """Each default may be given as a command line has it, and is the default then."""

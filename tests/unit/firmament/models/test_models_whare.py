@@ -65,6 +65,30 @@ def task_class(state: ClusterState, name: str) -> Ints:
     return class_numbers(TASKS, np.array([state.equivalences.number(name)]))
 
 
+def plain(
+    model: type[WhareModel],
+    *,
+    omega: int = 10,
+    theta: int = 10,
+    unknown: int = 1000,
+    trials: int = 2,
+    load: int = 0,
+    refresh: float = 5.0,
+) -> WhareModel:
+    """A model exactly as in §7.2: costs in picoseconds per instruction, without our additions."""
+    return model(
+        omega=omega,
+        theta=theta,
+        unknown=unknown,
+        trials=trials,
+        load=load,
+        refresh=refresh,
+        relative=False,
+        mutual=0.0,
+        wave=0,
+    )
+
+
 def by_target(arcs: ClassArcs) -> dict[int, tuple[int, int]]:
     """Cost and capacity of each arc of one class."""
     return {int(t): (int(c), int(k)) for t, c, k in zip(arcs.target, arcs.cost, arcs.capacity, strict=True)}
@@ -89,7 +113,7 @@ def test_psi_is_the_cost_from_a_class_to_a_type_of_machine() -> None:
     """Table 7.1, Psi: TA_c -> MA_m costs the mean over all neighbours, for as many as there are slots."""
     state = two_types(known_base())
     add(state, "a", 1)
-    found = by_target(WhareM().class_to_classes(state, task_class(state, "a")))
+    found = by_target(plain(WhareM).class_to_classes(state, task_class(state, "a")))
     assert found == {type_number(state, "fast"): (350, 6), type_number(state, "slow"): (900, 6)}
 
 
@@ -97,7 +121,7 @@ def test_machines_of_a_type_hang_below_its_aggregator_for_nothing() -> None:
     """Figure 7.2: MA_m -> M costs 0 and reaches the usable machines of that type."""
     state = two_types(known_base())
     state.resources.usable[machine(state, 1)] = False
-    arcs = WhareM().class_to_resources(state, np.array([type_number(state, "fast")]))
+    arcs = plain(WhareM).class_to_resources(state, np.array([type_number(state, "fast")]))
     assert by_target(arcs) == {machine(state, 0): (0, 3)}
 
 
@@ -105,7 +129,7 @@ def test_load_on_the_way_to_a_machine_is_an_improvement_to_choose() -> None:
     """§7.2.3: with ``load``, a machine with one of three slots taken costs a third of it."""
     state = two_types(known_base())
     add(state, "b", 1, at=0)
-    arcs = WhareM(load=30).class_to_resources(state, np.array([type_number(state, "fast")]))
+    arcs = plain(WhareM, load=30).class_to_resources(state, np.array([type_number(state, "fast")]))
     assert by_target(arcs) == {machine(state, 0): (10, 3), machine(state, 1): (0, 3)}
 
 
@@ -115,7 +139,7 @@ def test_xi_is_the_cost_from_a_class_to_a_machine_with_its_neighbours() -> None:
     add(state, "b", 1, at=0)
     for number in (2, 3, 4):
         add(state, "a", number)
-    found = by_target(WhareMCs().class_to_resources(state, task_class(state, "a")))
+    found = by_target(plain(WhareMCs).class_to_resources(state, task_class(state, "a")))
     assert found[machine(state, 1)] == (300, 1)
     assert found[machine(state, 0)] == (400, 1)
 
@@ -125,7 +149,7 @@ def test_there_are_no_more_arcs_to_machines_than_tasks_that_wait() -> None:
     state = two_types(known_base())
     add(state, "b", 1, at=0)
     add(state, "a", 2)
-    found = by_target(WhareMCs().class_to_resources(state, task_class(state, "a")))
+    found = by_target(plain(WhareMCs).class_to_resources(state, task_class(state, "a")))
     assert set(found) == {machine(state, 1), state.cluster}
 
 
@@ -136,7 +160,7 @@ def test_a_full_machine_gets_no_arc_of_its_own() -> None:
         add(state, "b", number, at=1)
     for number in (8, 9):
         add(state, "a", number)
-    found = by_target(WhareMCs().class_to_resources(state, task_class(state, "a")))
+    found = by_target(plain(WhareMCs).class_to_resources(state, task_class(state, "a")))
     assert machine(state, 1) not in found
     assert machine(state, 0) in found
 
@@ -146,7 +170,7 @@ def test_whare_m_knows_no_neighbours() -> None:
     state = two_types(known_base())
     add(state, "b", 1, at=0)
     add(state, "a", 2)
-    found = by_target(WhareM().class_to_resources(state, task_class(state, "a")))
+    found = by_target(plain(WhareM).class_to_resources(state, task_class(state, "a")))
     assert set(found) == {state.cluster}
 
 
@@ -154,7 +178,7 @@ def test_alpha_of_whare_m_is_the_worst_type() -> None:
     """§7.2.2: TA_c -> X costs the largest Psi."""
     state = two_types(known_base())
     add(state, "a", 1)
-    found = by_target(WhareM().class_to_resources(state, task_class(state, "a")))
+    found = by_target(plain(WhareM).class_to_resources(state, task_class(state, "a")))
     assert found[state.cluster] == (900, 12)
 
 
@@ -165,7 +189,7 @@ def test_alpha_of_whare_mcs_is_the_worst_neighbourhood_or_type() -> None:
     state = two_types(base)
     add(state, "b", 1, at=2)
     add(state, "a", 2)
-    found = by_target(WhareMCs().class_to_resources(state, task_class(state, "a")))
+    found = by_target(plain(WhareMCs).class_to_resources(state, task_class(state, "a")))
     assert found[state.cluster][0] == 2000
 
 
@@ -176,7 +200,7 @@ def test_waiting_costs_omega_a_second_and_never_less_than_the_average_score() ->
     fresh = add(state, "a", 1)
     old = add(state, "a", 2)
     state.tasks.since[old] = 0.0
-    got = WhareM(omega=50).task_to_unscheduled(state, rows(fresh, old))
+    got = plain(WhareM, omega=50).task_to_unscheduled(state, rows(fresh, old))
     # The average of Psi is (350 + 900) / 2.
     assert got.tolist() == [625 + 1, 5000 + 1]
 
@@ -186,7 +210,7 @@ def test_waiting_under_whare_mcs_is_bounded_by_the_average_neighbourhood() -> No
     state = two_types(known_base())
     add(state, "b", 1, at=0)
     row = add(state, "a", 2)
-    assert WhareMCs().task_to_unscheduled(state, rows(row)).tolist() == [625 + 1]
+    assert plain(WhareMCs).task_to_unscheduled(state, rows(row)).tolist() == [625 + 1]
 
 
 def test_gamma_is_the_score_where_it_runs_less_the_time_that_it_ran() -> None:
@@ -195,8 +219,8 @@ def test_gamma_is_the_score_where_it_runs_less_the_time_that_it_ran() -> None:
     row = add(state, "a", 1, at=0)
     add(state, "b", 2, at=0)
     state.tasks.ran[row] = 7.0
-    assert WhareM(theta=10).task_continuation(state, rows(row)).tolist() == [350 - 70]
-    assert WhareMCs(theta=10).task_continuation(state, rows(row)).tolist() == [400 - 70]
+    assert plain(WhareM, theta=10).task_continuation(state, rows(row)).tolist() == [350 - 70]
+    assert plain(WhareMCs, theta=10).task_continuation(state, rows(row)).tolist() == [400 - 70]
 
 
 def test_a_task_is_not_its_own_neighbour() -> None:
@@ -205,7 +229,7 @@ def test_a_task_is_not_its_own_neighbour() -> None:
     measured(base, "a", "fast", 800, "a")
     state = two_types(base)
     row = add(state, "a", 1, at=0)
-    model = WhareMCs(theta=0)
+    model = plain(WhareMCs, theta=0)
     assert model.task_continuation(state, rows(row)).tolist() == [300]
     other = add(state, "a", 2, at=0)
     model.begin(state)
@@ -219,7 +243,7 @@ def test_a_task_does_not_disturb_itself_among_others() -> None:
     state = two_types(base)
     row = add(state, "a", 1, at=0)
     add(state, "b", 2, at=0)
-    assert WhareMCs(theta=0).task_continuation(state, rows(row)).tolist() == [400]
+    assert plain(WhareMCs, theta=0).task_continuation(state, rows(row)).tolist() == [400]
 
 
 def test_whare_c_cannot_tell_types_apart() -> None:
@@ -228,7 +252,7 @@ def test_whare_c_cannot_tell_types_apart() -> None:
     add(state, "b", 1, at=0)
     for number in (2, 3, 4, 5):
         add(state, "a", number)
-    model = WhareC()
+    model = plain(WhareC)
     assert len(model.class_to_classes(state, task_class(state, "a")).source) == 0
     found = by_target(model.class_to_resources(state, task_class(state, "a")))
     costs = [found[machine(state, number)][0] for number in (1, 2, 3)]
@@ -244,7 +268,7 @@ def test_whare_c_takes_the_mean_of_what_a_neighbour_does_on_each_type() -> None:
     add(state, "b", 1, at=0)
     for number in (2, 3, 4, 5):
         add(state, "a", number)
-    found = by_target(WhareC().class_to_resources(state, task_class(state, "a")))
+    found = by_target(plain(WhareC).class_to_resources(state, task_class(state, "a")))
     assert found[machine(state, 0)][0] == 600 + 500
 
 
@@ -257,7 +281,7 @@ def test_whare_cs_knows_what_a_neighbour_does_on_each_type() -> None:
     add(state, "b", 2, at=2)
     for number in (3, 4, 5, 6):
         add(state, "a", number)
-    model = WhareCs()
+    model = plain(WhareCs)
     assert len(model.class_to_classes(state, task_class(state, "a")).source) == 0
     found = by_target(model.class_to_resources(state, task_class(state, "a")))
     assert found[machine(state, 1)][0] == found[machine(state, 3)][0] == 600
@@ -285,7 +309,7 @@ def test_a_type_that_was_never_tried_is_tried_first_by_few(seen: str) -> None:
     state = two_types(base)
     other = "slow" if seen == "fast" else "fast"
     add(state, "a", 1)
-    model = WhareM(trials=2)
+    model = plain(WhareM, trials=2)
     found = by_target(model.class_to_classes(state, task_class(state, "a")))
     assert found[type_number(state, other)] == (299, 2)
     add(state, "a", 2, at=2 if other == "slow" else 0)
@@ -300,7 +324,7 @@ def test_what_was_measured_on_machines_that_are_not_here_is_no_knowledge() -> No
     measured(base, "a", "elsewhere", 300)
     state = two_types(base)
     row = add(state, "a", 1, at=0)
-    for model in (WhareM(unknown=50, theta=0), WhareMCs(unknown=50, theta=0)):
+    for model in (plain(WhareM, unknown=50, theta=0), plain(WhareMCs, unknown=50, theta=0)):
         assert model.task_continuation(state, rows(row)).tolist() == [50]
 
 
@@ -311,7 +335,7 @@ def test_run_times_do_where_instructions_are_not_counted() -> None:
     measured(base, "a", "slow", 50_000_000, metric=Metric.RUNTIME_NS)
     state = two_types(base)
     add(state, "a", 1)
-    found = by_target(WhareM().class_to_classes(state, task_class(state, "a")))
+    found = by_target(plain(WhareM).class_to_classes(state, task_class(state, "a")))
     assert [cost for cost, _ in found.values()] == [1000, 2500]
 
 
@@ -326,7 +350,7 @@ def test_what_neighbours_do_is_in_the_same_unit_as_the_scores() -> None:
     add(state, "b", 1, at=0)
     for number in (2, 3):
         add(state, "a", number)
-    found = by_target(WhareMCs().class_to_resources(state, task_class(state, "a")))
+    found = by_target(plain(WhareMCs).class_to_resources(state, task_class(state, "a")))
     # The mean of the class is 23.3 ms, which is 1,000.
     assert found[machine(state, 1)][0] == 857
     assert found[machine(state, 0)][0] == 1286
@@ -342,7 +366,7 @@ def test_classes_with_the_most_tasks_are_scored_when_there_are_too_many() -> Non
         add(state, f"c{number}", 2 * number)
         if number != 7:
             add(state, f"c{number}", 2 * number + 1)
-    model = WhareM(unknown=50)
+    model = plain(WhareM, unknown=50)
     assert model.class_to_resources(state, task_class(state, "c7")).cost.tolist() == [50]
     assert model.class_to_resources(state, task_class(state, "c9")).cost.tolist() == [300]
 
@@ -352,7 +376,7 @@ def test_new_scores_are_seen_after_a_while() -> None:
     base = known_base()
     state = two_types(base)
     add(state, "a", 1)
-    model = WhareM(refresh=5.0)
+    model = plain(WhareM, refresh=5.0)
 
     def fast() -> int:
         model.begin(state)
@@ -413,7 +437,7 @@ def test_tasks_find_the_faster_type_by_trying(model: type[WhareModel]) -> None:
     """§8.2.1: nothing is known at first; after some tasks have ended the others run where it is fast."""
     base = KnowledgeBase("n0", 1)
     speed = {0: 900, 1: 900, 2: 300, 3: 300}
-    made = scheduler(model(refresh=0.0), base, "slow", "slow", "fast", "fast")
+    made = scheduler(model(refresh=0.0, wave=0), base, "slow", "slow", "fast", "fast")
     landed = [0]
     for step in range(8):
         numbers = range(10 * step, 10 * step + 3)
@@ -432,9 +456,62 @@ def test_tasks_find_the_faster_type_by_trying(model: type[WhareModel]) -> None:
 def test_whare_mcs_keeps_away_from_a_neighbour_that_harms() -> None:
     """Two machines of one type: the task goes where b is not."""
     for disturbed in (0, 1):
-        made = scheduler(WhareMCs(), known_base(), "fast", "fast")
+        made = scheduler(plain(WhareMCs), known_base(), "fast", "fast")
         made.submit(JobDescriptor(1), [TaskDescriptor(1, equivalence="b")], 0.0)
         made.started(1, disturbed, 0.0)
         made.submit(JobDescriptor(2), [TaskDescriptor(2, equivalence="a")], 0.0)
         made.round(1.0)
         assert place(made, 2) == 1 - disturbed
+
+
+def test_relative_costs_of_undisturbed_tasks_are_equal_for_slow_and_fast_classes() -> None:
+    """A class of 40,000 ps per instruction costs 1,000 alone on its best type, as one of 300 does."""
+    base = known_base()
+    measured(base, "disk", "fast", 40_000)
+    measured(base, "disk", "slow", 80_000)
+    state = two_types(base)
+    for number, name in enumerate(("a", "disk")):
+        add(state, name, number)
+        found = by_target(WhareMCs().class_to_resources(state, task_class(state, name)))
+        assert found[machine(state, 0)] == (1000, 1)
+    slow = type_number(state, "slow")
+    assert by_target(WhareM().class_to_classes(state, task_class(state, "disk")))[slow][0] == 2000
+
+
+def test_a_place_costs_the_harm_to_the_tasks_that_run_there() -> None:
+    """Class b is not disturbed by a, which it slows by a third: b costs 1,333 next to a, 1,000 elsewhere."""
+    base = known_base()
+    measured(base, "b", "fast", 500, "a")
+    state = two_types(base)
+    add(state, "a", 1, at=0)
+    for number in (2, 3):
+        add(state, "b", number)
+    found = by_target(WhareMCs().class_to_resources(state, task_class(state, "b")))
+    assert found[machine(state, 0)] == (1333, 1)
+    assert found[machine(state, 1)] == (1000, 1)
+    alone = by_target(WhareMCs(mutual=0.0).class_to_resources(state, task_class(state, "b")))
+    assert alone[machine(state, 0)] == (1000, 1)
+
+
+def test_a_task_that_runs_does_not_cost_its_own_harm() -> None:
+    """Two tasks of a class that disturbs itself: staying costs each the harm to the other, once."""
+    base = KnowledgeBase("n0", 1)
+    measured(base, "a", "fast", 400)
+    measured(base, "a", "fast", 600, "a")
+    state = two_types(base)
+    first, second = add(state, "a", 1, at=0), add(state, "a", 2, at=0)
+    model = WhareMCs(theta=0)
+    model.begin(state)
+    # 1,500 for the task itself and 500 for the other one.
+    assert model.task_continuation(state, rows(first, second)).tolist() == [2000, 2000]
+
+
+def test_a_machine_gets_one_task_of_a_round_through_its_type() -> None:
+    """With ``wave`` the mean of a type does not send a whole job to one machine at once."""
+    state = two_types(known_base())
+    fast = np.array([type_number(state, "fast")])
+    assert by_target(WhareMCs().class_to_resources(state, fast)) == {
+        machine(state, 0): (0, 1),
+        machine(state, 1): (0, 1),
+    }
+    assert by_target(WhareMCs(wave=2).class_to_resources(state, fast))[machine(state, 0)] == (0, 2)
