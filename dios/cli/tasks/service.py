@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import shlex
+import subprocess
 import sys
 import time
 from pathlib import Path
@@ -12,6 +14,7 @@ import typer
 
 from dios import limits
 from dios.cli.common.context import CommandContext, opened
+from dios.cli.common.extras import needing_extra
 from dios.cli.common.output import (
     JsonOption,
     NodeOption,
@@ -29,6 +32,7 @@ from dios.cli.tasks.work_options import CpusOption, DiskOption, MemOption, NetOp
 from dios.client.program import file_label
 from dios.errors import EndOfStreamError, InvalidError, TimeLimitError
 from dios.lib.supervised import service_files
+from dios.lib.supervised.autoscaling import ServiceAutoscaler
 from dios.lib.supervised.service_files import ServiceFile
 from dios.lib.supervised.services import ReplicaStatus, ServiceProgram, Services, ServiceStatus
 from dios.node.limit_text import limits_of_run, parse_size
@@ -45,6 +49,8 @@ app: Final = typer.Typer(
 )
 
 _SUFFIX: Final = ".toml"
+_LOAD_COMMAND_S: Final = 30.0
+"""The time limit of the command that prints the load."""
 
 NameArgument = Annotated[str, typer.Argument(metavar="SERVICE", help="The name of the service.")]
 FileArgument = Annotated[
@@ -201,6 +207,77 @@ def scale(
     with reporting("dios service scale", as_json=as_json), opened(node) as place:
         Services(place.node).scale(service, replicas)
         _confirm(service, f"has {replicas} replicas from now on", as_json=as_json)
+
+
+@app.command(
+    epilog="\b\nExamples:\n  dios service autoscale web --capacity 1000 --load-command ./requests-per-second"
+)
+def autoscale(
+    service: NameArgument,
+    load_command: Annotated[
+        str,
+        typer.Option(
+            "--load-command",
+            metavar="COMMAND",
+            help="A command of this machine that prints the present load as one number.",
+        ),
+    ],
+    capacity: Annotated[
+        float, typer.Option("--capacity", metavar="LOAD", help="The load that one replica can serve.")
+    ],
+    *,
+    least: Annotated[
+        int, typer.Option("--least", min=0, max=limits.SERVICE_REPLICAS_MAX, help="The fewest replicas.")
+    ] = 1,
+    most: Annotated[
+        int, typer.Option("--most", min=0, max=limits.SERVICE_REPLICAS_MAX, help="The most replicas.")
+    ] = 4,
+    grow_above: Annotated[
+        float,
+        typer.Option("--grow-above", metavar="SHARE", help="Add a replica above this share of capacity."),
+    ] = 0.55,
+    shrink_below: Annotated[
+        float, typer.Option("--shrink-below", metavar="SHARE", help="Remove a replica below this share.")
+    ] = 0.15,
+    every: Annotated[
+        float, typer.Option("--every", min=0.1, max=3600.0, metavar="SECONDS", help="Time between checks.")
+    ] = 5.0,
+    steps: Annotated[
+        int | None, typer.Option("--steps", min=1, metavar="N", help="End after N checks; default: never.")
+    ] = None,
+    node: NodeOption = None,
+) -> None:
+    """Change the number of replicas with the load, until Ctrl-C (thesis §8.2.2).
+
+    Each check adds or removes at most one replica. A command that fails leaves the number as it is.
+    """
+    with reporting("dios service autoscale"), opened(node) as place:
+        with needing_extra("cluster", "the rule of the Green cost model"):
+            from dios.firmament.models.green import ServiceScaler  # noqa: PLC0415 - needs an extra
+        rule = ServiceScaler(least, most, grow_above, shrink_below)
+        scaler = ServiceAutoscaler(Services(place.node), service, rule, capacity)
+        wanted = Services(place.node).describe(service).wanted
+        step = 0
+        while steps is None or step < steps:
+            if step:
+                time.sleep(every)
+            step += 1
+            load = _load_of(load_command)
+            if load is not None and (now := scaler.step(load)) != wanted:
+                say(f"{service}: {now} replicas for a load of {load:g}")
+                wanted = now
+
+
+def _load_of(command: str) -> float | None:
+    """Return the number that a command prints, or None after a message if it prints none."""
+    try:
+        done = subprocess.run(
+            shlex.split(command), stdout=subprocess.PIPE, timeout=_LOAD_COMMAND_S, check=True
+        )
+        return float(done.stdout)
+    except (OSError, ValueError, subprocess.SubprocessError) as error:
+        say(f"the load is not known: {command}: {error}")
+        return None
 
 
 @app.command(epilog="\b\nExamples:\n  dios service update web web.py\n  dios service update web web.toml")

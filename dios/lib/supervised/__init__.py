@@ -8,4 +8,5 @@ A user's program records what it wants with ``Services``; ``docs/services.md`` s
 - ``copies``: the copies of records and programs on all nodes
 - ``supervisor``: starts, watches and replaces the replicas of one user; the leading node runs it
 - ``services``: the interface for users' programs; ``service_files``: services in TOML files
+- ``autoscaling``: changes the number of replicas with the load
 """
