@@ -17,5 +17,6 @@ Read in this order:
 - ``outcome``: the records that a simulation returns;
 - ``report`` and ``plots``: summaries and tables, and pictures, of an outcome;
 - ``check``: the invariants that hold between a scheduler and the world;
-- ``command``: the options of the command line, as a configuration.
+- ``command``: the options of the command line, as a configuration;
+- ``compare``: one workload under many models.
 """
