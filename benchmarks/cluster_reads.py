@@ -1,7 +1,8 @@
 """Remote reads: one at a time, in vectors, pipelined; compared with Ray's second node and a bare TLS stream.
 
-Ten readers of one large object are compared with the same readers of a node that keeps no versions. All other
-reads are measured without kept versions, so that each of them brings its bytes.
+Ten readers of one large object are compared with the same readers of a node that keeps no versions. Repeated
+reads of 64 KB are measured with kept versions as well. All other reads are measured without them, so that
+each brings its bytes.
 
 Calls without data are in ``benchmarks.cluster_calls``. A MB is a million bytes, 4 KB are 4096.
 """
@@ -28,7 +29,15 @@ from benchmarks.measure import clock, median, once
 from benchmarks.nodes import workspace
 from benchmarks.peers.ray_cluster import RayNodes, ray_cluster
 from benchmarks.peers.redis_server import MissingPeerError
-from benchmarks.peers.tls_stream import BulkClient, Ends, at_once, ends, tls_bulk
+from benchmarks.peers.tls_stream import (
+    BulkClient,
+    Ends,
+    at_once,
+    echo_round_trips,
+    ends,
+    tls_bulk,
+    tls_echo,
+)
 from benchmarks.report import Row, Section, judge, number, times
 from dios.limits import KIB, MIB
 from dios.wire.messages import PlainCall, ReadOnce
@@ -38,6 +47,7 @@ SIZES = {"100 B": 100, "4 KB": 4 * KIB, "64 KB": 64 * KIB, "2 MB": 2 * MIB}
 TIMES = {"100 B": 1500, "4 KB": 1500, "64 KB": 400, "2 MB": 60}
 STREAM_BYTES = 128 * MIB
 ROUNDS = 5
+ECHO_TRIPS = 200
 READERS = 10
 SHARED_BYTES = 100_000_000
 SHARED_ROUNDS = 3
@@ -56,6 +66,7 @@ def run(section: Section) -> None:
         for way, value in {**rates, **ray.get(size, {})}.items():
             section.figure(f"{size}, {way}", value, "MB/s")
     _rows(section, ours, ray)
+    _kept_row(section, ours["64 KB"])
     _shared_row(section, kept, separate)
 
 
@@ -66,7 +77,7 @@ def _ours(section: Section) -> Rates:
         cluster = stack.enter_context(running_cluster(2, pool_size="0", remote_cache_bytes="0"))
         other = stack.enter_context(cluster.at(1))
         shown = ends(stack.enter_context(workspace()))
-        port = stack.enter_context(tls_bulk(shown))
+        port, echo_port = stack.enter_context(tls_bulk(shown)), stack.enter_context(tls_echo(shown, None))
         pipe = Pipeline(cluster.made.nodes[0].socket)
         stack.callback(pipe.node.close)
         for name, size in SIZES.items():
@@ -76,6 +87,12 @@ def _ours(section: Section) -> Rates:
             assert [each.read_bytes() for each in references] == contents
             ways = _ways(pipe, calls, size, shown, port, stack)
             rates[name] = _in_turns(ways, size, TIMES[name])
+            if name == "4 KB":
+                _echo_row(
+                    section,
+                    ways["one at a time"],
+                    lambda: echo_round_trips(shown, echo_port, 4 * KIB, ECHO_TRIPS),
+                )
             _processor_time(section, cluster, pipe, calls, name)
             for each in references:
                 each.delete()
@@ -130,6 +147,27 @@ def _in_turns(ways: dict[str, Callable[[], int]], size: int, count: int) -> dict
     return {way: median(values) for way, values in rates.items()}
 
 
+def _echo_row(section: Section, read: Callable[[], int], echo: Callable[[], list[float]]) -> None:
+    """Compare reads of 4 KB with round trips of as many bytes over bare TLS on trio, in turns."""
+    ours: list[float] = []
+    bare: list[float] = []
+    for _ in range(ROUNDS):
+        ours += [once(read) * 1e6 for _ in range(ECHO_TRIPS)]
+        bare += echo()
+    one, other = median(ours), median(bare)
+    section.rows.append(
+        Row(
+            "remote read of 4 KB, against an echo",
+            f"{number(one)} µs",
+            f"bare TLS echo on trio {number(other)} µs",
+            f"{times(one / other)} the echo",
+            judge("4 x the echo", one / other, 4, below=True),
+            judge("2 x the echo", one / other, 2, below=True),
+            "a read has four wake-ups, the echo two",
+        )
+    )
+
+
 def _processor_time(
     section: Section, cluster: BenchCluster, pipe: Pipeline, calls: Sequence[PlainCall], name: str
 ) -> None:
@@ -143,6 +181,36 @@ def _processor_time(
         for who, pid, was in zip(("near", "far"), cluster.pids(), before, strict=True):
             spent = (processor_ns(pid) - was) / turns / len(calls) / 1e3
             section.figure(f"{name}, {way}, processor time of the {who} node", spent, "µs each")
+
+
+# -- repeated reads -----------------------------------------------------------------------------------
+def _kept_row(section: Section, fresh: dict[str, float]) -> None:
+    """Measure repeated reads of 64 KB whose version the asking node has kept."""
+    size = SIZES["64 KB"]
+    with running_cluster(2, pool_size="0") as cluster, cluster.at(1) as other:
+        pipe = Pipeline(cluster.made.nodes[0].socket)
+        with contextlib.closing(pipe.node):
+            references = found(pipe.node, blobs(other, [os.urandom(size) for _ in range(IN_FLIGHT)]))
+            calls: list[PlainCall] = [ReadOnce(each.ref) for each in references]
+            pipe.reads(calls)
+            before = _received(pipe)
+            read = [partial(pipe.reads, [call]) for call in calls]
+            taken = [once(read[turn % IN_FLIGHT]) for turn in range(TIMES["64 KB"])]
+            brought = (_received(pipe) - before) / size
+    rate = size / median(taken) / 1e6
+    section.figure("64 KB, kept, one at a time", rate, "MB/s")
+    bare = fresh["bare TLS, one at a time"]
+    section.rows.append(
+        Row(
+            "repeated remote read of 64 KB, version kept",
+            f"{number(rate)} MB/s",
+            f"with its bytes {number(fresh['one at a time'])} MB/s; bare TLS {number(bare)} MB/s",
+            f"{times(rate / bare)} bare TLS",
+            judge("1.2 x with its bytes", rate / fresh["one at a time"], 1.2, below=False),
+            judge("0.6 of bare TLS", rate / bare, 0.6, below=False),
+            f"bytes of {number(brought)} reads came in {TIMES['64 KB']} reads",
+        )
+    )
 
 
 # -- ten readers of one object ------------------------------------------------------------------------
