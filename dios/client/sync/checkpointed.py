@@ -1,11 +1,10 @@
-"""``dios.checkpointed``: a program whose state is saved by one function and restored by another.
+"""``dios.checkpointed``: the program has a function that saves its state, and another that restores it.
 
 ``dios.lib.movable`` starts such programs again on other nodes, and hands them the object that has the state.
 """
 
 from __future__ import annotations
 
-import contextlib
 import sys
 import time
 from collections.abc import Callable
@@ -115,10 +114,14 @@ class Checkpoints:
             self._save_at = time.monotonic() + self._every
 
     def _save_again(self) -> None:
-        """Save the state because its time has come; if the node refuses that, try again after ``every``."""
+        """Save the state because its time has come; if the node refuses that, say so and try again later."""
         self._save_at = time.monotonic() + (self._every or 0.0)
-        with contextlib.suppress(DiosError):
+        try:
             self.save()
+        except (InvalidError, TooLargeError):
+            raise  # the program would not save anything later either
+        except DiosError as error:
+            sys.stderr.write(f"dios.checkpointed: the state was not saved: {error.message}\n")
 
     def _leave(self) -> None:
         failure = ""
@@ -138,9 +141,10 @@ def checkpointed(
 
     ``save`` returns the state as bytes, and ``restore`` takes such bytes; it is called at the beginning of
     the ``with`` body if the run was moved, or began again after a checkpoint. ``save`` is called only within
-    ``point`` and ``sleep``, so the state is always the one of such a place. With ``every``, it is also called
-    after that number of seconds, so that a run whose node is lost begins again there.
+    the methods ``point``, ``sleep`` and ``save``, so the state is always that of such a place. With
+    ``every``, ``point`` and ``sleep`` also call it after that number of seconds, so that a run whose node is
+    lost continues from there.
 
-    In a program that nobody moves, such as one without ``--checkpoint``, nothing is ever saved or restored.
+    In a program that nobody moves, such as one that runs without ``--grace``, nothing is saved or restored.
     """
     return Checkpoints(save, restore, every)
