@@ -34,7 +34,7 @@ STEPS_SHORT = 100
 
 
 class _Outcome(Struct):
-    """What a seed prints, whether it passed, and how often each fault happened."""
+    """The result of a seed: the line to print, whether it passed, and the number of faults of each kind."""
 
     line: str
     passed: bool
@@ -133,7 +133,7 @@ def _options() -> argparse.Namespace:
         "--processes",
         type=int,
         default=len(os.sched_getaffinity(0)),
-        help="how many seeds run at the same time (default: one for each processor)",
+        help="the number of seeds that run at the same time (default: one for each processor)",
     )
     options = parser.parse_args()
     if options.slow and not options.cluster:

@@ -440,7 +440,7 @@ class AwaitMove(Call, frozen=True, tag=52):
 class Leave(Call, frozen=True, tag=53):
     """End this task, which was asked to leave its node and has saved its state. There is no answer.
 
-    With a ``failure`` it could not save its state, for this reason.
+    A ``failure`` is the reason why it could not save its state.
     """
 
     failure: Message = ""

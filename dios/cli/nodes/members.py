@@ -238,7 +238,7 @@ def _may_answer(member: Member) -> bool:
 
 
 def _moving(connected: Node, member: Member) -> int:
-    """Return the number of tasks of a node that were asked to leave it; 0 if it does not answer."""
+    """Return how many tasks have to leave a node; 0 if the node does not answer."""
     try:
         return connected.info(host="" if member.here else member.name).counts.get("moving", 0)
     except DiosError:

@@ -404,8 +404,8 @@ class NodeOps(ClusterOps, Generic[R, T, G, S, C]):
     def leave_op(self, failure: str = "") -> Operation[None]:
         """End this task, which was asked to leave its node and has saved its state.
 
-        With a ``failure`` it could not save its state, for this reason. A task that was not asked gets an
-        InvalidError.
+        A ``failure`` is the reason why it could not save its state. Raise InvalidError if the node has not
+        asked this task to leave.
         """
         text = failure.encode(errors="replace").decode()[:_FAILURE_CHARS_MAX]
         expect(messages.Done, (yield messages.Leave(text)))

@@ -1,4 +1,4 @@
-"""``select`` of the blocking client: rings are checked directly, the node is asked about other objects.
+"""``select`` of the blocking client: it looks at rings itself, and asks the node about other objects.
 
 The streams of the last select are kept with their waits, because most programs select among the same streams
 again and again.

@@ -1,8 +1,8 @@
-"""Tasks that are asked to leave their node: they save their state and end, and are run again elsewhere.
+"""Moves of tasks: asked by its node, a task saves its state and ends, and its run continues elsewhere.
 
-A task that was started with a time for it is asked when the scheduler takes its place, and when its node is
-drained. One that has not ended in that time is ended. The program that started the run starts it again
-(``dios.lib.movable``), so that this node keeps nothing about it.
+The node asks a task with a grace period when the scheduler takes its place, and when the node is drained. It
+ends the task if the task has not ended by the end of that period. The program that started the run starts it
+again (``dios.lib.movable``), so this node keeps nothing about it.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _MS: Final = 1_000_000
 
 
 def ask(step: Step, task: Task, reason: str) -> None:
-    """Ask a restartable task to leave the node; end it at once if it was started without a time for that."""
+    """Ask a restartable task to leave the node; end it at once if it has no grace period."""
     if task.leave_ns:
         return
     grace = 0 if task.recipe is None else task.recipe.work.grace_ms
@@ -38,7 +38,7 @@ def ask(step: Step, task: Task, reason: str) -> None:
 
 
 def ask_all(step: Step, reason: str) -> None:
-    """Ask all tasks of this node to leave that were started with a time for that."""
+    """Ask each task of this node that has a grace period to leave."""
     for task in list(step.state.living_tasks()):
         work = None if task.recipe is None else task.recipe.work
         step.spend(1)
@@ -47,7 +47,7 @@ def ask_all(step: Step, reason: str) -> None:
 
 
 def await_move(step: Step, task: Holder, seq: int, call: messages.AwaitMove) -> None:
-    """Answer a task as soon as it is asked to leave, or when its time of waiting is over."""
+    """Answer when the node asks the task to leave, or when the time of waiting is over."""
     asked = _moving(task)
     if asked.leave_ns or not call.wait_ms:
         step.answer(task, seq, messages.Done(_left_ms(step, asked)))
@@ -56,7 +56,7 @@ def await_move(step: Step, task: Holder, seq: int, call: messages.AwaitMove) -> 
 
 
 def retry(step: Step, row: Pending) -> None:
-    """Answer a call that waits to be asked, if the task was asked or its time of waiting is over."""
+    """Answer a waiting call if the node has asked the task to leave, or if the time of waiting is over."""
     asked = _moving(row.task)
     if asked.leave_ns or (row.deadline is not None and step.now >= row.deadline):
         step.state.pending.remove(row)
@@ -64,7 +64,7 @@ def retry(step: Step, row: Pending) -> None:
 
 
 def leave(step: Step, task: Holder, seq: int, call: messages.Leave) -> None:
-    """End a task that was asked to leave. It makes no more calls, so this one has no answer."""
+    """End a task after it has saved its state. It makes no more calls, so this one has no answer."""
     del seq
     asked = _moving(task)
     if not asked.leave_ns:

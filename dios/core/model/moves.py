@@ -1,4 +1,4 @@
-"""The tasks that were asked to leave the node, by the time at which they are ended.
+"""The tasks that have to leave the node, ordered by the ends of their grace periods.
 
 ``dios.core.calls.moves`` asks and ends them.
 """
@@ -12,7 +12,7 @@ from dios.ids import TaskId
 
 
 class MoveTable:
-    """The tasks that have to leave, ordered by the end of their time."""
+    """The tasks that have to leave, and when the node ends those that have not left."""
 
     __slots__ = ("_due", "_moments")
 
@@ -24,7 +24,7 @@ class MoveTable:
         return len(self._due)
 
     def add(self, task: TaskId, due_ns: int) -> None:
-        """Add a task that was asked to leave before ``due_ns``."""
+        """Add a task that has to leave before ``due_ns``."""
         self._due[task] = due_ns
         heapq.heappush(self._moments, (due_ns, task))
         if len(self._moments) > 2 * len(self._due) + limits.STALE_TIMERS_MAX:

@@ -1075,8 +1075,8 @@ class Task(LocalHolder):
     ``bounds`` are the limits of its own process and ``reserved`` is what is reserved for it now.
     ``defaults`` are its references to itself, its console and its groups. ``member_accounts`` are those of
     its groups. ``processors`` are those to which it is pinned. ``ends_with_session`` is True if a session
-    started it without detaching it. If it was asked to leave the node, for ``leave_reason``, it is ended at
-    ``leave_ns``, which is 0 otherwise.
+    started it without detaching it. ``leave_ns`` is the end of its grace period after
+    it was asked to leave the node because of ``leave_reason``, else 0.
     """
 
     __slots__ = (

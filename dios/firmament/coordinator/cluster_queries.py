@@ -240,7 +240,7 @@ def _moves(tracked: TrackedTask) -> list[str]:
     row, work = tracked.row, tracked.row.work
     lines = []
     if isinstance(row, Occupant) and row.moving and tracked.phase is Phase.RUNNING:
-        lines.append("it was asked to leave its node, which is drained; it goes on elsewhere")
+        lines.append("its node is drained and has asked it to leave; it will continue on another node")
     if work.moves or work.restarts:
         kept = f"a checkpoint of {work.kept_bytes} bytes" if work.kept_bytes else "its beginning"
         lines.append(

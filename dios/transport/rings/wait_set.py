@@ -17,7 +17,7 @@ from dios.transport.rings.end import RingEnd, fence
 from dios.transport.rings.waiting import is_ready
 
 _EVENTS_MAX: Final = 256
-"""The most ends that one look at the kernel's list returns; the next look returns others."""
+"""The largest number of ends that the kernel lists at a time; the next list has others."""
 
 
 class WaitSet:
@@ -108,7 +108,7 @@ class WaitSet:
                 self._unarmed[end] = None
 
     def _next_ready(self) -> RingEnd | None:
-        """Return the next ready end of those not announced; announce the others that were looked at."""
+        """Return the next ready end that is not announced, and announce the silent ones before it."""
         found = None
         while self._unarmed and found is None:
             found, silent = self._look()
