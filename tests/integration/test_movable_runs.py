@@ -110,6 +110,24 @@ def test_a_run_that_moves_counts_each_number_once(node: dios.Node) -> None:
     assert counter.ended.kept_bytes > 0
 
 
+REFUSED = b"""import dios
+with dios.checkpointed(lambda: b"state", lambda data: None, every=0.05) as state:
+    state.sleep(0.2)
+print("went on")
+"""
+
+
+def test_a_program_learns_of_a_checkpoint_that_is_refused(node: dios.Node) -> None:
+    """The program goes on, and its output has the reason of the node."""
+    checkpoint = node.create(dios.SHMEM_BLOB, naming=dios.ANONYMOUS)
+    task = node.run(REFUSED, outputs=[checkpoint.restrict("read", label="dios.checkpoint")])
+    lines = b"".join(task.console()).decode().splitlines()
+    assert task.wait().ok
+    assert lines[-1] == "went on"
+    assert lines[0].startswith("dios.checkpointed: the state was not saved: ")
+    assert not checkpoint.size
+
+
 HOSTILE = b"""import sys, time, dios
 node = dios.connect()
 kept = node.output("dios.checkpoint")
