@@ -26,6 +26,7 @@ from dios.host.sandbox.mechanisms import Mechanism, missing_for_pure, probe
 from dios.wire.messages import Limits
 from dios.wire.types import Brand, Cause
 from tests.support.host.harness import no_descriptors
+from tests.support.node.confinement import library_open_to_all_or_skip
 
 SUPPORT = str(Path(__file__).resolve().parents[1] / "support" / "programs")
 ENTRY = "hostile_entry:main"
@@ -280,6 +281,8 @@ async def test_a_weaker_sandbox_may_be_accepted(
     mechanisms: dict[str, Mechanism], missing: tuple[str, ...]
 ) -> None:
     """Told to accept less, the node starts pure tasks with all that is left."""
+    if "mount" in missing:
+        library_open_to_all_or_skip()
     poorer = mechanisms | {name: Mechanism(False, "taken away", needed_for_pure=True) for name in missing}
     async with zygote_of(poorer, accept_weaker=True) as zygote:
         task = await zygote.spawn(Brand.PURE, Limits())

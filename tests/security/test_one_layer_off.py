@@ -25,7 +25,7 @@ from dios.host.sandbox import landlock, linux_calls
 from dios.host.sandbox.mechanisms import Mechanism
 from dios.wire.messages import Limits
 from dios.wire.types import Brand, Cause
-from tests.support.node.confinement import mechanisms_or_skip, passes_as_nobody
+from tests.support.node.confinement import library_open_to_all_or_skip, mechanisms_or_skip, passes_as_nobody
 from tests.support.security.escape import Witness
 
 SUPPORT = str(Path(__file__).resolve().parents[1] / "support" / "programs")
@@ -277,6 +277,8 @@ async def test_what_is_behind_a_layer_holds(
     off = layers.split("+")
     if "user" in off and os.geteuid() != 0:
         pytest.skip("without a user namespace only root can make the others")
+    if "mount" in off:
+        library_open_to_all_or_skip()
     if {"pid", "net"} & set(off) and "seccomp" in off and landlock.abi() < FIXED_SIGNALS_ABI:
         pytest.skip(f"Landlock ABI {landlock.abi()} knows no signals and abstract sockets")
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as unread:

@@ -120,9 +120,14 @@ class ZygoteProcess:
         files = tuple(path for each in setup.programs for path in each.files)
         trees = view.library_trees((*paths, *files))
         available = set(setup.available)
+        links = {f"{native_programs.PLACE}/{each.name}": each.path for each in setup.programs}
+        parts = None
         # The supervisor of templates has a user namespace in any case, so that templates need no rights.
         root = privileges.may_mount() and not setup.templates
         if os.geteuid() == 0 and not root:
+            if "mount" in available and privileges.may_mount() and not view.are_open_to_all(trees):
+                # Python may be in a private folder of root, which is out of reach after the next line.
+                parts = view.parts_of(trees, files, links)
             privileges.become_unprivileged()
         flags = linux_calls.CLONE_NEWNS if "mount" in available else 0
         flags |= linux_calls.CLONE_NEWUTS if "uts" in available else 0
@@ -134,8 +139,7 @@ class ZygoteProcess:
         if "uts" in available:
             namespaces.hide_host_name()
         if "mount" in available:
-            links = {f"{native_programs.PLACE}/{each.name}": each.path for each in setup.programs}
-            view.enter(trees, files, links)
+            view.enter(parts or view.parts_of(trees, files, links))
             # It reads /proc, which the view does not have. Libraries that cannot import it go on without it.
             sys.modules.setdefault("psutil", None)  # type: ignore[arg-type] # the import system's mark for that
         if private_folder.is_available(available):

@@ -15,7 +15,7 @@ import stat
 import struct
 import sys
 from collections.abc import Iterable, Mapping
-from typing import Final
+from typing import Final, NamedTuple
 
 from dios.host.sandbox import linux_calls, memory_mounts, private_folder
 
@@ -23,7 +23,8 @@ _AT_RECURSIVE: Final = 0x8000
 _AT_EMPTY_PATH: Final = 0x1000
 _CLONE: Final = 1
 _CLOEXEC: Final = 0o2000000
-_PRIVATE_RECURSIVE: Final = 0x4000 | 0x40000
+_RECURSIVE: Final = 0x4000
+_PRIVATE: Final = 0x40000
 _DETACH: Final = 2
 _ROOT_OPTIONS: Final = {"size": "1m", "mode": "0755"}
 _SEALED: Final = memory_mounts.READ_ONLY | memory_mounts.NO_SUID | memory_mounts.NO_DEV
@@ -39,6 +40,16 @@ NO_LINKS: Final[Mapping[str, str]] = {}
 
 DATA_OF_THE_C_LIBRARY: Final = ("/usr/share/zoneinfo", "/usr/lib/locale/C.utf8")
 """Time zones and the locale of a task's environment. The C library opens them by these paths."""
+
+
+class ViewParts(NamedTuple):
+    """What a view is built of: links by path, and mounts that are nowhere yet, with their places.
+
+    Of each mount, ``clones`` has the path, True for a directory, and the descriptor.
+    """
+
+    links: dict[str, str]
+    clones: list[tuple[str, bool, int]]
 
 
 def enter_user_namespace(flags: int) -> None:
@@ -126,13 +137,21 @@ def _links_of_files(trees: list[str], paths: Iterable[str]) -> dict[str, str]:
     }
 
 
-def enter(trees: list[str], paths: Iterable[str] = (), extra: Mapping[str, str] = NO_LINKS) -> None:
-    """Build a root of ``trees`` and move the calling process into it; needs an own mount namespace.
+def are_open_to_all(trees: Iterable[str]) -> bool:
+    """Return True if every user may enter the folders in which ``trees`` are."""
+    folders = {os.path.dirname(tree) for tree in trees}  # noqa: PTH120 - no pathlib in the zygote
+    while folders - {"/"}:
+        if not all(os.stat(folder).st_mode & stat.S_IXOTH for folder in folders):  # noqa: PTH116 - the same
+            return False
+        folders = {os.path.dirname(folder) for folder in folders}  # noqa: PTH120 - the same
+    return True
+
+
+def parts_of(trees: list[str], paths: Iterable[str] = (), extra: Mapping[str, str] = NO_LINKS) -> ViewParts:
+    """Clone the mounts for a view of ``trees``; this needs the right to mount. Raise ``OSError``.
 
     ``paths`` are names of files in ``trees``, which may lead through links, and ``extra`` has further links.
-    Raise ``OSError``. The process must then only report the error and end.
     """
-    linux_calls.syscall("mount", None, b"/\0", None, _PRIVATE_RECURSIVE, None)
     paths = list(paths)
     links = _links(trees, map(os.path.dirname, paths)) | _links_of_files(trees, paths) | dict(extra)
     clones = [(path, os.path.isdir(path), _clone(path)) for path in trees]  # noqa: PTH112 - no pathlib here
@@ -140,17 +159,26 @@ def enter(trees: list[str], paths: Iterable[str] = (), extra: Mapping[str, str] 
         # The view has none if the machine does not permit this mount.
         with contextlib.suppress(OSError):
             clones.append((NULL, False, _clone(NULL, _SEALED_DEVICE)))
+    return ViewParts(links, clones)
+
+
+def enter(parts: ViewParts) -> None:
+    """Build a root and move the calling process into it; needs an own mount namespace.
+
+    Raise ``OSError``. The process must then only report the error and end.
+    """
+    linux_calls.syscall("mount", None, b"/\0", None, _PRIVATE | _RECURSIVE, None)
     root = memory_mounts.new(_ROOT_OPTIONS)
     # Tasks run as another user, which must be able to read the view even if the node has a strict umask.
     umask = os.umask(0o022)
     try:
         memory_mounts.place(root, "/")
         os.fchdir(root)
-        for path, is_directory, clone in clones:
+        for path, is_directory, clone in parts.clones:
             _place(path, clone, is_directory=is_directory)
         _make_directories(private_folder.MOUNT_POINT)
         _make_directories(private_folder.NEXT)
-        for path, target in (links | private_folder.LINKS).items():
+        for path, target in (parts.links | private_folder.LINKS).items():
             _make_directories(os.path.dirname(path))  # noqa: PTH120 - no pathlib in the zygote
             if not os.path.lexists("." + path):
                 os.symlink(target, "." + path)  # noqa: PTH211 - the same
@@ -161,7 +189,7 @@ def enter(trees: list[str], paths: Iterable[str] = (), extra: Mapping[str, str] 
     finally:
         os.umask(umask)
         os.close(root)
-        for _, _, clone in clones:
+        for _, _, clone in parts.clones:
             os.close(clone)
 
 
@@ -188,7 +216,8 @@ def _clone(path: str, attributes: int = _SEALED) -> int:
 
 
 def _seal(mount: int, flags: int, attributes: int = _SEALED) -> None:
-    change = struct.pack("=4Q", attributes, 0, 0, 0)
+    # Private, so that no mount made on one side ever appears on the other.
+    change = struct.pack("=4Q", attributes, 0, _PRIVATE, 0)
     linux_calls.syscall("mount_setattr", mount, b"\0", _AT_EMPTY_PATH | flags, change, len(change))
 
 

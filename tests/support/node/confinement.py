@@ -15,6 +15,7 @@ import trio
 from dios.host.process.task_process import TaskProcess
 from dios.host.process.template_setting import TemplateSetting
 from dios.host.process.zygote_pool import NO_LIMITS, ZygotePool, open_zygote
+from dios.host.sandbox import view
 from dios.host.sandbox.mechanisms import Mechanism, missing_for_pure, probe
 from dios.wire.messages import Limits
 from dios.wire.types import Brand
@@ -38,6 +39,12 @@ def mechanisms_or_skip() -> dict[str, Mechanism]:
     if missing:
         pytest.skip(f"pure tasks cannot be confined here: {missing}")
     return found
+
+
+def library_open_to_all_or_skip() -> None:
+    """Skip where Python is in a private folder of root, which tasks of a node of root reach by their view."""
+    if os.geteuid() == 0 and not view.are_open_to_all(view.library_trees(())):
+        pytest.skip(f"without a view, tasks cannot enter the folder of Python: {sys.prefix}")
 
 
 @asynccontextmanager
