@@ -5,6 +5,7 @@ Not for: anything but ``escape.Cage``, which runs them and knows what must come 
 
 from __future__ import annotations
 
+import _thread
 import ctypes
 import errno
 import itertools
@@ -140,8 +141,9 @@ def _try_burn_in_threads() -> object:
 
 
 def _try_thread_bomb() -> object:
-    threading.stack_size(SMALL_STACK)
-    return _until_refused(lambda: threading.Thread(target=signal.pause, daemon=True).start())
+    # Not ``Thread.start``, which waits for ever for a thread that has no memory to begin.
+    _thread.stack_size(SMALL_STACK)
+    return _until_refused(lambda: _thread.start_new_thread(signal.pause, ()))
 
 
 def _try_descriptor_bomb() -> object:
