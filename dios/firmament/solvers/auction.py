@@ -651,8 +651,11 @@ def _release(net: Net, auction: AuctionState, task: int) -> None:
         auction.slot_price[slot] = price
         auction.slot_task[slot] = who
     found = base
-    while auction.slot_task[found] != task:
+    while found < base + size and auction.slot_task[found] != task:
         found += 1
+    if found == base + size:
+        # It chose a vertex without slots, because it had no other option.
+        return
     for at in range(found, base + size - 1):
         auction.slot_price[at] = auction.slot_price[at + 1]
         auction.slot_task[at] = auction.slot_task[at + 1]
@@ -663,7 +666,7 @@ def _release(net: Net, auction: AuctionState, task: int) -> None:
 
 
 @no_refcount_kernel
-def _release_all(net: Net, auction: AuctionState, tasks: Ints) -> None:
+def release_all(net: Net, auction: AuctionState, tasks: Ints) -> None:
     """Take the slots from tasks."""
     for task in tasks:
         _release(net, auction, task)
@@ -690,7 +693,7 @@ def reduce_prices(net: Net, auction: AuctionState, order: Ints) -> None:
         if fall:
             _lower(net, auction, order, fall)
         moving = near[ranked]
-        _release_all(net, auction, moving)
+        release_all(net, auction, moving)
         auction.stack[: len(moving)] = moving[::-1]
         run_bids(net, auction, len(moving), BIDS_EACH_MAX * len(moving) + BIDS_MAX)
 
@@ -756,7 +759,7 @@ def solve_contracted(small: Contracted, work_share: int = 0) -> int:
     count_excess(net, small.supply)
     work_max = REPAIR_MIN + work_share * (len(net.target) + len(net.tail)) if work_share else NO_LIMIT
     counters = np.zeros(3, np.int64)
-    return repair(net, new_search(len(net.price)), counters, options_listed=False, work_max=work_max)
+    return repair(net, new_search(len(net.price)), counters, work_max=work_max)
 
 
 def run(problem: FlowProblem) -> FlowSolution:

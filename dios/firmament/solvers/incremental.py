@@ -143,7 +143,7 @@ class IncrementalSolver(ChangingNetwork):
                 return self._from_scratch(self._scratch, began)
             share = FAST_SHARE if self._fast else WORK_SHARE
             work_max = share * 2 * (self._arcs + self._vertices + EXCESSES_MIN)
-        ended = repair(net, self._search, self._counters, options_listed=True, work_max=work_max)
+        ended = repair(net, self._search, self._counters, work_max=work_max)
         if ended == GAVE_UP:
             self._excesses_max = excesses // TRIES_SHARE
             return self._from_scratch(self._scratch or PLAIN, began)

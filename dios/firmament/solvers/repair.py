@@ -30,7 +30,8 @@ NONE: Final = -(2**62)
 INFEASIBLE: Final = 0
 SOLVED: Final = 1
 GAVE_UP: Final = 2
-"""The results of a repair."""
+_OUT_OF_REACH: Final = 3
+"""The results of a repair. The last is one between its parts: prices fell below the options at hand."""
 
 SINK: Final = 0
 """The vertex of the sink. Its price stays 0; it takes every excess and supplies every deficit."""
@@ -41,6 +42,19 @@ BACKWARD: Final = -1
 
 NO_LIMIT: Final = 2**62
 """A limit of work that no repair reaches."""
+
+NEAR_SHARE: Final = 1 / 4
+"""The share of all options that searches from many deficits read, before they read all."""
+
+_SAMPLES: Final = 8192
+"""The approximate number of options in a sample of the falls of prices."""
+
+FEW_SHARE: Final = 64
+"""If searches from deficits reached at most one vertex of this many, they continue with the options that lead
+to these vertices."""
+
+PACED_SHARE: Final = 4
+"""A repair can judge its pace after it did one part of this many of the work allowed."""
 
 INNER_EDGES_MAX: Final = 2**17
 """The number of edges within a zone that are recorded. In larger zones the adjacency lists are read again."""
@@ -66,12 +80,10 @@ class Net(NamedTuple):
     The options of task t are ``row_start[t]`` to ``row_end[t]``; ``choice`` (T,) is the one that it takes, or
     -1. The tasks that take vertex v are a doubly linked list: ``first_task`` (V,), ``next_task`` and
     ``previous_task`` (T,), -1 at both ends. ``option_task`` (O,) is the task of an option, -1 for an option
-    that is not in use. The options that lead to a vertex are a doubly linked list as well:
-    ``first_option`` (V,), ``next_option`` and ``previous_option`` (O,).
+    that is not in use.
 
-    Two bounds let a search skip most rows. No task wants to leave its vertex while the price there is below
-    ``leave_price`` (T,), which stays valid while other prices rise. No task wants to come by an option while
-    the price there is above ``join_price`` (O,), which stays valid while other prices fall.
+    A bound lets a search skip most rows: no task wants to leave its vertex while the price there is below
+    ``leave_price`` (T,), which stays valid while other prices rise.
     """
 
     tail: Ints
@@ -95,11 +107,7 @@ class Net(NamedTuple):
     first_task: Indices
     next_task: Indices
     previous_task: Indices
-    first_option: Indices
-    next_option: Indices
-    previous_option: Indices
     leave_price: Ints
-    join_price: Ints
 
 
 class ArcColumns(NamedTuple):
@@ -112,14 +120,29 @@ class ArcColumns(NamedTuple):
     cost: Ints
 
 
+class Near(NamedTuple):
+    """The options by which tasks may come to a vertex while prices fall a little, next to each other.
+
+    The options to vertex v are ``option[start[v] : start[v + 1]]``. No task takes an option while the price
+    of its vertex is above the option's ``join_price``, which stays valid while other prices fall. No task
+    takes any other option while the price is above ``floor`` (V,).
+    """
+
+    start: Ints
+    option: Indices
+    join_price: Ints
+    floor: Ints
+
+
 class Search(NamedTuple):
     """The working memory of searches, with at least V entries in each column.
 
     ``stamp`` is the phase in which a vertex was last reached, ``opened`` the phase in which its cursors were
-    last reset. The cursors are the positions in its arcs and in its list of tasks or options. ``path`` are
-    the vertices of the path at hand and ``edge`` the codes of its edges. ``found`` lists the vertices of a
-    phase. ``distance`` is the distance of a vertex of the zone to the zone's border. ``inner_from``,
-    ``inner_to`` and ``inner_length`` (INNER_EDGES_MAX entries) are the recorded edges within the zone.
+    last reset. The cursors are the positions in its arcs, and in its list of tasks or its near options.
+    ``path`` are the vertices of the path at hand and ``edge`` the codes of its edges. ``found`` lists the
+    vertices of a phase. ``distance`` is the distance of a vertex of the zone to the zone's border.
+    ``inner_from``, ``inner_to`` and ``inner_length`` (INNER_EDGES_MAX entries) are the recorded edges within
+    the zone.
     """
 
     stamp: Ints
@@ -149,7 +172,7 @@ def new_net(
 
     ``row_start`` has (T + 1,) entries: the row of task t ends where the next row starts.
     """
-    tasks, options = len(row_start) - 1, len(target)
+    tasks = len(row_start) - 1
     return Net(
         *arcs,
         arcs.lower.copy(),
@@ -166,11 +189,7 @@ def new_net(
         np.full(vertices, -1, np.int32),
         np.full(tasks, -1, np.int32),
         np.full(tasks, -1, np.int32),
-        np.full(vertices, -1, np.int32),
-        np.empty(options, np.int32),
-        np.empty(options, np.int32),
         np.full(tasks, -FAR, np.int64),
-        np.full(options, FAR, np.int64),
     )
 
 
@@ -210,20 +229,6 @@ def choose(net: Net, task: int, option: int) -> None:
     net.choice[task] = option
     net.leave_price[task] = -FAR
     _link(net.first_task, net.next_task, net.previous_task, net.target[option], task)
-
-
-@no_refcount_kernel
-def list_options(net: Net, options: Ints) -> None:
-    """Add options to the lists of the vertices that they lead to."""
-    for option in options:
-        _link(net.first_option, net.next_option, net.previous_option, net.target[option], option)
-
-
-@no_refcount_kernel
-def unlist_options(net: Net, options: Ints) -> None:
-    """Remove options from the lists of the vertices that they lead to."""
-    for option in options:
-        _unlink(net.first_option, net.next_option, net.previous_option, net.target[option], option)
 
 
 @no_refcount_kernel
@@ -315,25 +320,24 @@ def _next_option_out(net: Net, search: Search, vertex: int, phase: int) -> int:
 
 
 @force_inlined_kernel
-def _next_option_in(net: Net, search: Search, vertex: int, phase: int) -> int:
+def _next_option_in(net: Net, search: Search, near: Near, vertex: int, phase: int) -> int:
     """Return the code of an option of reduced cost 0 by which a task can come to this vertex."""
     price = net.price[vertex]
-    option = search.list_cursor[vertex]
-    while option >= 0:
-        if net.join_price[option] >= price:
+    for place in range(search.list_cursor[vertex], near.start[vertex + 1]):
+        if near.join_price[place] >= price:
+            option = near.option[place]
             present = net.choice[net.option_task[option]]
             other = net.target[present]
-            net.join_price[option] = net.option_cost[present] + net.price[other] - net.option_cost[option]
-            if net.join_price[option] == price and search.stamp[other] != phase and other != vertex:
-                search.list_cursor[vertex] = option
+            near.join_price[place] = net.option_cost[present] + net.price[other] - net.option_cost[option]
+            if near.join_price[place] == price and search.stamp[other] != phase and other != vertex:
+                search.list_cursor[vertex] = place
                 return int(-1 - option)
-        option = net.next_option[option]
-    search.list_cursor[vertex] = -1
+    search.list_cursor[vertex] = near.start[vertex + 1]
     return NONE
 
 
 @force_inlined_kernel
-def _next_edge(net: Net, search: Search, vertex: int, phase: int, direction: int) -> int:
+def _next_edge(net: Net, search: Search, near: Near, vertex: int, phase: int, direction: int) -> int:
     """Return the code of the next edge of reduced cost 0 to a vertex that the phase has not reached.
 
     The code is 2a for arc a, 2a + 1 where its flow is taken back, -1 - o for option o, and NONE.
@@ -364,7 +368,7 @@ def _next_edge(net: Net, search: Search, vertex: int, phase: int, direction: int
     search.in_cursor[vertex] = net.in_start[vertex + 1]
     if direction == FORWARD:
         return _next_option_out(net, search, vertex, phase)
-    return _next_option_in(net, search, vertex, phase)
+    return _next_option_in(net, search, near, vertex, phase)
 
 
 @force_inlined_kernel
@@ -385,7 +389,7 @@ def _move_task(net: Net, search: Search, vertex: int, option: int, direction: in
     """Let the task of an option take it, and move the cursor of the list that the search reads."""
     task = net.option_task[option]
     if direction == BACKWARD:
-        search.list_cursor[vertex] = net.next_option[option]
+        search.list_cursor[vertex] += 1
     elif search.list_cursor[vertex] == task:
         search.list_cursor[vertex] = net.next_task[task]
     clear_choice(net, task)
@@ -415,7 +419,9 @@ def _augment(net: Net, search: Search, depth: int, direction: int) -> None:
 
 
 @force_inlined_kernel
-def _search(net: Net, search: Search, start: int, phase: int, found: int, direction: int) -> tuple[int, int]:
+def _search(
+    net: Net, search: Search, near: Near, start: int, phase: int, found: int, direction: int
+) -> tuple[int, int]:
     """Search a path of reduced cost 0 depth first, and use it.
 
     Return 1 if there was one, else 0, and the number of vertices in ``search.found``.
@@ -437,10 +443,10 @@ def _search(net: Net, search: Search, start: int, phase: int, found: int, direct
             if direction == FORWARD:
                 search.list_cursor[vertex] = net.first_task[vertex]
             else:
-                search.list_cursor[vertex] = net.first_option[vertex]
+                search.list_cursor[vertex] = near.start[vertex]
             search.found[found] = vertex
             found += 1
-        code = _next_edge(net, search, vertex, phase, direction)
+        code = _next_edge(net, search, near, vertex, phase, direction)
         if code == NONE:
             if not depth:
                 return 0, found
@@ -519,27 +525,30 @@ def _distance_by_tasks(
 
 @force_inlined_kernel
 def _distance_by_options(
-    net: Net, search: Search, vertex: int, phase: int, best: int, inner: int
+    net: Net, search: Search, near: Near, vertex: int, phase: int, best: int, inner: int
 ) -> tuple[int, int, int]:
-    """Return the distance by the options that lead here, the entries read, and the edges recorded."""
-    price, read = net.price[vertex], 0
-    option = net.first_option[vertex]
-    while option >= 0:
-        read += 1
-        if price - net.join_price[option] < best:
+    """Return the distance by the options that lead here, the entries read, and the edges recorded.
+
+    The distance ends where other options than the near ones would have to be read.
+    """
+    price = net.price[vertex]
+    if near.floor[vertex] > -FAR:
+        best = min(best, price - near.floor[vertex])
+    for place in range(near.start[vertex], near.start[vertex + 1]):
+        if price - near.join_price[place] < best:
+            option = near.option[place]
             present = net.choice[net.option_task[option]]
             other = net.target[present]
-            net.join_price[option] = net.option_cost[present] + net.price[other] - net.option_cost[option]
-            length = price - net.join_price[option]
+            near.join_price[place] = net.option_cost[present] + net.price[other] - net.option_cost[option]
+            length = price - near.join_price[place]
             if length < best and other != vertex:
                 best, inner = _nearer(search, phase, vertex, other, length, best, inner)
-        option = net.next_option[option]
-    return best, read, inner
+    return best, near.start[vertex + 1] - near.start[vertex], inner
 
 
 @force_inlined_kernel
 def _distance(
-    net: Net, search: Search, vertex: int, phase: int, inner: int, direction: int
+    net: Net, search: Search, near: Near, vertex: int, phase: int, inner: int, direction: int
 ) -> tuple[int, int, int]:
     """Return a vertex' distance to the border of the zone by what its neighbours have found so far.
 
@@ -565,7 +574,7 @@ def _distance(
     if direction == FORWARD:
         best, more, inner = _distance_by_tasks(net, search, vertex, phase, best, inner)
     else:
-        best, more, inner = _distance_by_options(net, search, vertex, phase, best, inner)
+        best, more, inner = _distance_by_options(net, search, near, vertex, phase, best, inner)
     return int(best), int(read + more), int(inner)
 
 
@@ -583,7 +592,9 @@ def _settle_distances(search: Search, count: int) -> None:
 
 
 @force_inlined_kernel
-def _move_prices(net: Net, search: Search, phase: int, size: int, counters: Ints, direction: int) -> int:
+def _move_prices(
+    net: Net, search: Search, near: Near, phase: int, size: int, counters: Ints, direction: int
+) -> int:
     """Change the price of each vertex of the zone by its distance to the border.
 
     Return the zone's size, or -1 where an excess (or a deficit) has no way out of the zone. Where the work
@@ -594,7 +605,7 @@ def _move_prices(net: Net, search: Search, phase: int, size: int, counters: Ints
         again, inner = False, 0
         for place in range(size - 1, -1, -1):
             vertex = search.found[place]
-            best, looked, inner = _distance(net, search, vertex, phase, inner, direction)
+            best, looked, inner = _distance(net, search, near, vertex, phase, inner, direction)
             read += looked
             again |= best < search.distance[vertex]
             search.distance[vertex] = best
@@ -618,7 +629,17 @@ def _move_prices(net: Net, search: Search, phase: int, size: int, counters: Ints
 
 
 @force_inlined_kernel
-def _repair(net: Net, search: Search, starts: Ints, counters: Ints, direction: int) -> int:
+def _is_out_of_reach(net: Net, search: Search, near: Near, size: int) -> int:
+    """Return 1 if the price of a vertex of the zone fell to its floor, so that more options count."""
+    for place in range(size):
+        vertex = search.found[place]
+        if net.price[vertex] <= near.floor[vertex]:
+            return 1
+    return 0
+
+
+@force_inlined_kernel
+def _repair(net: Net, search: Search, near: Near, starts: Ints, counters: Ints, direction: int) -> int:
     """Remove the excess, or the deficit, of all ``starts``; return how it ended."""
     left = 0
     for vertex in starts:
@@ -626,6 +647,7 @@ def _repair(net: Net, search: Search, starts: Ints, counters: Ints, direction: i
             starts[left] = vertex
             left += 1
     size = 0
+    work_first, paths_first = counters[WORK_LEFT], counters[PATHS]
     while left:
         counters[CLOCK] += 1
         phase = counters[CLOCK]
@@ -633,56 +655,139 @@ def _repair(net: Net, search: Search, starts: Ints, counters: Ints, direction: i
         for place in range(left):
             vertex = starts[place]
             while direction * net.excess[vertex] > 0 and search.stamp[vertex] != phase:
-                used, found = _search(net, search, vertex, phase, found, direction)
+                used, found = _search(net, search, near, vertex, phase, found, direction)
                 counters[PATHS] += used
             if direction * net.excess[vertex] > 0:
                 starts[kept] = vertex
                 kept += 1
         left = kept
         if left:
-            work_left = counters[WORK_LEFT]
             # The zone grows until a path is found, so that prices do not move in small steps for ever.
             size = _gather_zone(search, phase, size, found, int(counters[PATHS] == paths))
-            size = _move_prices(net, search, phase, size, counters, direction)
+            size = _move_prices(net, search, near, phase, size, counters, direction)
             if size < 0:
                 return INFEASIBLE
-            # Give up early where the rest would use up the work at the pace of this phase.
-            if counters[WORK_LEFT] < (work_left - counters[WORK_LEFT]) * left // max(
-                1, counters[PATHS] - paths
-            ):
+            if counters[WORK_LEFT] < 0:
+                return GAVE_UP
+            if direction == BACKWARD and _is_out_of_reach(net, search, near, size):
+                return _OUT_OF_REACH
+            # Give up early where the rest would use up the work at the pace so far.
+            work = work_first - counters[WORK_LEFT]
+            pace = work // max(1, counters[PATHS] - paths_first)
+            if work * PACED_SHARE > work_first and counters[WORK_LEFT] < pace * left:
                 return GAVE_UP
     return SOLVED
 
 
 @no_refcount_kernel
-def _repair_excess(net: Net, search: Search, starts: Ints, counters: Ints) -> int:
-    return _repair(net, search, starts, counters, FORWARD)
+def _repair_excess(net: Net, search: Search, near: Near, starts: Ints, counters: Ints) -> int:
+    return _repair(net, search, near, starts, counters, FORWARD)
 
 
 @no_refcount_kernel
-def _repair_deficits(net: Net, search: Search, starts: Ints, counters: Ints) -> int:
-    return _repair(net, search, starts, counters, BACKWARD)
+def _repair_deficits(net: Net, search: Search, near: Near, starts: Ints, counters: Ints) -> int:
+    return _repair(net, search, near, starts, counters, BACKWARD)
 
 
-def repair(
-    net: Net, search: Search, counters: Ints, *, options_listed: bool, work_max: int = NO_LIMIT
-) -> int:
+@no_refcount_kernel
+def _sample_falls(net: Net, falls: Ints) -> int:
+    """Write by how much prices have to fall until a task comes, for some options; return their number."""
+    count, step = 0, max(1, len(net.target) // len(falls))
+    for option in range(0, len(net.target), step):
+        task = net.option_task[option]
+        if task >= 0 and count < len(falls):
+            present = net.choice[task]
+            pays = net.option_cost[present] + net.price[net.target[present]]
+            falls[count] = net.option_cost[option] + net.price[net.target[option]] - pays
+            count += 1
+    return count
+
+
+@no_refcount_kernel
+def _find_near(net: Net, floor: Ints, option: Indices, join_price: Ints, start: Ints) -> int:
+    """Find the options whose join price is above the floor of their vertex; return their number.
+
+    ``option`` and ``join_price`` receive them in the order of tasks. ``start`` (V + 1,) receives the number
+    of those that lead to vertex v at place v + 1.
+    """
+    count, price, target, option_cost = 0, net.price, net.target, net.option_cost
+    for task in range(len(net.choice)):
+        first, last = net.row_start[task], net.row_end[task]
+        if first < last:
+            present = net.choice[task]
+            pays = option_cost[present] + price[target[present]]
+            for other in range(first, last):
+                # Without a branch, which the processor could not foresee: the next option overwrites it.
+                joins = pays - option_cost[other]
+                option[count] = other
+                join_price[count] = joins
+                count += int(joins > floor[target[other]])
+    for place in range(count):
+        start[target[option[place]] + 1] += 1
+    return count
+
+
+@no_refcount_kernel
+def _sort_near(net: Net, option: Indices, join_price: Ints, place: Ints, near: Near) -> None:
+    """Copy options by their vertices; ``place`` (V,) is where the next one of each vertex belongs."""
+    for index in range(len(option)):
+        vertex = net.target[option[index]]
+        near.option[place[vertex]] = option[index]
+        near.join_price[place[vertex]] = join_price[index]
+        place[vertex] += 1
+
+
+def _near(net: Net, floor: Ints) -> Near:
+    """Return the options by which tasks may come before a price falls to its floor (V,)."""
+    start = np.zeros(len(net.price) + 1, np.int64)
+    # The kernel writes each option before it knows if the option counts, so it needs one more entry.
+    option, join_price = np.empty(len(net.target) + 1, np.int32), np.empty(len(net.target) + 1, np.int64)
+    count = _find_near(net, floor, option, join_price, start)
+    start = np.cumsum(start)
+    near = Near(start, np.empty(count, np.int32), np.empty(count, np.int64), floor)
+    _sort_near(net, option[:count], join_price[:count], start[:-1].copy(), near)
+    return near
+
+
+def _floors(net: Net, share: float) -> Ints:
+    """Return floors of the prices (V,) above which about this share of the options are near."""
+    falls = np.empty(_SAMPLES, np.int64)
+    count = _sample_falls(net, falls)
+    return net.price - int(np.quantile(falls[:count], share)) - 1 if count else net.price
+
+
+def repair(net: Net, search: Search, counters: Ints, *, work_max: int = NO_LIMIT) -> int:
     """Move flow until no vertex has an excess or a deficit; return SOLVED, INFEASIBLE or GAVE_UP.
 
-    Complementary slackness must hold, and ``net.excess`` must be counted. ``options_listed``: the lists of
-    options by vertex exist; else they are made here if they are needed. ``counters`` (3,) begins as zeros
+    Complementary slackness must hold, and ``net.excess`` must be counted. ``counters`` (3,) begins as zeros
     and belongs to ``search``: the number of phases, the number of paths, and the work left. The repair gives
     up, with the flow as far as it came, where it would read more than ``work_max`` entries of lists to find
     distances, or would do so at its pace so far.
     """
     counters[WORK_LEFT] = work_max
-    ended = _repair_excess(net, search, np.flatnonzero(net.excess > 0), counters)
-    deficits = np.flatnonzero(net.excess[1:] < 0) + 1
-    if ended != SOLVED or not len(deficits):
+    vertices = len(net.price)
+    nothing = np.zeros(0, np.int64)
+    none = Near(np.zeros(vertices + 1, np.int64), nothing.astype(np.int32), nothing, net.price.copy())
+    ended = _repair_excess(net, search, none, np.flatnonzero(net.excess > 0), counters)
+    if ended != SOLVED or not (net.excess[1:] < 0).any():
         return ended
-    if not options_listed:
-        list_options(net, np.arange(len(net.target)))
-    # Prices fall from here on. The bounds of leaving do not survive that, those of joining begin with it.
+    # Prices fall from here on. The bounds of leaving do not survive that.
     net.leave_price[:] = -FAR
-    net.join_price[:] = FAR
-    return _repair_deficits(net, search, deficits, counters)
+    if not len(net.choice):
+        none.floor[:] = -FAR
+        return _repair_deficits(net, search, none, np.flatnonzero(net.excess < 0), counters)
+    # Most deficits need no option of a task: arcs to the sink carry less.
+    none.floor[:] = net.price
+    ended = _repair_deficits(net, search, none, np.flatnonzero(net.excess < 0), counters)
+    if ended == _OUT_OF_REACH:
+        reached = search.stamp[:vertices] == counters[CLOCK]
+        if np.count_nonzero(reached) * FEW_SHARE <= vertices:
+            near = _near(net, np.where(reached, -FAR, net.price))
+            ended = _repair_deficits(net, search, near, np.flatnonzero(net.excess < 0), counters)
+    if ended == _OUT_OF_REACH:
+        near = _near(net, _floors(net, NEAR_SHARE))
+        ended = _repair_deficits(net, search, near, np.flatnonzero(net.excess < 0), counters)
+    if ended == _OUT_OF_REACH:
+        near = _near(net, np.full(vertices, -FAR))
+        ended = _repair_deficits(net, search, near, np.flatnonzero(net.excess < 0), counters)
+    return ended

@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 
 from dios.firmament.solvers import InvalidProblemError, OutOfRangeError, certificate, solve
-from dios.firmament.solvers.auction import UNLIMITED, new_auction
+from dios.firmament.solvers import repair as repair_module
+from dios.firmament.solvers.auction import UNLIMITED, new_auction, release_all, run_bids
 from dios.firmament.solvers.contraction import topological
 from dios.firmament.solvers.repair import new_search
 from dios.firmament.solvers.warm_solver import WarmSolver
@@ -29,6 +30,21 @@ def test_histories_cost_what_the_reference_says(block: int) -> None:
             assert found.status == expected.status, f"seed {seed}, step {step}: {found.reason}"
             if found.status == "optimal":
                 certificate(problem, history.solution(found))
+                assert found.cost == expected.cost, f"seed {seed}, step {step}"
+
+
+def test_options_of_a_few_vertices_first_are_exact(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Searches that begin with the options of the vertices reached are exact."""
+    monkeypatch.setattr(repair_module, "FEW_SHARE", 1)
+    for seed in range(200, 206):
+        history = WarmHistory(seed)
+        for step in range(20):
+            history.change()
+            expected = solve(history.problem(), "ortools")
+            found = history.warm.solve()
+            assert found.status == expected.status, f"seed {seed}, step {step}: {found.reason}"
+            if found.status == "optimal":
+                certificate(history.problem(), history.solution(found))
                 assert found.cost == expected.cost, f"seed {seed}, step {step}"
 
 
@@ -88,6 +104,24 @@ def test_a_network_without_a_way_is_told_and_may_be_mended() -> None:
     warm.remove_tasks([lost])
     warm.change_arcs([1], capacity=[5])
     assert warm.solve().cost == 5
+
+
+@pytest.mark.parametrize("solved_before", [False, True])
+def test_a_vertex_that_gets_a_way_later_is_priced_then(*, solved_before: bool) -> None:
+    """A vertex without room costs as much as its cheapest way when it has one, also to tasks of before."""
+    warm = WarmSolver()
+    warm.add_vertices(3)
+    cheap, *_ = warm.add_arcs([1, 2, 3], [0, 1, 0], [0, 0, 9], [1, 2, 50])
+    if solved_before:
+        warm.add_tasks([0, 2, 4], [2, 3, 2, 3], [0, 0, 0, 0])
+    else:
+        warm.add_tasks([0, 1, 2], [3, 3], [0, 0])
+    assert warm.solve().cost == 100
+    warm.change_arcs([cheap, cheap + 1], capacity=[1, 9])
+    warm.add_tasks([0, 2], [2, 3], [0, 0])
+    found = warm.solve()
+    assert (found.status, found.cost) == ("optimal", 103)
+    assert int((found.target == 2).sum()) == 1
 
 
 def test_wrong_arguments_are_named() -> None:
@@ -164,3 +198,21 @@ def test_tasks_that_left_ask_for_nothing_in_a_start_anew() -> None:
     assert auction_state is not None
     assert auction_state.option_count[1:].tolist() == [2, 2]
     assert auction_state.kind[2] == UNLIMITED
+
+
+def test_a_task_at_a_vertex_without_slots_has_none_to_give_back() -> None:
+    """Tasks that chose a vertex without slots, having no other option, are released like those with one."""
+    warm = WarmSolver()
+    warm.add_vertices(3)
+    warm.add_arcs([1, 2, 3, 3], [0, 0, 1, 2], [0, 3, 9, 9], 0)
+    warm.add_tasks([0, 1, 2, 3], [1, 3, 2], [-1, 0, 0])
+    assert warm.solve().status == "infeasible"
+    net = warm._net
+    auction_state = new_auction(net, topological(net.head, net.out_start, net.out_arcs))
+    assert auction_state is not None
+    run_bids(net, auction_state, len(net.choice), 100)
+    assert (auction_state.chosen[:3] >= 0).all()
+    assert auction_state.size[1:3].tolist() == [0, 2]
+    release_all(net, auction_state, np.arange(3))
+    assert auction_state.size[1:3].tolist() == [0, 0]
+    assert (auction_state.chosen[:3] < 0).all()
