@@ -6,14 +6,20 @@ the same decisions event by event.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Hashable
+from collections.abc import Collection, Hashable, Mapping
 from typing import Final, NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike
 
 from dios.fairness.allocation import Floats, Ints, as_number_array, checked_numbers, raise_first_invalid
-from dios.fairness.stateful.input_checks import checked_capacity, checked_population, checked_rule
+from dios.fairness.stateful.input_checks import (
+    Population,
+    User,
+    checked_capacity,
+    checked_population,
+    checked_rule,
+)
 from dios.fairness.stateful.kernels import (
     PLAIN,
     UserTable,
@@ -218,6 +224,7 @@ def simulate(
     capacity: ArrayLike,
     *,
     users: int | Collection[Hashable] | None = None,
+    weights: Mapping[User, float] | None = None,
     delta: float | None = 1 - 1e-6,
     priority: str = "dominant",
 ) -> tuple[Ints, Ints]:
@@ -226,14 +233,16 @@ def simulate(
     ``submit_us`` and ``duration_us`` (T,) are whole microseconds, ``user`` (T,) is the submitting user, and
     ``demands`` (T, m) and ``capacity`` (m,) have the same units. Rows may be in any order; rows of the same
     time arrive in the order of the arrays. ``users`` is the population that shares the capacity, 1/n each:
-    a number or the users themselves; None means all users seen so far. ``delta`` is the discount factor for
-    each second.
+    a number or the users themselves; None means all users seen so far. ``weights`` are those of
+    ``SdrfScheduler``. ``delta`` is the discount factor for each second.
 
     Returns ``start_us`` (T,) int64, -1 for a task that never starts, and ``order``, the rows as they started.
     Each user's tasks start in order; if the next user's first task does not fit, all users wait.
     Raises ``ValueError`` with the row at fault.
     """
-    arguments = prepare_simulation(submit_us, duration_us, user, demands, capacity, users, delta, priority)
+    arguments = prepare_simulation(
+        submit_us, duration_us, user, demands, capacity, users, weights, delta, priority
+    )
     run_simulation(*arguments)
     return simulation_result(arguments.state)
 
@@ -250,13 +259,14 @@ def prepare_simulation(
     demands: ArrayLike,
     capacity: ArrayLike,
     users: int | Collection[Hashable] | None,
+    weights: Mapping[User, float] | None,
     delta: float | None,
     priority: str,
 ) -> SimulationArguments:
     """Return the checked arguments and the initial state; ``ValueError`` names the argument at fault."""
     pool = checked_capacity(capacity)
     mode, tau = checked_rule(delta, 1.0, priority)
-    population, named = checked_population(users)
+    population = checked_population(users, weights)
     submit, duration = _times(submit_us, "submit_us"), _times(duration_us, "duration_us")
     _check_length(duration.shape, submit.size, "duration_us")
     asked = as_number_array("demands", demands)
@@ -268,7 +278,8 @@ def prepare_simulation(
         message = "submit_us and the sum of duration_us exceed 285 years"
         raise ValueError(message)
     arrival = np.argsort(submit, kind="stable").astype(np.int64)
-    index, seen = _index_users(user, arrival, population, named)
+    index, names = _index_users(user, arrival, population)
+    seen = len(names)
     rows = submit.size
     trace = SimulatedTasks(arrival, submit, duration, index, demand)
     state = SimulationState(
@@ -283,7 +294,9 @@ def prepare_simulation(
         counts=np.zeros(5, np.int64),
     )
     clock = new_clock(submit[arrival[0]] / MICRO if rows else 0.0)
-    return SimulationArguments(trace, state, empty_user_table(pool, seen), clock, population, tau, mode)
+    table = empty_user_table(pool, seen)
+    table.scale[:] = [population.scale(name) for name in names]
+    return SimulationArguments(trace, state, table, clock, population.size, tau, mode)
 
 
 def _times(given: ArrayLike, name: str) -> Ints:
@@ -301,10 +314,8 @@ def _check_length(shape: tuple[int, ...], rows: int, name: str) -> None:
         raise ValueError(message)
 
 
-def _index_users(
-    given: ArrayLike, arrival: Ints, population: int, named: frozenset[Hashable] | None
-) -> tuple[Ints, int]:
-    """Return (each row's user, numbered by first submission; the number of users)."""
+def _index_users(given: ArrayLike, arrival: Ints, population: Population) -> tuple[Ints, list[Hashable]]:
+    """Return (each row's user, numbered by first submission; the users in this order)."""
     made: Ints = np.asarray(given)  # names are possible too; they are only compared
     _check_length(made.shape, arrival.size, "user")
     if made.dtype.kind == "f" and not np.isfinite(made).all():
@@ -312,16 +323,17 @@ def _index_users(
         message = f"user[{row}] is {made[row]}; it must be finite"
         raise ValueError(message)
     who, first, inverse = np.unique(made[arrival], return_index=True, return_inverse=True)
-    if named is not None:
+    if population.names is not None:
         for place, name in zip(first.tolist(), who.tolist(), strict=True):
-            if name not in named:
+            if name not in population.names:
                 message = f"user[{arrival[place]}] is {name!r}, which is not in users"
                 raise ValueError(message)
-    if population and who.size > population:
-        message = f"user holds {who.size} users; users allows {population}"
+    if population.size and who.size > population.size:
+        message = f"user holds {who.size} users; users allows {population.size}"
         raise ValueError(message)
     rank = np.empty(who.size, np.int64)
-    rank[np.argsort(first)] = np.arange(who.size)
+    order = np.argsort(first)
+    rank[order] = np.arange(who.size)
     index = np.empty(arrival.size, np.int64)
     index[arrival] = rank[inverse]
-    return index, int(who.size)
+    return index, who[order].tolist()

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Hashable
-from typing import Final
+from collections.abc import Collection, Hashable, Mapping
+from typing import Final, NamedTuple, TypeVar
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -12,7 +12,12 @@ from numpy.typing import ArrayLike
 from dios.fairness.allocation import Floats, check_positive, checked_numbers
 from dios.fairness.stateful.kernels import DOMINANT, PLAIN, SUM
 
+User = TypeVar("User", bound=Hashable)
+
 MODES: Final = {"dominant": DOMINANT, "sum": SUM}
+WEIGHT_MIN: Final = 1e-6
+WEIGHT_MAX: Final = 1e6
+"""The bounds of a user's weight."""
 
 
 def checked_capacity(capacity: ArrayLike) -> Floats:
@@ -41,15 +46,60 @@ def checked_rule(delta: float | None, interval_s: float, priority: str) -> tuple
     return MODES[priority], -interval_s / math.log(delta)
 
 
-def checked_population(users: int | Collection[Hashable] | None) -> tuple[int, frozenset[Hashable] | None]:
-    """Return (number of users or 0 for all seen so far, the users or None if any user is allowed)."""
+class Population(NamedTuple):
+    """The users that share the capacity.
+
+    ``size`` is their number, or 0 for all users seen so far; ``names`` are the users, or None if any user is
+    allowed. ``weights`` are those of some users; the others have 1.
+    """
+
+    size: int
+    names: frozenset[Hashable] | None
+    weights: dict[Hashable, float]
+
+    def scale(self, user: Hashable) -> float:
+        """Return the factor by which a user's holdings count: the mean weight divided by the user's."""
+        if not self.weights:
+            return 1.0
+        total = math.fsum(self.weights.values()) + (self.size - len(self.weights))
+        return total / self.size / self.weights.get(user, 1.0)
+
+
+def checked_population(
+    users: int | Collection[Hashable] | None, weights: Mapping[User, object] | None
+) -> Population:
+    """Return the population; without ``users`` it is that of the weights, if there are any."""
+    if weights is not None and not weights:
+        message = "weights is empty; give each user's weight, or None for equal weights"
+        raise ValueError(message)
+    if users is None and weights is not None:
+        users = list(weights)
+    found = _population(users)
+    if weights is None:
+        return found
+    checked: dict[Hashable, float] = {}
+    for user, weight in weights.items():
+        if not (isinstance(weight, int | float | np.number) and WEIGHT_MIN <= weight <= WEIGHT_MAX):
+            message = f"weights[{user!r}] is {weight!r}; it must be from {WEIGHT_MIN:g} to {WEIGHT_MAX:g}"
+            raise ValueError(message)
+        if found.names is not None and user not in found.names:
+            message = f"weights has {user!r}, which is not in users"
+            raise ValueError(message)
+        checked[user] = float(weight)
+    if len(weights) > found.size:
+        message = f"weights holds {len(weights)} users; users allows {found.size}"
+        raise ValueError(message)
+    return found._replace(weights=checked)
+
+
+def _population(users: int | Collection[Hashable] | None) -> Population:
     if users is None:
-        return 0, None
+        return Population(0, None, {})
     if isinstance(users, int | np.integer):
         if users < 1:
             message = f"users is {users}; it must be at least 1"
             raise ValueError(message)
-        return int(users), None
+        return Population(int(users), None, {})
     try:
         named = frozenset(users.tolist() if isinstance(users, np.ndarray) else users)
     except TypeError as error:
@@ -58,7 +108,7 @@ def checked_population(users: int | Collection[Hashable] | None) -> tuple[int, f
     if not named:
         message = "users is empty; give the users that share, or None for all users seen so far"
         raise ValueError(message)
-    return len(named), named
+    return Population(len(named), named, {})
 
 
 def checked_demand(demand: ArrayLike, resources: int) -> Floats:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Collection, Hashable
+from collections.abc import Collection, Hashable, Mapping
 from typing import Final
 
 import numpy as np
@@ -15,6 +15,7 @@ from numpy.typing import ArrayLike
 
 from dios.fairness.allocation import Floats
 from dios.fairness.stateful.input_checks import (
+    User,
     checked_capacity,
     checked_demand,
     checked_population,
@@ -45,6 +46,8 @@ class SdrfScheduler:
       fractions are summed exactly.
     - ``users`` is the population that shares the capacity, 1/n each: a number or the users themselves; None
       means all users seen so far.
+    - ``weights`` gives a user of twice the weight a right to twice as much: its holdings count half. Users
+      without one have 1. Without ``users`` the population are those with a weight.
     - ``delta`` is the discount factor for each ``interval_s`` seconds; None is plain DRF.
     - ``priority`` "dominant" is the dominant share plus the dominant commitment (equation 10), "sum" the
       largest sum of a share and its commitment (Algorithm 1).
@@ -63,13 +66,14 @@ class SdrfScheduler:
         capacity: ArrayLike,
         *,
         users: int | Collection[Hashable] | None = None,
+        weights: Mapping[User, float] | None = None,
         delta: float | None = 1 - 1e-6,
         interval_s: float = 1.0,
         priority: str = "dominant",
     ) -> None:
         self._capacity = checked_capacity(capacity)
         self._mode, self._tau = checked_rule(delta, interval_s, priority)
-        self._population, self._allowed = checked_population(users)
+        self._population = checked_population(users, weights)
         self._table = empty_user_table(self._capacity, INITIAL_ROOM)
         self._index: dict[Hashable, int] = {}
         self._queues: list[deque[tuple[Hashable, Floats]]] = []
@@ -136,7 +140,10 @@ class SdrfScheduler:
         return started
 
     def commitments(self, t: float) -> dict[Hashable, Floats]:
-        """Return each user's commitment (m,) at ``t``, as fractions (equation 12), without advancing time."""
+        """Return each user's commitment (m,) at ``t``, without advancing time (equation 12).
+
+        They are fractions of the capacity, weighted if there are weights: the right of each user is 1/n.
+        """
         self._check_time(t)
         g = 1.0
         if self._index and self._mode != PLAIN:
@@ -148,7 +155,7 @@ class SdrfScheduler:
         }
 
     def _fair(self) -> float:
-        return 1.0 / (self._population or len(self._index) or 1)
+        return 1.0 / (self._population.size or len(self._index) or 1)
 
     def _check_time(self, t: float) -> None:
         if not (math.isfinite(t) and t >= self._now):
@@ -165,11 +172,12 @@ class SdrfScheduler:
             advance_clock(self._table, len(self._index), self._clock, float(t), self._tau)
 
     def _check_new_user(self, user: Hashable) -> None:
-        if self._allowed is not None and user not in self._allowed:
+        names, size = self._population.names, self._population.size
+        if names is not None and user not in names:
             message = f"user {user!r} is not in users"
             raise ValueError(message)
-        if self._population and len(self._index) >= self._population:
-            message = f"user {user!r} is new, but users allows only {self._population}"
+        if size and len(self._index) >= size:
+            message = f"user {user!r} is new, but users allows only {size}"
             raise ValueError(message)
 
     def _add_user(self, user: Hashable) -> int:
@@ -179,7 +187,8 @@ class SdrfScheduler:
             self._table = grown_user_table(self._table, 2 * index, float(self._clock[1]))
         self._index[user] = index
         self._queues.append(deque())
-        if not self._population:
+        self._table.scale[index] = self._population.scale(user)
+        if not self._population.size:
             update_all_lines(self._table, index, self._fair(), float(self._clock[1]), self._mode)
         return index
 

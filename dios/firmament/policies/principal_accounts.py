@@ -150,9 +150,12 @@ class PrincipalAccounts:
         settle_all(self.books, held, self.scale, self.fair, self.g, self.mode)
 
     def trial(self) -> UserTable:
-        """Return a copy of the present accounts for a trial of turns, without waiting tasks."""
+        """Return a copy of the present accounts for a trial of turns, without waiting tasks.
+
+        It keeps the principals in a tree, because a trial may have thousands of turns.
+        """
         books = self.books
-        tried = empty_user_table(books.capacity, len(books.lead))
+        tried = empty_user_table(books.capacity, len(books.lead), scan_max=0)
         for column in ("held", "lead", "level", "over", "slope", "parts", "powers"):
             getattr(tried, column)[:] = getattr(books, column)
         return tried

@@ -27,7 +27,8 @@ class ExactSdrf:
         self.capacity, self.users, self.delta, self.priority = capacity, users, delta, priority
         self.weights = weights or {}
         most = users or 8
-        self.unit = math.lcm(*capacity, *range(1, most + 1), *self.weights.values())
+        parts = [c * weight for c in capacity for weight in self.weights.values() or [1]]
+        self.unit = math.lcm(*parts, *range(1, most + 1))
         self.mean = Fraction(sum(self.weights.values()), len(self.weights)) if self.weights else Fraction(1)
         self.unit *= self.mean.denominator
         self.now = 0

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import random
+from collections.abc import Hashable
 from fractions import Fraction
 
 import numpy as np
@@ -18,14 +19,16 @@ from tests.support.fairness.exact_sdrf import ExactSdrf
 SCHEDULES = 60
 
 
-def compared(seed: int, delta: Fraction, priority: str, gaps: list[float]) -> int:
+def compared(seed: int, delta: Fraction, priority: str, gaps: list[float], *, weighted: bool = False) -> int:
     """One random schedule in both; gaps are in time constants. Returns the number of tasks that started."""
     rng = random.Random(seed)  # noqa: S311 - a schedule, no secret
     resources = rng.randint(1, 3)
     capacity = [rng.randint(2, 12) for _ in range(resources)]
-    users = rng.choice([None, 4, 8])
-    scheduler = SdrfScheduler(capacity, users=users, delta=float(delta), priority=priority)
-    exact = ExactSdrf(capacity, users, delta, priority)
+    users = 4 if weighted else rng.choice([None, 4, 8])
+    # The mean of four powers of two is a binary fraction, so that no holding is rounded.
+    weights = {user: rng.choice([1, 2, 4]) for user in range(4)} if weighted else None
+    scheduler = SdrfScheduler(capacity, users=users, weights=weights, delta=float(delta), priority=priority)
+    exact = ExactSdrf(capacity, users, delta, priority, weights)
     tau = -1 / math.log(delta)
     t, tag, total = 0, 0, 0
     for _ in range(14):
@@ -59,6 +62,16 @@ def test_schedules_with_long_gaps_are_those_of_exact_arithmetic(
 ) -> None:
     """Every task starts as in whole numbers, with gaps of up to 5,000 time constants."""
     assert sum(compared(seed, delta, priority, gaps) for seed in range(SCHEDULES)) > 500
+
+
+@pytest.mark.parametrize("priority", ["dominant", "sum"])
+def test_weighted_schedules_are_those_of_exact_arithmetic(priority: str) -> None:
+    """Four users with different weights: every task starts as in whole numbers."""
+    started = [
+        compared(seed, Fraction(9, 10), priority, [0.1, 1, 30, 800], weighted=True)
+        for seed in range(SCHEDULES)
+    ]
+    assert sum(started) > 500
 
 
 @pytest.mark.parametrize("past", [1, 37, 60, 745, 800, 5_000, 40_000])
@@ -144,3 +157,64 @@ def test_slopes_are_exact_sums() -> None:
         for b in slopes:
             expected = (a[2] > b[2]) - (a[2] < b[2])
             assert compare_parts(a[0], a[1], b[0], b[1]) == expected, (a, b)
+
+
+def test_whole_traces_have_the_weights_of_the_scheduler() -> None:
+    """With and without the live tree, tasks start as event by event; other weights give other schedules."""
+    rng = np.random.default_rng(7)
+    differ = 0
+    for _ in range(20):
+        tasks = 60
+        submit, duration = np.sort(rng.integers(0, 40, tasks)), rng.integers(1, 4, tasks)
+        user, demand = rng.integers(0, 4, tasks), rng.integers(1, 4, (tasks, 2))
+        weights: dict[Hashable, float] = {one: float(rng.choice([1.0, 2.0, 4.0])) for one in range(4)}
+        given = (submit * 1_000_000, duration * 1_000_000, user, demand, [6, 7])
+        start, order = simulate(*given, weights=weights, delta=0.9)
+        again, turns, _ = simulate_by_tree(*given, weights=weights, delta=0.9)
+        assert start.tolist() == again.tolist()
+        assert order.tolist() == turns.tolist()
+        scheduler = SdrfScheduler([6, 7], weights=weights, delta=0.9)
+        began: list[Hashable] = []
+        ends: dict[Hashable, int] = {}
+        lasts: dict[Hashable, int] = dict(enumerate(duration.tolist()))
+        t = 0
+        while len(began) < tasks:
+            for tag in [tag for tag, end in ends.items() if end == t]:
+                scheduler.finish(tag, t)
+            for row in np.flatnonzero(submit == t).tolist():
+                scheduler.submit(int(user[row]), demand[row], row, t)
+            for tag in scheduler.schedule(t):
+                ends[tag] = t + lasts[tag]
+                began.append(tag)
+            t += 1
+        assert order.tolist() == began
+        differ += simulate(*given, users=4, delta=0.9)[1].tolist() != began
+    assert differ > 10
+
+
+def test_a_user_of_twice_the_weight_gets_twice_as_much() -> None:
+    """Of eight places, with tasks waiting for all, the users get parts like their weights, also plain DRF."""
+    for delta in (None, 0.9):
+        scheduler = SdrfScheduler([8], weights={"a": 2, "b": 1, "c": 1}, delta=delta)
+        for task in range(24):
+            scheduler.submit("abc"[task % 3], [1], ("abc"[task % 3], task), 0.0)
+        started = [str(tag) for tag in scheduler.schedule(0.0)]
+        assert [sum(user in tag for tag in started) for user in "abc"] == [4, 2, 2]
+
+
+def test_bad_weights_are_refused() -> None:
+    """Weights are positive numbers for members of the population."""
+    bad: list[tuple[dict[Hashable, float], str]] = [
+        ({}, "weights is empty"),
+        ({"a": 0}, r"weights\['a'\] is 0; it must be from 1e-06 to 1e\+06"),
+        ({"a": math.nan}, "is nan"),
+        ({"a": math.inf}, "is inf"),
+        ({"a": 1, "b": 1}, "'b', which is not in users"),
+    ]
+    for weights, what in bad:
+        with pytest.raises(ValueError, match=what):
+            SdrfScheduler([1], users=["a"], weights=weights)
+    with pytest.raises(ValueError, match="weights holds 2 users; users allows 1"):
+        SdrfScheduler([1], users=1, weights={"a": 1, "b": 1})
+    with pytest.raises(ValueError, match="'c' is not in users"):
+        SdrfScheduler([1], weights={"a": 1, "b": 1}).submit("c", [1], "x", 0.0)
