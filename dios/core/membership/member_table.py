@@ -100,6 +100,7 @@ class MemberTable:
         "_own",
         "_standings",
         "_view",
+        "by_name",
         "by_status",
         "connections",
         "digest",
@@ -118,6 +119,7 @@ class MemberTable:
         self.digest.put(own)
         self.rows: Final[dict[NodeId, MemberRow]] = {}
         self.by_status: Final[dict[NodeStatus, dict[NodeId, None]]] = {status: {} for status in NodeStatus}
+        self.by_name: Final[dict[str, dict[NodeId, None]]] = {}
         self.connections: Final[dict[NodeId, None]] = {}
         self.partners: Final = Partners(own.node)
         self._answered: Final[dict[NodeId, None]] = {}  # in the order of their last answers
@@ -170,6 +172,12 @@ class MemberTable:
 
     def _index(self, before: MemberRow | None, after: MemberRow | None) -> None:
         self._note_view(before, after)
+        if before is not None and (after is None or after.name != before.name):
+            del self.by_name[before.name][before.node]
+            if not self.by_name[before.name]:
+                del self.by_name[before.name]
+        if after is not None and (before is None or after.name != before.name):
+            self.by_name.setdefault(after.name, {})[after.node] = None
         lived = before is not None and is_living(before.status)
         lives = after is not None and is_living(after.status)
         if before is not None and (after is None or after.status is not before.status):

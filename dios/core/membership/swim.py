@@ -108,6 +108,18 @@ class Membership:
         """The nodes that were removed, as far as this node knows."""
         return frozenset(self._table.forgotten)
 
+    def named(self, name: str) -> list[MemberRow]:
+        """Return the rows of the other nodes with this name. Cheap."""
+        return [self._table.rows[node] for node in self._table.by_name.get(name, ())]
+
+    def with_id(self, text: str) -> MemberRow | None:
+        """Return the row of the other node whose id is written like this, or None. Cheap."""
+        try:
+            row = self._table.rows.get(NodeId(int(text, 16)))
+        except ValueError:
+            return None
+        return row if row is not None and text == f"{row.node:x}" else None
+
     def is_forgotten(self, node: NodeId) -> bool:
         """Return True if this node knows that ``node`` was removed. Cheap."""
         return node in self._table.forgotten
@@ -131,6 +143,11 @@ class Membership:
     def view(self) -> LiveView:
         """The living nodes with their epochs, sorted by id, this node included until it leaves. Cheap."""
         return self._table.view
+
+    @property
+    def view_version(self) -> int:
+        """The number of changes of ``view`` so far, which costs less than the view."""
+        return self._table.view_version
 
     # -- events -------------------------------------------------------------------------------------
     def tick(self, now: int) -> Decision:

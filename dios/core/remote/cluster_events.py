@@ -57,7 +57,7 @@ def peer_up(step: Step, event: PeerUp) -> None:
     peer.name, peer.rack, peer.address = event.name, event.rack, event.address
     row = gossip.MemberRow(event.node, event.name, event.rack, event.address, event.epoch)
     follow(step, cluster, cluster.membership.connected(step.now, row))
-    revive(cluster, peer)
+    _revive(step, cluster, peer)
     if not cluster.membership.probes_all:
         step.emit(effects.Contact(event.node, event.name, event.address, on_demand=True))
     requests.repeat_all(step, peer)
@@ -202,17 +202,16 @@ def _apply_change(step: Step, cluster: Cluster, change: Change) -> None:
     if member.status in _NOT_ALIVE:
         _handle_death(step, cluster, peer)
     else:
-        if not peer.epoch:
-            peer.epoch = member.epoch
-        elif member.epoch == peer.epoch:
-            was_dead = peer.dead_since is not None
-            revive(cluster, peer)
-            if was_dead:
-                # The connection may have survived. Then no PeerUp event repeats the notices.
-                requests.repeat_notices(step, peer)
+        # A node whose death was the first news of it has no epoch yet.
+        peer.epoch = peer.epoch or member.epoch
+        if member.epoch == peer.epoch and _revive(step, cluster, peer):
+            # The connection may have survived. Then no PeerUp event repeats the notices.
+            requests.repeat_notices(step, peer)
         if member.address and not peer.connected:
             on_demand = not cluster.membership.probes_all
             step.emit(effects.Contact(member.node, member.name, member.address, on_demand))
+        if change.former is None or change.restarted or change.former in _NOT_ALIVE:
+            cluster.index.note_joined(member.node, step.now)
     if change.former is None or change.former is not member.status:
         cluster.since[member.node] = step.now
         status = member.status.name.lower()
@@ -224,15 +223,21 @@ def _handle_death(step: Step, cluster: Cluster, peer: Peer) -> None:
     if peer.dead_since is not None:
         return
     peer.dead_since = step.now
+    cluster.dead[peer.node] = None
     _lose(step, peer, "does not answer", list(peer.remote_tasks.values()))
     if peer.remote_tasks:
         cluster.grace_ends[peer.node] = step.now + limits.REMOTE_TASK_GRACE_MS * _MS
 
 
-def revive(cluster: Cluster, peer: Peer) -> None:
-    """Mark a node as alive again, and cancel its grace period."""
+def _revive(step: Step, cluster: Cluster, peer: Peer) -> bool:
+    """Mark a node as alive again, and cancel its grace period; return True if it was taken for dead."""
+    was_dead = peer.dead_since is not None
     peer.dead_since = None
+    cluster.dead.pop(peer.node, None)
     cluster.grace_ends.pop(peer.node, None)
+    if was_dead:
+        registration.note_revived(step, cluster, peer)
+    return was_dead
 
 
 def _lose(step: Step, peer: Peer, event: str, remote_tasks: list[RemoteTask] | None = None) -> None:

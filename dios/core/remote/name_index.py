@@ -9,6 +9,9 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections import deque
 from collections.abc import Iterable
+from functools import lru_cache
+from heapq import nsmallest
+from itertools import takewhile
 from struct import pack, unpack
 from typing import Final, NamedTuple
 
@@ -19,10 +22,12 @@ from dios.core.effects import Effect
 from dios.core.membership.live_view import LiveView
 from dios.ids import InternalName, Name, NodeId, Ticket
 
+_MS: Final = 1_000_000
 _PLACE: Final = b"dios place of a name in the index\0"
 _DIGEST: Final = b"dios digest of a name in the index\0"
 _POINTS: Final = b"dios points of an index node\0"
 _POINTS_OF_NODE: Final = 16
+_REGISTRAR: Final = b"dios registrars of the index\0"
 
 
 def pack_digests(digests: Iterable[int]) -> bytes:
@@ -37,20 +42,42 @@ def unpack_digests(packed: bytes) -> tuple[int, ...]:
     return unpack(f">{count}Q", packed[: count * limits.INDEX_DIGEST_BYTES])
 
 
+def registrars_of(members: int) -> int:
+    """Return the number of nodes that have the index in a cluster of this size, about its square root."""
+    count = limits.INDEX_REGISTRARS_MIN
+    while count * count < members:
+        count *= 2
+    return min(count, members)
+
+
+@lru_cache(maxsize=limits.PEERS_MAX)
+def _score(node: NodeId) -> bytes:
+    """Return the number by which a node is chosen as a registrar: the same everywhere, and random."""
+    return blake3(_REGISTRAR + pack(">Q", node)).digest(8)
+
+
 class Ring:
     """The index nodes of every name for one view of the members, by consistent hashing.
 
-    ``members`` are the living nodes, this node included. Nodes with the same ``view``, a digest, agree on
-    the index nodes of every name.
+    ``members`` are the living nodes, this node included. Index nodes are chosen among the ``registrars``: in
+    a small cluster all members, in a larger one those with the lowest hash. Nodes with the same ``view``, a
+    digest of the registrars, agree on the index nodes of every name.
     """
 
-    __slots__ = ("_nodes", "_points", "members", "view")
+    __slots__ = ("_nodes", "_points", "live", "members", "registrars", "view")
 
     def __init__(self, live: LiveView) -> None:
         self.members: Final = live.nodes
-        self.view: Final = live.digest
+        self.live: Final = live.digest
+        chosen = list(zip(live.nodes, live.epochs, strict=True))
+        view, count = live.digest, registrars_of(len(chosen))
+        if count < len(chosen):
+            chosen = sorted(nsmallest(count, chosen, key=lambda one: _score(one[0])))
+            view = blake3(_REGISTRAR + b"".join(pack(">QQ", *one) for one in chosen)).digest(len(view))
+        self.registrars: Final = tuple(node for node, _ in chosen)
+        self.view: Final = view
         placed: list[tuple[int, NodeId]] = []
-        for node in live.nodes:
+        for node in self.registrars:
             points = blake3(_POINTS + pack(">Q", node)).digest(8 * _POINTS_OF_NODE)
             placed.extend((point, node) for point in unpack_digests(points))
         placed.sort()
@@ -62,9 +89,14 @@ class Ring:
         """Return True if there are more nodes than one lookup would ask with the index."""
         return len(self.members) > limits.INDEX_COPIES + 1
 
+    @property
+    def is_partial(self) -> bool:
+        """Return True if not every member has a part of the index."""
+        return len(self.registrars) < len(self.members)
+
     def nodes_of(self, place: int) -> tuple[NodeId, ...]:
         """Return the index nodes for a place, which ``NameIndex.place`` gives for a name."""
-        most = min(limits.INDEX_COPIES, len(self.members))
+        most = min(limits.INDEX_COPIES, len(self.registrars))
         found: dict[NodeId, None] = {}
         at = bisect_left(self._points, place)
         while len(found) < most:
@@ -105,6 +137,7 @@ class Link:
         "failed",
         "generation",
         "handed_over",
+        "is_open",
         "operations",
         "order",
         "queued",
@@ -129,9 +162,11 @@ class Link:
         self.sent_ns = 0  # when that request was made
         self.failed = False  # True if the last request failed
         self.stopped = True  # True until a request is made again, or for the first time
+        self.is_open = False  # True if the other node may have a registration of this node
 
     def begin(self) -> None:
         """Begin again: the other node will drop what it has."""
+        self.is_open = True
         self.generation += 1
         self.operations.clear()
         self.queued = self.confirmed = self.registered = 0
@@ -144,6 +179,10 @@ class Link:
         self.operations.clear()
         self.handed_over = self.complete = False
         self.failed = self.stopped = True
+
+    def close(self) -> None:
+        """Note that the other node has no names of this node, and needs none."""
+        self.is_open, self.stopped = False, True
 
     def put(self, digest: int, *, is_added: bool) -> None:
         """Queue the registration of a name, or its removal."""
@@ -198,27 +237,35 @@ class HeldAnswers:
 class NameIndex:
     """This node's part in the index of names.
 
-    ``current`` is the ring of the members as they are now, ``announced`` the one under which this node
-    registers its names; they differ for a moment after a change. ``own`` are the digests of this node's own
-    names of which it is an index node itself.
+    ``current`` is the ring of the members as they were when it was needed last, ``announced`` the one under
+    which this node registers its names; they differ for a moment after a change. ``own`` are the digests of
+    this node's own names of which it is an index node itself. ``retiring`` are nodes that were index nodes
+    before, and do not know yet that they are not. ``joined`` are the last nodes that came, with times.
     """
 
     __slots__ = (
         "_digest_key",
         "_place_key",
         "always",
+        "always_asked",
         "announced",
         "check_at",
         "crowded",
         "current",
         "held",
+        "joined",
+        "members_at",
+        "members_version",
         "own",
         "own_complete",
         "release_at",
+        "retiring",
         "retry_at",
         "round",
         "round_at",
         "settled",
+        "tells_all",
+        "unregistered",
     )
 
     def __init__(self, secret: bytes) -> None:
@@ -232,11 +279,35 @@ class NameIndex:
         self.own: set[int] = set()
         self.own_complete = False
         self.settled: bool | None = None  # True if every name is registered here as it should be, if known
+        self.unregistered: tuple[NodeId, ...] | None = None  # the nodes without a registration here, if known
+        self.always_asked: dict[NodeId, None] = {}  # the nodes that must be asked for every name
+        self.retiring: dict[NodeId, None] = {}
+        self.tells_all = False  # True if all members must know that this node is always asked
+        self.joined: dict[NodeId, int] = {}
+        self.members_version = 0  # of the live view at the last change
+        self.members_at: int | None = None  # when a change of the members has settled
         self.round_at: int | None = None  # when the next round begins
         self.retry_at: int | None = None  # time of the next requests to nodes that did not answer
         self.check_at: int | None = None  # time of the next check for lost requests
         self.held: deque[HeldAnswers] = deque()
         self.release_at: int | None = None  # time of the next check of late nodes
+
+    def unsettle(self) -> None:
+        """Forget whose names are registered here, because that may have changed."""
+        self.settled = self.unregistered = None
+
+    def note_joined(self, node: NodeId, now: int) -> None:
+        """Note a node that joined, restarted or came back; more than the last ones need not be known."""
+        self.joined.pop(node, None)
+        self.joined[node] = now
+        if len(self.joined) > limits.INDEX_RECENT_MAX + 1:
+            del self.joined[next(iter(self.joined))]
+
+    def recent(self, now: int) -> tuple[NodeId, ...] | None:
+        """Return the nodes that came a short while ago, or None if there are many."""
+        since = now - limits.INDEX_RECENT_MS * _MS
+        found = tuple(takewhile(lambda node: self.joined[node] > since, reversed(self.joined)))
+        return found if len(found) <= limits.INDEX_RECENT_MAX else None
 
     def place(self, name: Name) -> int:
         """Return the place of a name in the ring: the same for all groups."""
@@ -253,7 +324,7 @@ class NameIndex:
     def next_moment(self) -> int | None:
         """Return the time of the next timer, or None."""
         earliest = None
-        for moment in (self.round_at, self.retry_at, self.release_at, self.check_at):
+        for moment in (self.members_at, self.round_at, self.retry_at, self.release_at, self.check_at):
             if moment is not None and (earliest is None or moment < earliest):
                 earliest = moment
         return earliest

@@ -399,6 +399,7 @@ class Cluster:
         "_moments",
         "cache",
         "collect_at",
+        "dead",
         "disbanded",
         "due_at",
         "grace_ends",
@@ -411,6 +412,7 @@ class Cluster:
         "placement",
         "publish_at",
         "reconcile_at",
+        "reported",
         "resumed_ns",
         "rows_version",
         "seen_ns",
@@ -437,6 +439,7 @@ class Cluster:
         self.disbanded: dict[Name, None] = {}  # destroyed groups, which no message may create again
         self.unclaimed: deque[ObjectId] = deque()  # counted objects from before a restart of this node
         self.collect_at: int | None = None  # when those without references are collected
+        self.dead: dict[NodeId, None] = {}  # the nodes that are known to be dead
         self.grace_ends: dict[NodeId, int] = {}  # when the remote tasks of a dead node end
         self.placed: dict[NodeId, tuple[int, int]] = {}  # version of a node's row, and tasks sent since
         self.since: dict[NodeId, int] = {}  # when a node's status last changed
@@ -446,6 +449,7 @@ class Cluster:
         self.resumed_ns = 0  # the end of the last stall of this node, from which silence of others counts
         self.reconcile_at: int | None = None
         self.working_at: int | None = None  # the earliest of the nodes' own
+        self.reported: dict[NodeId, None] = {}  # the nodes with a working_at
         self._moments: list[tuple[int, NodeId, int]] = []
 
     def member_named(self, host: str) -> MemberRow | None:
@@ -453,11 +457,16 @@ class Cluster:
 
         Gossip alone does not prove a name: a node that was connected, and had a certificate, comes first.
         """
-        rows = (self.membership.own, *self.membership.members.values())
-        for row in rows:
-            if host == f"{row.node:x}":
-                return row
-        named = [row for row in rows if row.name == host]
+        membership = self.membership
+        own = membership.own
+        if host == f"{own.node:x}":
+            return own
+        with_id = membership.with_id(host)
+        if with_id is not None:
+            return with_id
+        named = membership.named(host)
+        if own.name == host:
+            named.insert(0, own)
         for row in named:
             peer = self.peers.get(row.node)
             if row.node == self.here.node or (peer is not None and peer.met):
@@ -481,7 +490,7 @@ class Cluster:
         for node, peer in list(self.peers.items()):
             busy = peer.connected or peer.remote_tasks or peer.proxies or peer.asked
             if not busy and node not in self.membership.members:
-                for table in (self.peers, self.since, self.placed, self.grace_ends):
+                for table in (self.peers, self.since, self.placed, self.grace_ends, self.dead):
                     table.pop(node, None)
 
     def living(self) -> Iterator[Peer]:
@@ -493,10 +502,7 @@ class Cluster:
 
     def any_dead(self) -> bool:
         """Return True if a member is not known to live, so that answers of all nodes may be incomplete."""
-        return any(
-            peer.dead_since is not None and peer.node in self.membership.members
-            for peer in self.peers.values()
-        )
+        return any(node in self.membership.members for node in self.dead)
 
     def proximity_of(self, node: NodeId) -> Proximity:
         """Return RACK if both nodes report the same rack, else CLUSTER."""

@@ -11,6 +11,7 @@ answer finds every object whose create was answered before.
 from __future__ import annotations
 
 from collections.abc import Iterable
+from itertools import islice
 
 from dios import limits
 from dios.core import effects
@@ -44,25 +45,67 @@ _LOST = messages.Failure(int(Code.EHOSTUNREACH), "the request has disappeared")
 # -- the members --------------------------------------------------------------------------------------
 def note_members(step: Step, cluster: Cluster) -> None:
     """Follow a change of the members: names are registered for them once the changes have settled."""
-    index, live = cluster.index, cluster.membership.view
-    if index.current is None or index.current.view != live.digest:
-        index.current, index.settled = Ring(live), None
-        if index.current.is_large or index.announced is not None:
-            index.round_at = step.now + limits.INDEX_SETTLE_MS * _MS
+    index, version = cluster.index, cluster.membership.view_version
+    if index.members_version != version:
+        index.members_version = version
+        index.unsettle()
+        if len(cluster.membership.members) > limits.INDEX_COPIES or index.announced is not None:
+            index.members_at = step.now + limits.INDEX_SETTLE_MS * _MS
     release(step, cluster)
+
+
+def ring_of(cluster: Cluster) -> Ring:
+    """Return the ring of the members as they are now; it is made when it is needed."""
+    index, live = cluster.index, cluster.membership.view
+    if index.current is None or index.current.live != live.digest:
+        index.current = Ring(live)
+        index.unsettle()
+    return index.current
+
+
+def _follow_members(step: Step, cluster: Cluster) -> None:
+    """Register names for the present members, unless they have the same registrars as before."""
+    index, ring = cluster.index, ring_of(cluster)
+    if index.announced is None and not ring.is_large:
+        return
+    if index.announced is None or not ring.is_partial or index.announced.view != ring.view:
+        _begin_round(step, cluster)
+        return
+    index.announced = ring
+    index.unsettle()
+    _retry(step, cluster)
+
+
+def note_revived(step: Step, cluster: Cluster, peer: Peer) -> None:
+    """Register the names at a node that lives, if the last registration left it out because it seemed dead.
+
+    A member may be alive by gossip before it is reached. Then the view does not change when it is.
+    """
+    index = cluster.index
+    if peer.link.stopped and index.retry_at is None and peer in _others(cluster):
+        index.retry_at = step.now
+
+
+def _retry(step: Step, cluster: Cluster) -> None:
+    """Register the names again at the nodes that did not answer."""
+    failed = [peer for peer in _others(cluster) if peer.link.stopped]
+    for peer in failed:
+        peer.link.begin()
+    if failed:
+        _hand_over(step, cluster, failed, own=False)
 
 
 def time_passed(step: Step, cluster: Cluster) -> None:
     """Begin the round that is due, and ask nodes again that did not answer."""
     index = cluster.index
+    if index.members_at is not None and index.members_at <= step.now:
+        index.members_at = None
+        _follow_members(step, cluster)
     if index.round_at is not None and index.round_at <= step.now:
         _begin_round(step, cluster)
     if index.retry_at is not None and index.retry_at <= step.now:
         index.retry_at = None
-        failed = [peer for peer in _others(cluster) if peer.link.stopped]
-        for peer in failed:
-            peer.link.begin()
-        _hand_over(step, cluster, failed, own=False)
+        _retry(step, cluster)
     if index.release_at is not None and index.release_at <= step.now:
         release(step, cluster)
         index.release_at = step.now + limits.INDEX_PATIENCE_MS * _MS if index.held else None
@@ -85,7 +128,7 @@ def _check_links(step: Step, cluster: Cluster) -> None:
             _fail(step, cluster, peer, _LOST)
         if link.sent is not None:
             _check_later(index, link.sent_ns)
-    if index.round_at is not None or index.announced is None:
+    if index.round_at is not None or index.members_at is not None or index.announced is None:
         return
     if step.state.work.is_handing_over() or any(isinstance(item, NameHandover) for item in step.started):
         _check_later(index, step.now)
@@ -104,13 +147,16 @@ def _check_later(index: NameIndex, since_ns: int) -> None:
 def forget_share(cluster: Cluster, peer: Peer) -> None:
     """Forget the names that an earlier start of a node has registered here."""
     peer.share = Share()
-    cluster.index.settled = None
+    cluster.index.always_asked.pop(peer.node, None)
+    cluster.index.unsettle()
 
 
 def _others(cluster: Cluster) -> Iterable[Peer]:
-    """Return the other living nodes for which names are registered."""
-    ring = cluster.index.announced
-    for node in () if ring is None else ring.members:
+    """Return the other living nodes that have to know this node's registration: the registrars, or all."""
+    index, ring = cluster.index, cluster.index.announced
+    if ring is None:
+        return
+    for node in ring.members if index.tells_all else (*ring.registrars, *index.retiring):
         peer = cluster.peers.get(node)
         if peer is not None and node != cluster.here.node and peer.dead_since is None:
             yield peer
@@ -119,18 +165,23 @@ def _others(cluster: Cluster) -> Iterable[Peer]:
 def _begin_round(step: Step, cluster: Cluster) -> None:
     """Announce the members as they are now, and register all names for them."""
     index, names = cluster.index, step.state.names
-    index.round_at, index.settled = None, None
-    former, index.announced = index.announced, index.current
-    ring = index.announced
-    if ring is None:
-        return
+    index.round_at = None
+    index.unsettle()
+    ring = ring_of(cluster)
+    former, index.announced = index.announced, ring
+    index.retiring = {
+        node: None
+        for node, peer in cluster.peers.items()
+        if peer.link.is_open and node not in ring.registrars
+    }
     index.round += 1
     names.is_noting = True
     copies = len(names) * limits.INDEX_COPIES
     # A node that refused names for these members would refuse them again.
     was_crowded = index.crowded and former is not None and former.view == ring.view
-    index.crowded = was_crowded or copies > limits.INDEX_NAMES_PER_NODE_MAX * len(ring.members) * 3 // 4
+    index.crowded = was_crowded or copies > limits.INDEX_NAMES_PER_NODE_MAX * len(ring.registrars) * 3 // 4
     index.always = _must_be_asked(step, cluster)
+    index.tells_all = ring.is_partial and _reaches_too_few(cluster)
     index.own.clear()
     index.own_complete = False
     # The handover includes the names that these wait for.
@@ -147,9 +198,13 @@ def _must_be_asked(step: Step, cluster: Cluster) -> bool:
 
     It has more names than others accept, has objects that are only in the store, or reaches too few nodes.
     """
+    return cluster.index.crowded or step.state.dormant_count > 0 or _reaches_too_few(cluster)
+
+
+def _reaches_too_few(cluster: Cluster) -> bool:
+    """Return True if a name may have no index node that this node reaches."""
     failed = sum(peer.link.failed for peer in _others(cluster))
-    missed = limits.INDEX_COPIES - limits.INDEX_CONFIRMED_MIN
-    return cluster.index.crowded or step.state.dormant_count > 0 or failed > missed
+    return failed > limits.INDEX_COPIES - limits.INDEX_CONFIRMED_MIN
 
 
 def _hand_over(step: Step, cluster: Cluster, others: list[Peer], *, own: bool) -> None:
@@ -160,8 +215,10 @@ def _hand_over(step: Step, cluster: Cluster, others: list[Peer], *, own: bool) -
     _check_later(index, step.now)
     links = {peer.node: peer.link.generation for peer in others}
     step.start(NameHandover(index.round, PARTS if registers else 0, links, own=own))
-    for peer in others:
-        _send(step, cluster, peer)
+    if registers and len(step.state.names) > limits.INDEX_DIGESTS_PER_MESSAGE:
+        # The nodes drop the earlier registration at once; few names go with the message that says so.
+        for peer in others:
+            _send(step, cluster, peer)
 
 
 def hand_over_some(step: Step, item: NameHandover) -> bool:
@@ -188,7 +245,8 @@ def hand_over_some(step: Step, item: NameHandover) -> bool:
         index.round_at = step.now  # some names left the table meanwhile
         return True
     if item.own:
-        index.own_complete, index.settled = True, None
+        index.own_complete = True
+        index.unsettle()
     for peer in _others(cluster):
         if item.links.get(peer.node) == peer.link.generation:
             peer.link.handed_over = True
@@ -236,7 +294,10 @@ def note_changes(step: Step, cluster: Cluster) -> None:
         if peer is not None:
             if peer.link.registered + len(peer.link.operations) > limits.INDEX_NAMES_PER_NODE_MAX:
                 _crowd(step, cluster)
-            _send(step, cluster, peer)
+            try:
+                _send(step, cluster, peer)
+            except Exception as error:  # noqa: BLE001 - it ends the connection to this node; the others go on
+                step.note_defect(peer, error)
     release(step, cluster)
 
 
@@ -306,6 +367,8 @@ def registered(step: Step, then: RegisterAnswer, answer: dcp.Answer) -> None:
             link.confirmed += count
             link.restart = False
             link.complete = link.complete or then.complete
+            if link.complete and index.retiring.pop(peer.node, peer) is None:
+                link.close()
     if index.always and index.round_at is None and not _must_be_asked(step, cluster):
         index.round_at = step.now + limits.INDEX_SETTLE_MS * _MS
     _send(step, cluster, peer)
@@ -434,8 +497,12 @@ def register(step: Step, peer: Peer, number: int, body: dcp.Register) -> None:
     share, index = peer.share, step.require_cluster().index
     answer: messages.Done | messages.Failure = messages.Done(1)
     if body.order > share.order and (share.order or body.restart):
-        index.settled = None
+        index.unsettle()
         share.order = body.order
+        if body.always:
+            index.always_asked[peer.node] = None
+        else:
+            index.always_asked.pop(peer.node, None)
         if body.restart:
             share.digests = set()
         share.digests.update(unpack_digests(body.added))
@@ -451,14 +518,66 @@ def register(step: Step, peer: Peer, number: int, body: dcp.Register) -> None:
 def find_names(step: Step, peer: Peer, number: int, body: dcp.FindNames) -> None:
     """Return the nodes that have registered names here, if this node knows all nodes' names."""
     cluster = step.require_cluster()
-    ring = cluster.index.current
+    ring = ring_of(cluster)
     answer = dcp.NameNodes(known=False)
     count = len(body.digests) // limits.INDEX_DIGEST_BYTES
-    if ring is not None and ring.view == body.view and is_comparable(ring, count) and is_settled(cluster):
+    missing = unregistered(cluster) if ring.view == body.view and is_comparable(ring, count) else None
+    if missing is not None:
         digests = frozenset(unpack_digests(body.digests))
         step.spend(len(digests) // _NAMES_PER_UNIT)
-        answer = dcp.NameNodes(known=True, nodes=nodes_with(cluster, digests))
+        nodes = dict.fromkeys(nodes_with(cluster, digests))
+        nodes.update(dict.fromkeys(missing))
+        answer = dcp.NameNodes(known=True, nodes=tuple(nodes))
     requests.reply(step, peer, number, answer)
+
+
+def unregistered(cluster: Cluster) -> tuple[NodeId, ...] | None:
+    """Return the nodes that a lookup asks because their names are not all here; None if it asks everybody.
+
+    In a small cluster, every member knows if all have registered, and then nothing is missing.
+    """
+    index, ring = cluster.index, ring_of(cluster)
+    if not ring.is_partial:
+        return () if is_settled(cluster) else None
+    if index.announced is None or index.announced.view != ring.view or not index.own_complete:
+        return None
+    if index.unregistered is None:
+        index.unregistered = tuple(
+            node
+            for node in ring.members
+            if node != cluster.here.node and not _is_registered(cluster, ring, node)
+        )
+    if len(index.unregistered) > limits.INDEX_UNREGISTERED_MAX:
+        return None
+    always = (node for node in index.always_asked if node not in index.unregistered)
+    return (*index.unregistered, *islice(always, limits.NODES_MAX // 2))
+
+
+def _is_registered(cluster: Cluster, ring: Ring, node: NodeId) -> bool:
+    peer = cluster.peers.get(node)
+    return peer is not None and peer.share.complete and peer.share.view == ring.view
+
+
+def is_usable(cluster: Cluster) -> bool:
+    """Return True if this node may ask the index nodes of a name instead of all nodes.
+
+    In a large cluster it does not know if all nodes have registered; the index nodes know that.
+    """
+    index, ring = cluster.index, ring_of(cluster)
+    if not ring.is_partial:
+        return is_settled(cluster)
+    return index.announced is not None and index.announced.view == ring.view
+
+
+def also_asked(step: Step, cluster: Cluster) -> tuple[NodeId, ...] | None:
+    """Return the nodes that a lookup asks in addition to the index nodes; None if it asks everybody.
+
+    Those are the ones that are always asked, and in a large cluster also those that joined a moment ago:
+    index nodes may not know them yet.
+    """
+    index = cluster.index
+    recent = index.recent(step.now) if ring_of(cluster).is_partial else ()
+    return None if recent is None else tuple(dict.fromkeys((*index.always_asked, *recent)))
 
 
 def is_comparable(ring: Ring, digests: int) -> bool:
@@ -469,6 +588,7 @@ def is_comparable(ring: Ring, digests: int) -> bool:
 def is_settled(cluster: Cluster) -> bool:
     """Return True if all living nodes have registered their names here for the present members."""
     index = cluster.index
+    ring_of(cluster)
     if index.settled is None:
         index.settled = _all_complete(cluster)
     return index.settled
@@ -476,20 +596,16 @@ def is_settled(cluster: Cluster) -> bool:
 
 def _all_complete(cluster: Cluster) -> bool:
     index = cluster.index
-    ring = index.current
-    if ring is None or index.announced is None or not index.own_complete:
+    ring = ring_of(cluster)
+    if index.announced is None or not index.own_complete or index.announced.view != ring.view:
         return False
-    if index.announced.view != ring.view:
-        return False
-    peers = (cluster.peers.get(node) for node in ring.members if node != cluster.here.node)
-    return all(peer is not None and peer.share.complete and peer.share.view == ring.view for peer in peers)
+    return all(_is_registered(cluster, ring, node) for node in ring.members if node != cluster.here.node)
 
 
 def nodes_with(cluster: Cluster, digests: frozenset[int]) -> tuple[NodeId, ...]:
     """Return the living nodes that have registered any of these digests here, this node included."""
-    ring = cluster.index.current
     found: list[NodeId] = []
-    for node in () if ring is None else ring.members:
+    for node in ring_of(cluster).members:
         peer = cluster.peers.get(node)
         known = (
             cluster.index.own if node == cluster.here.node else set() if peer is None else peer.share.digests

@@ -18,7 +18,7 @@ from dios.core.model.records import Holder, Pending, PhysicalObject, Provenance
 from dios.core.remote import proxies, registration, requests
 from dios.core.remote.continuations import IndexAnswer, SearchAnswer, SearchProgress
 from dios.core.remote.name_index import pack_digests
-from dios.core.remote.peers import Cluster
+from dios.core.remote.peers import Cluster, Peer
 from dios.core.step import Step
 from dios.errors import DiosError
 from dios.ids import InternalName, Name, NodeId, ObjectId, RefId, TaskId
@@ -55,26 +55,30 @@ def _ask_index(step: Step, cluster: Cluster, row: Pending, progress: SearchProgr
     progress.incomplete = cluster.any_dead()
     progress.asked = {}
     index = cluster.index
-    ring = index.current
+    ring = registration.ring_of(cluster)
     count = min(len(progress.names), dcp.RESOLVED_NAMES_MAX)
-    known = ring is not None and ring.is_large and registration.is_comparable(ring, count)
-    if ring is None or not known or not registration.is_settled(cluster):
+    known = ring.is_large and registration.is_comparable(ring, count) and registration.is_usable(cluster)
+    also = registration.also_asked(step, cluster) if known else None
+    if also is None:
         _ask_all(step, cluster, row, progress)
         return
     digests = tuple(index.digest(name) for name in progress.names[: dcp.RESOLVED_NAMES_MAX])
     step.spend(len(digests) // 16)
     nodes = ring.nodes_of(index.place(Name(cast("messages.Lookup", row.call).name)))
     if cluster.here.node in nodes:
-        _add_holders(cluster, progress, registration.nodes_with(cluster, frozenset(digests)))
-    living = list(cluster.living())
-    progress.incomplete = progress.incomplete or any(peer.cut_off for peer in living)
+        missing = registration.unregistered(cluster)
+        if missing is None:
+            _ask_all(step, cluster, row, progress)
+            return
+        _add_holders(cluster, progress, (*registration.nodes_with(cluster, frozenset(digests)), *missing))
+    progress.incomplete = progress.incomplete or any(peer.cut_off for peer in cluster.living())
     progress.indexing = dict.fromkeys(node for node in nodes if node != cluster.here.node)
     body = dcp.FindNames(ring.view, pack_digests(digests))
     for node in progress.indexing:
         requests.ask_for_call(step, row, node, body, IndexAnswer(row.id, node))
-    always = [peer.node for peer in living if peer.share.always]
-    if always:
-        _ask(step, row, progress, always)
+    asked = [peer.node for node in also if (peer := cluster.peers.get(node)) and _is_living(cluster, peer)]
+    if asked:
+        _ask(step, row, progress, asked)
 
 
 def store_index_answer(step: Step, then: IndexAnswer, answer: dcp.Answer) -> None:
@@ -99,6 +103,11 @@ def store_index_answer(step: Step, then: IndexAnswer, answer: dcp.Answer) -> Non
         _ask(step, row, progress, nodes)
     elif not progress.waiting:
         _complete(step, row, progress)
+
+
+def _is_living(cluster: Cluster, peer: Peer) -> bool:
+    """Return True if a node is another member that is not known to be dead."""
+    return peer.node in cluster.membership.members and peer.dead_since is None
 
 
 def _add_holders(cluster: Cluster, progress: SearchProgress, nodes: tuple[NodeId, ...]) -> None:

@@ -434,6 +434,7 @@ def is_new(step: Step, peer: Peer, message: dcp.Ask) -> bool:
         if peer.working_at is None or peer.working_at > first_at:
             cluster = step.require_cluster()
             peer.working_at = first_at
+            cluster.reported[peer.node] = None
             cluster.working_at = min(cluster.working_at or first_at, first_at)
         return True
     cached = peer.answers[message.number]
@@ -449,10 +450,16 @@ def report_working(step: Step, cluster: Cluster) -> None:
 
     They neither repeat these nor give them up.
     """
-    for peer in cluster.peers.values():
-        if peer.working_at is not None and peer.working_at <= step.now and not step.exhausted:
+    moments: list[int] = []
+    for node in list(cluster.reported):
+        peer = cluster.peers.get(node)
+        is_due = peer is not None and peer.working_at is not None and peer.working_at <= step.now
+        if peer is not None and is_due and not step.exhausted:
             _report_to(step, peer)
-    moments = [peer.working_at for peer in cluster.peers.values() if peer.working_at is not None]
+        if peer is None or peer.working_at is None:
+            del cluster.reported[node]
+        else:
+            moments.append(peer.working_at)
     cluster.working_at = min(moments, default=None)
 
 

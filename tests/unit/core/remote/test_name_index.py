@@ -16,8 +16,8 @@ from dios.core.remote.name_index import pack_digests
 from dios.core.remote.peers import Cluster as ClusterState
 from dios.errors import Code
 from dios.ids import InternalName
-from dios.wire import dcp, messages
-from dios.wire.types import Flag, NameKind, NodeWish, ObjectType
+from dios.wire import dcp, gossip, messages
+from dios.wire.types import Flag, NameKind, NodeStatus, NodeWish, ObjectType
 from tests.support.core.cluster import Citizen, Cluster, ClusterNode, Parcel
 
 UNKNOWN = bytes(range(32))
@@ -235,6 +235,36 @@ def test_names_are_registered_again_for_other_members(town: Town) -> None:
     for place, name in enumerate(names):
         assert found(town.people[(place + 4) % 7], name) == [f"n{place + 1}"]
     assert "Resolve" in town.requests()
+
+
+@pytest.mark.parametrize("restarted", [False, True])
+def test_a_node_that_is_reached_late_gets_its_names(town: Town, restarted: bool) -> None:  # noqa: FBT001 - a case
+    """A node that is dead, alive by gossip, and then reached, is registered at; creates do not wait forever.
+
+    Either its death was the first news of it, or it is reached only after its restart.
+    """
+    here, late = town.cluster.nodes[0], town.cluster.nodes[7]
+    town.cluster.part(here, late)
+    started = late if restarted else here
+    started.crash()
+    for other in town.cluster.nodes[1:7]:
+        town.cluster.connect(started, other)
+        town.cluster.connect(other, started)
+    town.cluster.wire.clear()
+    teller = town.cluster.nodes[1]
+    told = gossip.MemberRow(teller.node, "n2", "r1", "10.0.0.2:7117", teller.epoch)
+    dead = gossip.MemberRow(late.node, "n8", "r1", "10.0.0.8:7117", 1, status=NodeStatus.DEAD)
+    alive = gossip.MemberRow(late.node, "n8", "r1", "10.0.0.8:7117", late.epoch, incarnation=1)
+    for row in (dead, alive):
+        news = dcp.Gossip(gossip.encode(gossip.News(told, (row,))))
+        here.take(Parcel(teller.node, here.node, teller.epoch, news, b""))
+    town.cluster.advance(SETTLED_MS)
+    town.cluster.heal()
+    town.cluster.advance(limits.INDEX_RETRY_MS + SETTLED_MS)
+    assert state_of(here).peer(late.node).link.complete
+    one = town.cluster.session(here)
+    made = [one.create(data=b"x").name or b"" for _ in range(8)]
+    assert [found(town.people[4], name) for name in made] == [["n1"]] * 8
 
 
 def test_an_index_node_answers_only_for_its_own_view(town: Town) -> None:
