@@ -142,8 +142,8 @@ sim: setup ## Run the simulator over SEEDS seeds (default 20), then with a faili
 	$(BIN)/python -m dios.sim --seeds $(SEEDS) --cluster
 	$(BIN)/python -m dios.sim --seeds $(SEEDS) --cluster --slow
 
-scale: setup ## Print the costs of simulated clusters of up to 1,000 nodes against their number of nodes; slow.
-	$(BIN)/python -m dios.sim.scale
+scale: setup ## Print the costs of simulated clusters of up to 1,000 nodes (NODES="3 10 30" for others); slow.
+	$(BIN)/python -m benchmarks.scale $(if $(NODES),--nodes $(NODES))
 
 bench: $(BENCH_STAMP) ## Measure DIOS and what one would use instead (ONLY=calls,streams for a part).
 	@$(BENCH_VENV)/bin/python -m benchmarks.run $(if $(ONLY),--only $(ONLY))

@@ -474,6 +474,7 @@ QUEUE_TASKS_MAX: Final = 512  # living tasks in one answer
 QUEUE_REPLY_BYTES_MAX: Final = 160 * KIB  # of one answer, by estimate
 QUEUE_WAIT_MS_MAX: Final = 60_000
 QUEUE_LEASE_MS: Final = 5_000  # a scheduler must ask again within this time, or runs stop waiting for it
+COORDINATOR_PENDING_MAX: Final = NODES_MAX + PENDING_PER_TASK_MAX  # it waits for a change of each queue
 QUEUE_LABEL_CHARS_MAX: Final = 64
 QUEUE_ENDED_KEPT: Final = 256
 QUEUE_GONE_KEPT: Final = 4_096  # runs and tasks that have left a queue

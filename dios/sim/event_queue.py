@@ -31,6 +31,15 @@ class EventQueue:
         """Run an action after a number of nanoseconds."""
         self.at(self.now + span_ns, action)
 
+    def next_at(self) -> int | None:
+        """Return the time of the next action, or None."""
+        return self._heap[0][0] if self._heap else None
+
+    def run_next(self) -> None:
+        """Advance the clock to the next action, and run it."""
+        self.now, _, action = heapq.heappop(self._heap)
+        action()
+
     def run(self, span_ns: int) -> None:
         """Advance the clock, and run the actions that become due."""
         end = self.now + span_ns

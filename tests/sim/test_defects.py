@@ -35,7 +35,8 @@ FOR_SOMEBODY = (
 def _plain_cores() -> Iterator[None]:
     """Cores that are not compared with a copy of themselves, in which other calls would raise."""
 
-    def plain(rng: Random, owner: Principal, here: Here, rows: RowSource) -> Core:
+    def plain(rng: Random, owner: Principal, here: Here, rows: RowSource, *, checked: bool) -> Core:
+        del checked
         return Core(rng.randbytes, owner, here=here, rows=rows)
 
     with mock.patch("dios.sim.node.host.ContinuedCore", plain):

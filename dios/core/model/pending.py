@@ -85,10 +85,14 @@ class PendingTable:
         Calls that change something before they wait must check this first.
         """
         task.account.require(Resource.REQUESTS, 1)
-        if len(task.pending) >= limits.PENDING_PER_TASK_MAX:
+        if len(task.pending) < limits.PENDING_PER_TASK_MAX:
+            return
+        is_coordinator = task.id == self._queue.coordinator
+        most = limits.COORDINATOR_PENDING_MAX if is_coordinator else limits.PENDING_PER_TASK_MAX
+        if len(task.pending) >= most:
             raise TooManyCallsError(
-                f"the call would have to wait, and {limits.PENDING_PER_TASK_MAX} calls of this task wait"
-                " already, which is the maximum. Wait for one of them, or cancel one."
+                f"the call would have to wait, and {most} calls of this task wait already, which is the"
+                " maximum. Wait for one of them, or cancel one."
             )
 
     def remove(self, row: Pending) -> None:

@@ -318,8 +318,9 @@ class Coordinator:
 
     def _follow_queues(self, nursery: trio.Nursery) -> None:
         """Begin to read the queues that the assignment needs and that are not read already."""
-        for name in self._members:
-            if name not in self._followed and self._needs(name):
+        # The node recognises its coordinator by the read of its own queue, and lets it wait for all others.
+        for name in (self._own, *self._members):
+            if name in self._members and name not in self._followed and self._needs(name):
                 self._followed[name] = trio.CancelScope()
                 nursery.start_soon(self._follow_queue, name, nursery)
 

@@ -78,6 +78,7 @@ class ClusterHost(SimHost):
         read: Callable[[ObjectId], bytes],
         here: Here,
         tasks_max: int | None = None,
+        checked: bool = True,
     ) -> None:
         self._outputs: Final = outputs
         self.epoch: Final = here.epoch
@@ -85,7 +86,7 @@ class ClusterHost(SimHost):
         self._idle = 0
         self._remote_tasks: Final[dict[TaskId, NodeId]] = {}
         self._parts: list[tuple[messages.AnyResult, bytes | None]] | None = None
-        super().__init__(rng, store, self._answered, trace, now=now, read=read, here=here)
+        super().__init__(rng, store, self._answered, trace, now=now, read=read, here=here, checked=checked)
         if self.core.state.cluster is not None:
             self.core.state.cluster.versions.least = 1
         if tasks_max is not None:

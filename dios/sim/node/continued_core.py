@@ -27,9 +27,14 @@ ONE_STEP_IN: Final = 100
 
 
 class ContinuedCore:
-    """A core in a simulation; ``rng`` is its entropy, and also chooses, by its state, the steps to check."""
+    """A core in a simulation; ``rng`` is its entropy, and also chooses, by its state, the steps to check.
 
-    def __init__(self, rng: Random, owner: Principal, here: Here, rows: RowSource) -> None:
+    Unless it is ``checked``, it only takes its steps.
+    """
+
+    def __init__(
+        self, rng: Random, owner: Principal, here: Here, rows: RowSource, *, checked: bool = True
+    ) -> None:
         self._rng: Final = rng
         self._rows: Final = rows
         self._drawn = bytearray()
@@ -37,6 +42,7 @@ class ContinuedCore:
         self._dice: Final = Random(blake3(repr(rng.getstate()).encode()).digest())  # noqa: S311 - a simulation repeats itself
         self._core = Core(self._draw, owner, here=here, rows=rows)
         self.continued = 0
+        self._checked: Final = checked
 
     @property
     def state(self) -> State:
@@ -50,6 +56,8 @@ class ContinuedCore:
     def step(self, event: Event) -> Outcome:
         """Take one event; at a random step with the core and its copy."""
         self._drawn.clear()
+        if not self._checked:
+            return _without_defects(self._core.step(event))
         if self._dice.randrange(ONE_STEP_IN):
             return _without_defects(bounded(self._core, event))
         before = snapshot.encode(self._core.state)

@@ -59,6 +59,20 @@ def yard() -> Yard:
     return Yard()
 
 
+def test_a_coordinator_may_wait_for_the_queues_of_all_nodes(
+    yard: Yard, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is known by the read of its own queue; the calls of all others are bounded as before."""
+    monkeypatch.setattr(limits, "PENDING_PER_TASK_MAX", 4)
+    monkeypatch.setattr(limits, "COORDINATOR_PENDING_MAX", 8)
+    wait = messages.ReadQueue("", FAR, wait_ms=60_000)
+    own = replace(wait, own=True)
+    for who, first, most in ((yard.scheduler, own, 8), (yard.caller, wait, 4)):
+        waiting = [who.send(call) for call in (first, *[wait] * (most - 1))]
+        assert [who.answer(seq) for seq in waiting] == [None] * most
+        assert who.ask(messages.Failure, wait).code == Code.ENOBUFS
+
+
 @pytest.mark.parametrize("target", ["n1", "n2", "n3"])
 def test_a_run_waits_and_is_started_where_it_is_placed(yard: Yard, target: str) -> None:
     """While somebody attends, a run stands on its node's board until it is placed, here or elsewhere."""
