@@ -11,6 +11,7 @@ Read in this order:
 - ``private_node``: a node for a program that finds none
 - ``plain_text``: text of others with its control characters escaped
 - ``program``, ``task_main``, ``warm_up``, ``welcome``: the start of a task's process
+- ``device_variables``: the environment variables for a task's devices
 - ``task_files``: inputs and outputs as files in a task
 - ``wasm``: programs that are WebAssembly modules
 - ``enforcement``: texts about the needs of a task that its node enforces

@@ -19,6 +19,7 @@ def wanted_of(work: Work) -> tuple[str, ...]:
         ("disk-io", work.disk_io),
         ("net", work.network),
         (PIN, work.pinned),
+        ("device", work.devices),
     )
     return tuple(word for word, amount in named if amount)
 

@@ -24,6 +24,7 @@ from typing import Final, cast
 
 import msgspec
 
+from dios.client.device_variables import device_variables
 from dios.client.program import Program, decode_program
 from dios.client.sync import node as sync_node
 from dios.client.sync.connection import Connection
@@ -57,6 +58,7 @@ def main(rehearsal: Callable[[], None] = rehearse) -> int:
         return 0  # the node does not need this child of its pool any more
     node = sync_node.enter_task(connection, welcome)
     _set_memory_variable()
+    os.environ.update(device_variables(welcome.devices))
     if node.executable is None:
         raise NotExecutableError("the node sent no program")
     content = welcome.program
@@ -75,7 +77,9 @@ def enter_as_fork() -> sync_node.Node:
     Raise ClosedError if the node does not need it any more.
     """
     connection = Connection(ClientChannel(socket.socket(fileno=TASK_SOCKET)))
-    return sync_node.enter_task(connection, connection.welcome())
+    welcome = connection.welcome()
+    os.environ.update(device_variables(welcome.devices))
+    return sync_node.enter_task(connection, welcome)
 
 
 def leave_origin(node: sync_node.Node) -> None:

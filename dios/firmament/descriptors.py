@@ -23,7 +23,7 @@ class BadDescriptorError(InvalidError):
 
 
 class Resources(NamedTuple):
-    """An amount of each of the four resources of machines (§7.3).
+    """An amount of each resource of machines: the four of the thesis (§7.3), and devices.
 
     As a demand, it is the amount that a task is given. As a capacity, it is the amount that a machine has;
     0 means that the amount is not known, and then it is not checked.
@@ -37,6 +37,8 @@ class Resources(NamedTuple):
     """Bytes per second, read and written together."""
     network: float = 0.0
     """Bytes per second, both directions together."""
+    devices: float = 0.0
+    """Devices of all kinds together, such as GPUs. Constraints exclude machines without the right kind."""
 
 
 DIMENSIONS = len(Resources._fields)

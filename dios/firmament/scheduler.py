@@ -172,8 +172,11 @@ class FlowScheduler:
         self._remove(row, completed=report is None or report.completed)
         self._gangs.room_appeared()
 
-    def started(self, task: int, machine: int, now: float) -> None:
-        """Record that a waiting task runs already; a coordinator that takes over finds such tasks."""
+    def started(self, task: int, machine: int, now: float, thread: str = "") -> None:
+        """Record that a waiting task runs already; a coordinator that takes over finds such tasks.
+
+        ``thread`` is the name of its hardware thread; it is empty if that is unknown.
+        """
         place = self._machine(machine)
         if self._backlog is not None:
             if task in self._backlog:
@@ -183,7 +186,9 @@ class FlowScheduler:
         if self.state.tasks.status[row] == RUNNING:
             raise BadDescriptorError(f"task {task} runs already")
         self.state.now = now
-        leaf = tables.emptiest_leaf(self.state, place)
+        names = self.state.resources.names
+        named = [below for below in self.state.below(place) if names[below] == thread] if thread else []
+        leaf = named[0] if named else tables.emptiest_leaf(self.state, place)
         tables.start(self.state, np.array([row]), np.array([leaf]))
 
     def rejected(self, task: int, now: float) -> None:
@@ -212,6 +217,14 @@ class FlowScheduler:
     def backlog(self) -> int:
         """The number of waiting tasks outside the tables."""
         return 0 if self._backlog is None else self._backlog.outside
+
+    def thread_of(self, task: int) -> str:
+        """Return the name of the hardware thread on which a task was placed; empty without insides."""
+        row = self.state.tasks.find(task)
+        leaf = ABSENT if row == ABSENT else int(self.state.tasks.leaf[row])
+        if leaf == ABSENT or self.state.resources.level[leaf] != Level.THREAD:
+            return ""
+        return self.state.resources.names[leaf]
 
     def is_running(self, task: int) -> bool:
         """Return True if the task is known and has been placed."""

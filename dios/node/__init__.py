@@ -12,5 +12,5 @@ Read in this order:
 - ``service_supervisors``: run the supervisors of users' services.
 - ``local_cluster``: a cluster of nodes on one machine (``dios up``).
 - ``check``: verifies and repairs the data of a stopped node; ``doctor`` examines the machine.
-- ``machine``: the memory and name of the machine.
+- ``machine``: the memory, the name and the processors of the machine; ``devices``: its devices for tasks.
 """

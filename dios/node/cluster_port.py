@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import logging
 import os
+from collections import Counter
 from collections.abc import Callable
 from typing import Final, NamedTuple
 
@@ -21,7 +22,7 @@ from dios.host.peers.connection_protocols import NodeDescription, PeerConnection
 from dios.host.peers.links import PeerLinks
 from dios.host.peers.statements import RevocationList
 from dios.ids import NodeId, Principal
-from dios.node import coordinator_supervisor, discovery, machine, seeds
+from dios.node import coordinator_supervisor, devices, discovery, machine, seeds
 from dios.node.settings import Settings
 from dios.transport.identity import identity, joining
 from dios.transport.identity.certificates import CertificateRole
@@ -29,6 +30,7 @@ from dios.transport.identity.identity import Identity
 from dios.transport.tcp.announce import AnnouncedNode
 from dios.transport.tcp.secured import Secured
 from dios.transport.tcp.tls import Listener, dial, listen
+from dios.wire.messages import Device, ThreadPlace
 
 _log: Final = logging.getLogger(__name__)
 
@@ -60,6 +62,8 @@ class ClusterMembership(NamedTuple):
     coordinator: bool = False
     enforcement: tuple[tuple[str, str], ...] = ()
     cache_bytes: int = 0
+    devices: tuple[Device, ...] = ()
+    threads: tuple[ThreadPlace, ...] = ()
 
     @property
     def here(self) -> Here:
@@ -83,7 +87,15 @@ class ClusterMembership(NamedTuple):
             processors,
             self.enforcement,
             self.cache_bytes,
+            self.devices,
+            self.threads,
         )
+
+    @property
+    def machine_counts(self) -> dict[str, int]:
+        """The numbers of the machine's parts, and of its devices of each kind."""
+        kinds = Counter(f"devices_{one.kind}" for one in self.devices)
+        return {**machine.MachineInsides(self.threads).counts, **kinds}
 
     def __repr__(self) -> str:
         return f"Membership({self.me})"
@@ -121,6 +133,9 @@ async def open_port(
     address = settings.advertise or listener.address
     me = NodeDescription(found.node, epoch, found.name, settings.rack, address)
     forgotten = tuple(sorted(found.revoked))
+    own_devices = devices.find_devices(settings.devices)
+    for problem in own_devices.problems:
+        _log.warning("a device is missing", extra={"why": problem})
     network = Dialer(found, nursery)
     membership = ClusterMembership(
         me,
@@ -134,6 +149,8 @@ async def open_port(
         settings.labels,
         coordinator_supervisor.wanted(settings),
         cache_bytes=settings.remote_cache_bytes,
+        devices=own_devices.devices,
+        threads=machine.insides().threads,
     )
     return ClusterPort(membership, found, listener, denied)
 

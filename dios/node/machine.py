@@ -8,9 +8,13 @@ import re
 import resource
 import socket
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from dios import limits
+from dios.errors import DiosError
+
+if TYPE_CHECKING:
+    from dios.wire.messages import ThreadPlace
 
 _TASK_DESCRIPTORS: Final = 4
 """The descriptors of the node for a task: its connection, process, output, and its page until it starts."""
@@ -91,3 +95,58 @@ def come_before_tasks(proc: Path = Path("/proc/self")) -> bool:
     except OSError:
         return False
     return True
+
+
+class MachineInsides(NamedTuple):
+    """The hardware threads for tasks with the parts of the machine, and texts about what is not known."""
+
+    threads: tuple[ThreadPlace, ...]
+    missing: tuple[str, ...] = ()
+
+    @property
+    def counts(self) -> dict[str, int]:
+        """The numbers of sockets, NUMA nodes, last-level caches, cores and threads."""
+        return {
+            "sockets": len({one.socket for one in self.threads}),
+            "numa_nodes": len({one.numa for one in self.threads}),
+            "last_level_caches": len({one.cache for one in self.threads}),
+            "cores": len({one.core for one in self.threads}),
+            "threads": len(self.threads),
+        }
+
+
+def insides(root: Path = Path("/sys"), proc: Path = Path("/proc")) -> MachineInsides:
+    """Read the parts of this machine that have threads on which this process may run.
+
+    A machine that does not show them is taken for one socket, with a core for each thread.
+    """
+    # Imported late: commands that read settings do not need them.
+    from dios.core.calls import threads  # noqa: PLC0415 - see above
+    from dios.host.machine.topology import Element, Part, read_topology  # noqa: PLC0415 - see above
+    from dios.wire.messages import ThreadPlace  # noqa: PLC0415 - see above
+
+    allowed = sorted(os.sched_getaffinity(0))[: limits.TOPOLOGY_CPUS_MAX]
+    try:
+        topology = read_topology(root, proc)
+    except (DiosError, OSError, ValueError) as error:
+        return MachineInsides(threads.flat(allowed), (str(error),))
+    found: dict[int, ThreadPlace] = {}
+    numbers = dict.fromkeys(Part, -1)
+
+    def visit(element: Element, around: dict[Part, int]) -> None:
+        # Of nested caches, the outer one counts.
+        if element.part is not Part.CACHE or Part.CACHE not in around:
+            numbers[element.part] += 1
+            around = {**around, element.part: numbers[element.part]}
+        if element.part is Part.THREAD:
+            core, cache, numa, package = (
+                max(0, around.get(part, 0)) for part in (Part.CORE, Part.CACHE, Part.NUMA, Part.PACKAGE)
+            )
+            found[element.number] = ThreadPlace(element.number, core, cache, numa, package)
+        for child in element.children:
+            visit(child, around)
+
+    visit(topology.tree, {})
+    if not set(allowed) <= found.keys():
+        return MachineInsides(threads.flat(allowed), ("sysfs does not show all processors of this process",))
+    return MachineInsides(tuple(found[thread] for thread in allowed), topology.missing)

@@ -118,7 +118,14 @@ async def _serve(
                 audit,
                 zygote,
                 nursery,
-                complete=lambda info: _completed(info, settings, mechanisms, zygote.templates.rows(), host),
+                complete=lambda info: _completed(
+                    info,
+                    settings,
+                    mechanisms,
+                    zygote.templates.rows(),
+                    host,
+                    {} if port is None else port.membership.machine_counts,
+                ),
                 logs=store.logs,
                 rows=store,
                 membership=None
@@ -372,6 +379,7 @@ def _completed(
     mechanisms: Mapping[str, Mechanism],
     templates: tuple[TemplateRow, ...],
     host: NodeHost | None,
+    machine_counts: Mapping[str, int],
 ) -> Info:
     if info.version:
         return info  # another node's answer, which that node has completed
@@ -383,6 +391,7 @@ def _completed(
     weaker = "weaker than it should be" if settings.accept_weaker_sandbox else "refused"
     guarantees["pure tasks"] = f"{weaker}: {missing}" if missing else "confined"
     counts = dict(info.counts)
+    counts |= machine_counts
     if host is not None:
         counts |= host.journal.counts
     if host is not None and host.links is not None:

@@ -33,6 +33,7 @@ from dios.host.sandbox.native_programs import (
 )
 from dios.node import machine
 from dios.node.addresses import checked_address, checked_label, is_unspecified, split_address
+from dios.node.devices import DeviceSetting, read_devices
 from dios.node.limit_text import parse_size, parse_time_ms, read_bounds
 from dios.trusted_files import require_trusted
 from dios.wire.messages import Bound
@@ -118,7 +119,8 @@ class Settings:
     ``coordinator``, ``scheduling`` and ``cost_model`` select the scheduler and its policy, ``fairness`` the
     order of tasks, and ``fairness_memory`` the time in ms that past use counts there. ``labels`` are used by
     constraints of tasks. ``preload`` are modules that all tasks share, ``templates`` named sets of modules
-    that the tasks of each share. ``programs`` are native programs that pure tasks may become.
+    that the tasks of each share. ``programs`` are native programs that pure tasks may become. ``devices`` are
+    those of this machine that tasks may ask for.
     """
 
     data: Path
@@ -159,6 +161,7 @@ class Settings:
     fairness: FairnessPolicy = FairnessPolicy.SDRF
     fairness_memory: int = limits.FAIRNESS_MEMORY_MS_DEFAULT
     labels: tuple[tuple[str, str], ...] = ()
+    devices: tuple[DeviceSetting, ...] = ()
 
     @property
     def address(self) -> str:
@@ -418,11 +421,20 @@ KEYS: Final[Mapping[str, Callable[[object], object]]] = {
     "fairness": _one_of(FairnessPolicy),
     "fairness_memory": _span(limits.FAIRNESS_MEMORY_MS_MIN, limits.FAIRNESS_MEMORY_MS_MAX),
     "labels": _labels,
+    "devices": read_devices,
 }
 """All keys that a file, the environment or a flag may set, with the function that reads and checks each."""
 
 OTHER_VARIABLES: Final = frozenset(
-    {"DIOS_NODE", "DIOS_NODE_USER", "DIOS_DATA", "DIOS_CONFIG", "DIOS_KEYRING", "DIOS_TOKEN"}
+    {
+        "DIOS_NODE",
+        "DIOS_NODE_USER",
+        "DIOS_DATA",
+        "DIOS_CONFIG",
+        "DIOS_KEYRING",
+        "DIOS_TASK_DEVICES",
+        "DIOS_TOKEN",
+    }
 )
 """Variables with this prefix that are not settings of a node; most belong to the client."""
 

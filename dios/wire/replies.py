@@ -35,7 +35,7 @@ from dios.wire.fields import (
     User,
 )
 from dios.wire.rates import Metered
-from dios.wire.scheduling import Advice, Placed, QueueRows
+from dios.wire.scheduling import Advice, DeviceKind, Placed, QueueRows
 from dios.wire.types import (
     Brand,
     Buffering,
@@ -223,11 +223,20 @@ class HandedRow(Struct, frozen=True, array_like=True):
     changed: bool
 
 
+class DeviceGrant(Struct, frozen=True, array_like=True):
+    """A task's devices of one kind: their names, and all their files."""
+
+    kind: DeviceKind
+    names: Annotated[tuple[Label, ...], Meta(max_length=limits.DEVICES_MAX)]
+    files: Annotated[tuple[Text, ...], Meta(max_length=limits.DEVICES_MAX * limits.DEVICE_FILES_MAX)] = ()
+
+
 class TaskDetail(Struct, frozen=True, array_like=True, tag=13):
     """The answer to Describe. ``groups`` and ``executable`` are fingerprints; a limit of 0 was not set.
 
     ``cpu_ms`` and ``memory_bytes`` are the use of its process, the second at its peak; 0 while it runs.
-    ``repeatable`` is the reason why the run cannot be repeated; empty if it can.
+    ``repeatable`` is the reason why the run cannot be repeated; empty if it can. The task is pinned to
+    ``processors`` and has ``devices``.
     """
 
     status: TaskRow
@@ -242,6 +251,8 @@ class TaskDetail(Struct, frozen=True, array_like=True, tag=13):
     arguments: Arguments
     executable: Fingerprint
     repeatable: Message
+    processors: Annotated[tuple[Count, ...], Meta(max_length=limits.PINNED_PROCESSORS_MAX)] = ()
+    devices: Annotated[tuple[DeviceGrant, ...], Meta(max_length=limits.DEVICE_KINDS_MAX)] = ()
 
 
 class TemplateRow(Struct, frozen=True, array_like=True):
@@ -354,6 +365,7 @@ class Welcome(Struct, frozen=True, array_like=True, tag=11):
 
     The descriptor next to it is the public page of references, to be mapped read-only. ``program`` is the
     content of ``executable`` if that is small and on the task's node; otherwise the task reads it.
+    ``devices`` has an entry for each kind of devices of the node, without names if the task has none of it.
     """
 
     version: Count
@@ -369,6 +381,7 @@ class Welcome(Struct, frozen=True, array_like=True, tag=11):
     label: Text
     home: Reference | None = None
     program: ProgramBytes | None = None
+    devices: Annotated[tuple[DeviceGrant, ...], Meta(max_length=limits.DEVICE_KINDS_MAX)] = ()
 
 
 AnyResult: TypeAlias = PlainResult | Results | Welcome

@@ -7,7 +7,7 @@ placed twice by two of them. ``dios.firmament`` decides; ``dios.core.calls.sched
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, TypeAlias
 
 from msgspec import Meta, Struct
 
@@ -44,6 +44,43 @@ class Near(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
 
     node: Label
     bytes: U63 = 0
+
+
+DeviceKind: TypeAlias = Annotated[str, Meta(max_length=limits.DEVICE_KIND_CHARS_MAX)]
+"""A kind of devices, such as ``gpu``. The operator of a node chooses it."""
+
+
+class DeviceRequest(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
+    """The number of devices of a kind that a task has for itself while it runs."""
+
+    kind: DeviceKind
+    count: Annotated[int, Meta(ge=1, le=limits.DEVICES_MAX)] = 1
+
+
+class Device(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
+    """A device of a node, which one task has at a time. One without files is only counted."""
+
+    kind: DeviceKind
+    name: Label
+    """Its name among the devices of its kind, such as the number of a GPU."""
+    files: Annotated[tuple[Text, ...], Meta(max_length=limits.DEVICE_FILES_MAX)] = ()
+
+
+Processors: TypeAlias = Annotated[tuple[Count, ...], Meta(max_length=limits.PINNED_PROCESSORS_MAX)]
+"""Numbers of hardware threads, as the system has them."""
+
+
+class ThreadPlace(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
+    """A hardware thread of a node, and the parts of the machine that it is in, each by a number (§6.5.2).
+
+    Threads with the same number share the part. A ``cache`` is the last level, and a ``socket`` a package.
+    """
+
+    thread: Count
+    core: Count
+    cache: Count
+    numa: Count
+    socket: Count
 
 
 class Work(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
@@ -90,6 +127,10 @@ class Work(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
     """The number of earlier times that it began again without having saved its state; likewise."""
     kept_bytes: ByteCount = 0
     """The bytes of the checkpoint that it continues from; likewise."""
+    devices: Annotated[tuple[DeviceRequest, ...], Meta(max_length=limits.DEVICE_KINDS_MAX)] = ()
+    """The devices that it needs, at most one entry for a kind."""
+    threads: Processors = ()
+    """The hardware threads that the scheduler named for it; its node uses those of them that are free."""
 
     @property
     def reserves(self) -> bool:
@@ -99,7 +140,8 @@ class Work(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
     @property
     def names_resources(self) -> bool:
         """Return True if it says which resources it needs, reserved or not."""
-        return bool(self.cpus_milli or self.memory_bytes or self.disk_io or self.network)
+        amounts = (self.cpus_milli, self.memory_bytes, self.disk_io, self.network, self.devices)
+        return any(amounts)
 
     @property
     def processors(self) -> int:
@@ -137,10 +179,12 @@ class ReadQueue(Call, frozen=True, tag=43):
 
 
 class Placement(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
-    """A submission, and the name of the node to which it is assigned."""
+    """A submission, the name of the node to which it is assigned, and the task's place there."""
 
     submission: Identifier
     node: Label
+    threads: Processors = ()
+    """The hardware threads for its task; empty if its node chooses."""
 
 
 class Place(Call, frozen=True, tag=44):
@@ -212,6 +256,10 @@ class Occupant(Struct, frozen=True, array_like=True):
     completed: bool
     moving: bool = False
     """True if it was asked to leave the node."""
+    devices: Annotated[tuple[Device, ...], Meta(max_length=limits.DEVICES_MAX)] = ()
+    """The devices that it has, without their files."""
+    processors: Processors = ()
+    """The hardware threads on which alone it runs; empty if it may run on all."""
 
 
 class Asked(Struct, frozen=True, array_like=True):
@@ -264,6 +312,10 @@ class QueueRows(Struct, frozen=True, array_like=True, tag=15):
     network: U63 = 0
     enforcement: Annotated[tuple[tuple[Label, Label], ...], Meta(max_length=limits.ENFORCED_MAX)] = ()
     """For each resource the reason why the node cannot hold a task to its part; empty if it can."""
+    devices: Annotated[tuple[DeviceRequest, ...], Meta(max_length=limits.DEVICE_KINDS_MAX)] = ()
+    """The number of the node's devices of each kind."""
+    threads: Annotated[tuple[ThreadPlace, ...], Meta(max_length=limits.TOPOLOGY_CPUS_MAX)] = ()
+    """The hardware threads for tasks, in answers with all rows; empty in others, or if unknown."""
 
 
 class Placed(Struct, frozen=True, array_like=True, tag=16):

@@ -73,6 +73,7 @@ def stand(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stand]:
     """The cluster, once it schedules."""
     person = Person(tmp_path_factory.mktemp("home"))
     del person.environment["DIOS_COORDINATOR"]
+    person.environment["DIOS_DEVICES"] = "seat=2 file=/dev/null"
     person.writes("short.py", "print('ran')\n")
     person.writes("long.py", "import time\ntime.sleep(600)\n")
     person.writes("output.py", "open('/outputs/out', 'w').write('made')\n")
@@ -232,6 +233,19 @@ def _best_effort(stand: Stand) -> None:
     stand.refuses("short.py --best-effort --cpus 1 --pin", "best effort excludes pin")
 
 
+def _device(stand: Stand) -> None:
+    stand.person.writes("devices.py", "import os\nprint(os.environ['DIOS_TASK_DEVICES'])\n")
+    assert stand.person.types("dios run devices.py --device seat=2").stdout == "seat=0,1\n"
+    assert stand.person.types("dios run devices.py").stdout == "\n"
+    taken = stand.reserved("--device seat=1 --cpus 0.1")["devices"]
+    assert taken == {"file": {"count": 1, "taken": []}, "seat": {"count": 2, "taken": ["0"]}}
+    stand.refuses("short.py --host n1 --device seat=3", "n1 has 2 devices of the kind seat; with this task 3")
+    stand.refuses("short.py --device file=1", "Run the task with --limbo")
+    assert stand.person.types("dios run devices.py --limbo --device file").stdout == "file=0\n"
+    stand.refuses("short.py --device seat=some", "--device must be KIND=N")
+    stand.refuses("short.py --best-effort --device seat", "best effort excludes")
+
+
 def _priority(stand: Stand) -> None:
     del stand
     assert _task(priority=7).priority == 7
@@ -314,6 +328,7 @@ CASES: Final[dict[str, Case]] = {
     "--restartable": _restartable,
     "--grace": _grace,
     "--pin": _pin,
+    "--device": _device,
     "--best-effort": _best_effort,
 }
 

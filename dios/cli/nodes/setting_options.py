@@ -45,6 +45,7 @@ SHOWN: Final = {
     "fairness": "HOW      order of tasks: sdrf, drf or fifo",
     "fairness-memory": "TIME     how long past use counts in sdrf: '12d'",
     "labels": "LABELS   for constraints of tasks: gpu=yes,zone=a",
+    "devices": "DEVICES  devices for tasks: 'gpu=auto licence=3'",
 }
 """The settings with their help texts; ``dios.node.settings`` reads them."""
 

@@ -103,7 +103,7 @@ def set_quota(
         list[str] | None,
         typer.Argument(
             metavar="WORD=VALUE...",
-            help="tasks, cpus, memory, disk_io or network: a number, a size (64GiB), or none.",
+            help="tasks, cpus, devices, memory, disk_io or network: a number, a size (64GiB), or none.",
         ),
     ] = None,
     *,
@@ -139,9 +139,9 @@ def set_quota(
 
 def _bound(word: str) -> tuple[str, float | None]:
     name, equals, value = word.partition("=")
-    if not equals or name not in {"tasks", "cpus", *_BYTES}:
+    if not equals or name not in {"tasks", "cpus", "devices", *_BYTES}:
         raise InvalidError(
-            f"{word!r} is not a bound: give tasks, cpus, memory, disk_io or network, like cpus=16"
+            f"{word!r} is not a bound: give tasks, cpus, devices, memory, disk_io or network, like cpus=16"
         )
     if value.strip().lower() == NONE:
         return name, None

@@ -99,6 +99,12 @@ def _show_identity(found: Description, groups: dict[str, str]) -> None:
         ("arguments", " ".join(map(repr, found.arguments)) or "none"),
         ("began", f"{began}, {'ran' if status.ended else 'runs for'} {ran}"),
     ]
+    if found.processors:
+        pairs.append(("processors", ", ".join(map(str, found.processors))))
+    if found.devices:
+        pairs.append(
+            ("devices", " ".join(f"{kind}={','.join(names)}" for kind, names in found.devices.items()))
+        )
     if status.pid and not status.ended:
         pairs.append(("process", str(status.pid)))
     if status.moves or status.restarts:
@@ -210,6 +216,8 @@ def _as_json(found: Description, lines: list[str], records: list[AuditEntry] | N
         "memory_bytes": found.memory_bytes,
         "usage": usage_json(found.usage),
         "not_repeatable": found.not_repeatable,
+        "processors": list(found.processors),
+        "devices": {kind: list(names) for kind, names in found.devices.items()},
         "last_lines": lines,
         "audit": None
         if records is None

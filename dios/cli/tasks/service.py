@@ -28,7 +28,15 @@ from dios.cli.common.output import (
 )
 from dios.cli.nodes.members import silent
 from dios.cli.tasks.control import pour
-from dios.cli.tasks.work_options import CpusOption, DiskOption, MemOption, NetOption, needs_of
+from dios.cli.tasks.work_options import (
+    CpusOption,
+    DeviceOption,
+    DiskOption,
+    MemOption,
+    NetOption,
+    devices_of,
+    needs_of,
+)
 from dios.client.program import file_label
 from dios.errors import EndOfStreamError, InvalidError, TimeLimitError
 from dios.lib.supervised import service_files
@@ -82,6 +90,7 @@ def create(
     mem: MemOption = "",
     disk_io: DiskOption = "",
     net: NetOption = "",
+    device: DeviceOption = None,
     memory: Annotated[
         str, typer.Option("--memory", metavar="SIZE", help="The memory limit of a replica: 512MiB.")
     ] = "",
@@ -122,7 +131,7 @@ def create(
     """
     with reporting("dios service create", as_json=as_json):
         if file.suffix == _SUFFIX:
-            needs = (cpus, mem, disk_io, net, memory, network, template, check)
+            needs = (cpus, mem, disk_io, net, device, memory, network, template, check)
             if any((arguments, name, group, inputs, *needs)) or replicas is not None:
                 raise InvalidError("the file describes the whole service: leave out the other options")
             description = service_files.read(file)
@@ -138,6 +147,7 @@ def create(
                 mem,
                 disk_io,
                 net,
+                devices_of(device or ()),
                 memory,
                 network,
                 template,
@@ -370,9 +380,7 @@ def _program(place: CommandContext, file: Path, description: ServiceFile) -> Ser
         {label: place.object(name) for label, name in description.inputs.items()},
         labels,
         tuple(place.group(alias) for alias in description.groups),
-        needs_of(
-            cpus=description.cpus, mem=description.mem, disk_io=description.disk_io, net=description.net
-        ).work,
+        _work(description),
         limits_of_run((), memory_bytes=_size(description.memory), cpu_ms=0),
         description.network,
         description.template,
@@ -384,7 +392,8 @@ def _program(place: CommandContext, file: Path, description: ServiceFile) -> Ser
 
 
 def _work(asked: ServiceFile) -> Work:
-    return needs_of(cpus=asked.cpus, mem=asked.mem, disk_io=asked.disk_io, net=asked.net).work
+    devices = [f"{kind}={count}" for kind, count in asked.devices.items()]
+    return needs_of(cpus=asked.cpus, mem=asked.mem, disk_io=asked.disk_io, net=asked.net, device=devices).work
 
 
 def _size(text: str) -> int:

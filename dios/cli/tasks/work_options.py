@@ -93,6 +93,10 @@ BestEffortOption = Annotated[
         "--best-effort", help="Reserve nothing: it uses what others leave idle, and yields to all of them."
     ),
 ]
+DeviceOption = Annotated[
+    list[str] | None,
+    typer.Option("--device", metavar="KIND=N", help="Give it N devices of a kind, like gpu=1, for itself."),
+]
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,6 +117,17 @@ def gang_of(text: str) -> GangSize | None:
             f"--gang must be K/N with 1 <= K <= N <= {limits.GANG_TASKS_MAX}, like 3/4, not {text!r}"
         )
     return GangSize(int(found[1]), int(found[2]))
+
+
+def devices_of(texts: Sequence[str]) -> dict[str, int]:
+    """Parse devices like gpu=1; a kind alone means one. Raise InvalidError."""
+    found: dict[str, int] = {}
+    for text in texts:
+        kind, equals, count = text.strip().partition("=")
+        if not re.fullmatch(r"\d{1,4}", count if equals else "1") or kind in found:
+            raise InvalidError(f"--device must be KIND=N, like gpu=1, once for each kind, not {text!r}")
+        found[kind] = int(count) if equals else 1
+    return found
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,6 +167,7 @@ def needs_of(
     grace: GraceOption = "",
     pin: PinOption = False,
     best_effort: BestEffortOption = False,
+    device: DeviceOption = None,
 ) -> TaskNeeds:
     """Parse the options of a task's needs. Raise InvalidError with the option's name."""
     together = gang_of(gang)
@@ -171,6 +187,7 @@ def needs_of(
         constraints=constraint or (),
         pin=pin,
         best_effort=best_effort,
+        devices=devices_of(device or ()),
     )
     return TaskNeeds(together, tuple(near or ()), found.restartable, found)
 

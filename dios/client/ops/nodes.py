@@ -71,6 +71,8 @@ class NodeOps(ClusterOps, Generic[R, T, G, S, C]):
             (group for group in self.groups if welcome.home and group.ref == welcome.home.ref), None
         )
         """The home group of the user whose process this is; None in a task."""
+        self.devices: Final = {one.kind: one for one in welcome.devices if one.names}
+        """The devices of this task by kind, with their names and files."""
 
     @property
     def held_calls(self) -> int:

@@ -5,14 +5,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 from dios.client.ops.usage import UsageOps
 from dios.client.session import Operation, expect
 from dios.errors import InvalidError
-from dios.limits import GRACE_MS_MAX, INLINE_BYTES_MAX
+from dios.limits import DEVICE_KIND_CHARS_MAX, DEVICES_MAX, GRACE_MS_MAX, INLINE_BYTES_MAX
 from dios.wire import messages
-from dios.wire.messages import Constraint, Near, Work
+from dios.wire.messages import Constraint, DeviceRequest, Near, Work
 from dios.wire.types import Affinity, Operator
 
 CLASSES = ("turtle", "sheep", "rabbit", "devil")
@@ -46,6 +46,7 @@ def work(
     pin: bool = False,
     best_effort: bool = False,
     grace: float = 0.0,
+    devices: Mapping[str, int] | None = None,
 ) -> Work:
     """Return the needs of a task, for ``node.run(..., work=work(cpus=2))``; they are reserved while it runs.
 
@@ -53,6 +54,7 @@ def work(
     nothing is reserved: it runs where the measured use leaves the resources, and yields to all others.
     A ``restartable`` task with a ``grace`` gets that number of seconds to save its state and leave
     (``dios.checkpointed``) when its place is taken or its node is drained.
+    ``devices`` are numbers by kind, like ``{"gpu": 1}``: nobody else gets these while it runs.
     ``memory`` is in bytes, ``disk_io`` and ``network`` in bytes per second, ``deadline`` in seconds from now.
     With a ``gang`` of (k, n), at least k of the job's n tasks start together. ``job`` is any number that the
     tasks of a job share. ``constraints`` are texts like "gpu=yes", "zone!=a", "ssd", "!ssd"; a "?" before
@@ -74,8 +76,10 @@ def work(
         )
     if pin and (cpus < 1 or cpus != int(cpus)):
         raise InvalidError(f"pin needs whole processors: cpus is {cpus:g}, not 1, 2 or more", call="run")
-    if best_effort and (pin or gang is not None):
-        raise InvalidError("best effort excludes pin and gang: nothing is reserved for it", call="run")
+    if best_effort and (pin or gang is not None or devices):
+        raise InvalidError(
+            "best effort excludes pin, gang and devices: nothing is reserved for it", call="run"
+        )
     if interference not in CLASSES:
         raise InvalidError(f"class is one of {', '.join(CLASSES)}, not {interference!r}", call="run")
     if affinity and affinity not in AFFINITIES:
@@ -100,7 +104,16 @@ def work(
         pinned=pin,
         best_effort=best_effort,
         grace_ms=round(grace * 1000),
+        devices=tuple(_device(kind, count) for kind, count in sorted((devices or {}).items())),
     )
+
+
+def _device(kind: str, count: int) -> DeviceRequest:
+    if not 1 <= len(kind) <= DEVICE_KIND_CHARS_MAX or not 1 <= count <= DEVICES_MAX:
+        raise InvalidError(
+            f"devices are kinds like gpu with numbers from 1 to {DEVICES_MAX}, not {kind}={count}", call="run"
+        )
+    return DeviceRequest(kind, count)
 
 
 def constraint(text: str) -> Constraint:
@@ -153,12 +166,17 @@ class SchedulingOps(UsageOps):
         host: str,
         placements: Iterable[tuple[int, str]] = (),
         preempted: Iterable[int] = (),
+        threads: Mapping[int, tuple[int, ...]] | None = None,
     ) -> Operation[messages.Placed]:
         """Start submissions of ``host`` on the named nodes, and stop tasks that run on ``host``.
 
-        Returns the refused ones with the reasons. For the nodes' own user.
+        ``threads`` are the hardware threads for the task of a submission. Returns the refused ones with the
+        reasons. For the nodes' own user.
         """
-        where = tuple(messages.Placement(submission, node) for submission, node in placements)
+        named = threads or {}
+        where = tuple(
+            messages.Placement(submission, node, named.get(submission, ())) for submission, node in placements
+        )
         return expect(messages.Placed, (yield messages.Place(host, where, tuple(preempted))))
 
     def govern_op(

@@ -6,7 +6,7 @@ The node counts and refuses (``LimitError``).
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TypeAlias
 
 from dios.client.ops.attributes import Handle, NodeBase
@@ -55,7 +55,8 @@ class Description:
     """The description of one task; limits of 0 were not set.
 
     ``cpu_ms`` and ``memory_bytes`` are the use of its own process, the latter at its peak; 0 while it runs.
-    ``not_repeatable`` is the reason why the run cannot be repeated; empty if it can.
+    ``not_repeatable`` is the reason why the run cannot be repeated; empty if it can. ``processors`` are those
+    to which it is pinned, and ``devices`` the names of its devices by kind.
     """
 
     status: Status
@@ -70,6 +71,8 @@ class Description:
     arguments: tuple[str, ...]
     executable: str
     not_repeatable: str
+    processors: tuple[int, ...] = ()
+    devices: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
 
 
 class UsageOps(NodeBase):
@@ -159,4 +162,6 @@ def description_of(detail: messages.TaskDetail) -> Description:
         detail.arguments,
         detail.executable,
         detail.repeatable,
+        detail.processors,
+        {one.kind: one.names for one in detail.devices},
     )

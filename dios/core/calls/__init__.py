@@ -9,8 +9,8 @@ Begin with ``dispatch``, which finds the function for a call, and ``access``, th
 - Tasks: ``run_calls`` (run), ``submissions`` (runs that wait for a node),
   ``waiting_starts`` (runs that wait for room on their node), ``run_orders`` (the recipe of the
   child), ``admission`` (the child's limits), ``starting`` (the child's records), ``lifecycle`` (beginning and
-  end), ``task_calls`` (pause, resume, select, attach, cancel), ``logs`` (the stored output of ended tasks).
-  ``moves`` asks tasks to leave the node.
+  end), ``threads`` and ``devices`` (those that a task gets), ``task_calls`` (pause, resume, select,
+  attach, cancel), ``logs`` (the stored output of ended tasks). ``moves`` asks tasks to leave the node.
 - The records of users' services: ``service_records``.
 - The node: ``introspection``, ``tables`` (rows of the node's tables), ``limit_calls``, ``node_calls``,
   ``scheduling_calls`` and ``rate_calls`` (calls of the scheduler).

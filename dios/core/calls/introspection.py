@@ -6,7 +6,7 @@ Use and limits of resources are in ``dios.core.calls.limit_calls``.
 from __future__ import annotations
 
 from dios.core import effects, lifetimes
-from dios.core.calls import access, delegation, submissions
+from dios.core.calls import access, delegation, devices, submissions
 from dios.core.calls.run_orders import not_repeatable
 from dios.core.model.records import Holder, Provenance, Session, Task
 from dios.core.remote import forwarding, remote_calls
@@ -110,5 +110,7 @@ def describe(step: Step, task: Holder, seq: int, call: messages.Describe) -> Non
             arguments=recipe.arguments,
             executable=recipe.executable.fingerprint,
             repeatable=shortened(not_repeatable(recipe, step.now)),
+            processors=other.processors,
+            devices=tuple(one for one in devices.granted(step.state, other) if one.names),
         ),
     )

@@ -149,7 +149,7 @@ def start(
             step.state.pending.remove(waited)
         remote_run.run_offered(step, task, seq, call, order, peer, chosen)
         return
-    submissions.require_fit(step, order.recipe.work)
+    submissions.require_fit(step, order.recipe.work, order.recipe.brand)
     given = (*order.recipe.inputs, *order.recipe.outputs)
     ends = [earlier(end_of(step, item.lifetime_ns), item.expires_ns) for item in given]
     task.table.require_room()

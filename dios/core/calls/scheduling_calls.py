@@ -10,7 +10,7 @@ from typing import Final
 from msgspec.structs import replace
 
 from dios import limits
-from dios.core.calls import access, moves, run_calls, submissions
+from dios.core.calls import access, devices, moves, run_calls, submissions
 from dios.core.model.records import Holder, Pending, Task
 from dios.core.model.submission_queue import QueuedRun, SchedulerQuestion
 from dios.core.remote import forwarding, node_list, remote_calls
@@ -64,7 +64,8 @@ def _place(step: Step, task: Holder, placement: messages.Placement) -> None:
     remote_calls.peer_named(step, placement.node)  # raises for a dead node, so that the submission waits on
     run_calls.take(step, queued)
     step.audit(task, "place", "ok", queued.fingerprint, f"on {placement.node}")
-    run_calls.start_submission(step, queued, replace(queued.call, host=placement.node))
+    work = replace(queued.call.work, threads=placement.threads)
+    run_calls.start_submission(step, queued, replace(queued.call, host=placement.node, work=work))
 
 
 def _preempt(step: Step, task: Holder, victim: TaskId) -> None:
@@ -162,6 +163,8 @@ def _rows(step: Step, call: messages.ReadQueue) -> messages.QueueRows:
         cluster.here.disk_io,
         cluster.here.network,
         cluster.here.enforcement,
+        devices.kinds_of(cluster.here),
+        cluster.here.threads if whole else (),
     )
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dios.core import effects, lifetimes
-from dios.core.calls import access, groups, lifecycle, network_streams, submissions
+from dios.core.calls import access, devices, groups, lifecycle, network_streams, submissions
 from dios.core.calls.admission import Budget
 from dios.core.calls.run_orders import Order
 from dios.core.model.records import (
@@ -66,6 +66,7 @@ def begin(
     bounds = Limits(reserved.memory_bytes, reserved.cpu_ms, recipe.limits.processes)
     share = submissions.share_of(step, recipe.work)
     child.processors = share.processors
+    child.devices = devices.free_devices(step.state, recipe.work)
     step.emit(
         effects.Spawn(
             child.id,
@@ -149,6 +150,7 @@ def welcome(
             arguments=recipe.arguments,
             executable=program,
             label=order.label,
+            devices=devices.granted(step.state, child),
         ),
     )
     step.parts = parts

@@ -14,17 +14,18 @@ from msgspec.structs import replace
 
 from dios import limits
 from dios.core import effects
-from dios.core.calls import waiting_starts
+from dios.core.calls import devices, threads, waiting_starts
 from dios.core.model.records import ChildIdentity, HandedReference, Holder, LocalHolder, Pending, Task
 from dios.core.model.state import State
 from dios.core.model.submission_queue import QueuedRun
 from dios.core.remote import node_list
+from dios.core.remote.peers import Here
 from dios.core.step import Step
 from dios.errors import InvalidError, NotSupportedError, WouldBlockError
 from dios.ids import Principal
 from dios.wire import messages
 from dios.wire.nametext import fingerprint
-from dios.wire.types import Cause, TaskState
+from dios.wire.types import Brand, Cause, TaskState
 
 _MS: Final = 1_000_000
 _MILLI: Final = 1000
@@ -90,23 +91,32 @@ def require_sound(work: messages.Work) -> None:
         )
     if work.grace_ms and not work.restartable:
         raise InvalidError("a task has time to leave its node only if it is restartable")
-    if work.best_effort and (work.pinned or work.gang):
-        raise InvalidError("a best-effort task is neither pinned nor in a gang: nothing is reserved for it")
+    if work.best_effort and (work.pinned or work.gang or work.devices):
+        raise InvalidError(
+            "a best-effort task is not pinned, in no gang and without devices: nothing is reserved for it"
+        )
+    if len({one.kind for one in work.devices}) < len(work.devices):
+        raise InvalidError("a kind of devices is named twice; give one number for each kind")
 
 
-def require_fit(step: Step, work: messages.Work) -> None:
+def require_fit(step: Step, work: messages.Work, brand: Brand) -> None:
     """Raise WouldBlockError if this run's reservation and those of the living tasks exceed the machine.
 
-    Raise NotSupportedError if the task is to be pinned and this node cannot do that.
+    Raise NotSupportedError if the task is to be pinned, or needs a device, and this node cannot do that.
     """
     require_sound(work)
     cluster = step.state.cluster
+    if cluster is None and work.devices:
+        raise NotSupportedError(
+            "this node is in no cluster, so it has no devices; `dios-node init` creates one"
+        )
     if cluster is None or not work.reserves:
         return
     here = cluster.here
     why = dict(here.enforcement).get(PIN, "" if here.processors else "its processors are not known")
     if work.pinned and why:
         raise NotSupportedError(f"node {here.name} cannot pin a task to processors: {why}")
+    devices.require_devices(step.state, here, work, brand)
     others = [
         task.recipe.work
         for task in step.state.living_tasks()
@@ -131,24 +141,37 @@ def require_fit(step: Step, work: messages.Work) -> None:
 
 
 def share_of(step: Step, work: messages.Work) -> effects.TaskShare:
-    """Return the part of the machine for a task that starts now, with its processors if it is pinned.
+    """Return the part of the machine for a task that starts now, with the processors on which alone it runs.
 
-    A processor that a living task is pinned to is given to no other one.
+    A processor that a living task is pinned to is given to no other one. A task that is not pinned has
+    processors only if the scheduler named some, and shares them with others.
     """
     cluster = step.state.cluster
-    if cluster is None or not (work.reserves or work.best_effort):
+    if cluster is None or not (work.reserves or work.best_effort or work.threads):
         return effects.NO_SHARE
     here = cluster.here
-    taken = {one for task in step.state.living_tasks() for one in task.processors}
-    free = [one for one in here.processors if one not in taken]
     return effects.TaskShare(
         work.cpus_milli,
         here.cpus * _MILLI,
         0 if work.best_effort else work.disk_io,
         here.disk_io,
-        tuple(free[: work.processors]),
+        _chosen_processors(step, here, work),
         work.best_effort,
     )
+
+
+def _chosen_processors(step: Step, here: Here, work: messages.Work) -> tuple[int, ...]:
+    count = work.processors or (0 if dict(here.enforcement).get(PIN) else len(work.threads))
+    if not count:
+        return ()
+    taken = {
+        one
+        for task in step.state.living_tasks()
+        if task.recipe is not None and task.recipe.work.pinned
+        for one in task.processors
+    }
+    free = [one for one in here.processors if one not in taken]
+    return threads.choose_threads(here.threads or threads.flat(here.processors), free, count, work.threads)
 
 
 def _processors(milli: int) -> str:
@@ -219,9 +242,11 @@ def occupant(task: Task, now: int) -> messages.Occupant:
         task.state,
         task.pid,
         max(0, until - task.started_ns) // _MS,
-        messages.Work() if recipe is None else replace(recipe.work, near=(), constraints=()),
+        messages.Work() if recipe is None else replace(recipe.work, near=(), constraints=(), threads=()),
         task.cpu_ms,
         task.memory_bytes,
         task.cause is Cause.EXITED and task.exit_code == 0,
         bool(task.leave_ns),
+        tuple(messages.Device(one.kind, one.name) for one in task.devices),
+        task.processors,
     )

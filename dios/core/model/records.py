@@ -1074,7 +1074,8 @@ class Task(LocalHolder):
 
     ``bounds`` are the limits of its own process and ``reserved`` is what is reserved for it now.
     ``defaults`` are its references to itself, its console and its groups. ``member_accounts`` are those of
-    its groups. ``processors`` are those to which it is pinned. ``ends_with_session`` is True if a session
+    its groups. ``processors`` are those to which it is pinned, and ``devices`` those that it has.
+    ``ends_with_session`` is True if a session
     started it without detaching it. ``leave_ns`` is the end of its grace period after
     it was asked to leave the node because of ``leave_reason``, else 0.
     """
@@ -1083,6 +1084,7 @@ class Task(LocalHolder):
         "bounds",
         "cpu_ms",
         "defaults",
+        "devices",
         "ends_with_session",
         "exit_code",
         "first_ancestor",
@@ -1130,6 +1132,7 @@ class Task(LocalHolder):
         self.reserved = Reserved()
         self.recipe: Recipe | None = None
         self.processors: tuple[int, ...] = ()
+        self.devices: tuple[messages.Device, ...] = ()
         self.defaults: tuple[Reference, ...] = ()
         self.ends_with_session = False
         self.leave_ns = 0

@@ -41,6 +41,8 @@ class Here(Struct, frozen=True):
     the processors that pinned tasks can have. ``enforcement`` names resources, each with the reason why a
     task cannot be held to its part of it here, or an empty text if it can.
     ``cache_bytes`` is the maximum for kept versions of other nodes' objects, 0 to keep none.
+    ``devices`` are those that tasks may ask for. ``threads`` are the same processors with the parts
+    of the machine that they are in.
     """
 
     node: NodeId = NodeId(0)
@@ -59,6 +61,8 @@ class Here(Struct, frozen=True):
     processors: tuple[int, ...] = ()
     enforcement: tuple[tuple[str, str], ...] = ()
     cache_bytes: int = 0
+    devices: tuple[messages.Device, ...] = ()
+    threads: tuple[messages.ThreadPlace, ...] = ()
 
 
 class PendingRequest:

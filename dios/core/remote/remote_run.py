@@ -280,7 +280,7 @@ def start_offered(step: Step, row: Pending, start: StartProgress) -> None:
         if held is None and own[-1] is None:
             raise BadReferenceError("cannot start the task: one of its references has been deleted")
     order = run_orders.Order(start.recipe, (), start.label, None)
-    submissions.require_fit(step, start.recipe.work)
+    submissions.require_fit(step, start.recipe.work, start.recipe.brand)
     budget = admission.admit(step, task, order)
     if not step.state.starts.has(row):
         waiting_starts.require_turn(step, task, cast("messages.Run", row.call))
@@ -481,7 +481,7 @@ def start_for_node(
     )
     order = run_orders.Order(recipe, (), body.call.label, None)
     try:
-        submissions.require_fit(step, body.call.work)
+        submissions.require_fit(step, body.call.work, brand)
         reserved = admission.admit(step, parent, order)
         if waited is None:
             waiting_starts.require_turn(step, parent, body.call)

@@ -134,7 +134,11 @@ class IdleRoom:
 def wanted_by(work: Work) -> Resources:
     """Return the resources that a task names."""
     return Resources(
-        work.cpus_milli / 1000, float(work.memory_bytes), float(work.disk_io), float(work.network)
+        work.cpus_milli / 1000,
+        float(work.memory_bytes),
+        float(work.disk_io),
+        float(work.network),
+        float(sum(one.count for one in work.devices)),
     )
 
 

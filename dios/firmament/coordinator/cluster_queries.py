@@ -16,7 +16,7 @@ from dios.client.enforcement import enforcement_text, sorted_out, wanted_of
 from dios.errors import DiosError, InvalidError
 from dios.firmament.coordinator.assignment import Assignment
 from dios.firmament.coordinator.cluster_state import Phase, TrackedCluster, TrackedTask
-from dios.wire.messages import Asked, Occupant
+from dios.wire.messages import Asked, Occupant, QueueRows
 
 ENFORCEMENT: Final = b'{"ask": "enforcement"}'
 """A question that is answered at once, whether or not the flow scheduler is loaded."""
@@ -119,12 +119,23 @@ class ClusterQueries(ABC):
             "disk_io": queue.disk_io,
             "network": queue.network,
             "enforcement": dict(queue.enforcement),
+            "devices": self._devices(queue),
             "running": holdings.running,
             "cpus_set_aside": holdings.cpus,
             "memory_set_aside": holdings.memory_bytes,
             **self._used(name),
             "draining": queue.draining,
             "coordinator": queue.coordinated,
+        }
+
+    def _devices(self, queue: QueueRows) -> dict[str, dict[str, object]]:
+        """Return the node's devices by kind: their number, and the names of those that tasks have now."""
+        taken: dict[str, list[str]] = {}
+        for tracked in self._cluster.tasks_on(queue.name):
+            for one in tracked.row.devices if isinstance(tracked.row, Occupant) else ():
+                taken.setdefault(one.kind, []).append(one.name)
+        return {
+            one.kind: {"count": one.count, "taken": sorted(taken.get(one.kind, []))} for one in queue.devices
         }
 
     def _used(self, name: str) -> Answer:

@@ -30,6 +30,8 @@ class NodeActions(NamedTuple):
     """Submissions that wait there, and the nodes where they go."""
     preempted: list[int]
     """Tasks that run there and have to stop."""
+    threads: dict[int, tuple[int, ...]]
+    """The hardware threads that the scheduler chose for submissions; its node chooses for all others."""
 
 
 class ClusterService(ABC):

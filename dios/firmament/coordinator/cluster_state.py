@@ -8,13 +8,23 @@ of the queues, so that no task is submitted twice, and no task counts as lost wh
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
 from typing import Protocol
 
+from msgspec import structs
+
+from dios.core.calls.threads import choose_threads
 from dios.firmament.coordinator.best_effort import IdleRoom, NodeLoad
-from dios.firmament.coordinator.translate import described_job, described_machine, described_task, job_of
+from dios.firmament.coordinator.translate import (
+    described_job,
+    described_machine,
+    described_task,
+    job_of,
+    thread_name,
+)
 from dios.firmament.descriptors import (
     BadDescriptorError,
     FinalReport,
@@ -52,8 +62,8 @@ class TaskScheduler(Protocol):
     def finished(self, task: int, now: float, report: FinalReport | None = None) -> None:
         """Remove a task."""
 
-    def started(self, task: int, machine: int, now: float) -> None:
-        """Record that a waiting task runs on a machine."""
+    def started(self, task: int, machine: int, now: float, thread: str = "") -> None:
+        """Record the machine of a waiting task that has started, and the name of its thread if known."""
 
     def rejected(self, task: int, now: float) -> None:
         """Record that the machine refused the task, which waits again."""
@@ -95,6 +105,8 @@ class TrackedTask:
     """The version of its caller's queue when the task was removed from it."""
     listed: int = 0
     """The last version of its caller's queue that showed it, if its placement was on the way then."""
+    threads: tuple[int, ...] = ()
+    """The hardware threads that were chosen for it, in the phases SENT and PLACED."""
     gone: int = 0
     """The last version that no longer had it, if its placement was on the way then."""
 
@@ -134,6 +146,8 @@ class TrackedCluster:
         self._gangs: dict[int, dict[int, TrackedTask]] = {}
         """Tasks of gangs that are not complete yet, by job."""
         self._machines: dict[str, MachineDescriptor] = {}
+        self._inside = False
+        """True if the scheduler has the insides of machines."""
         self.machine_types: dict[str, str] = {}
         """Machine types by node, as their coordinators report them."""
         self.problems: dict[int, str] = {}
@@ -149,7 +163,7 @@ class TrackedCluster:
         self._machines, self.machine_types = other._machines, other.machine_types
         self._waiting, self._here, self._placed = other._waiting, other._here, other._placed
         self._starting, self._listing, self._places = other._starting, other._listing, other._places
-        self.idle = other.idle
+        self.idle, self._inside = other.idle, other._inside
         for name, queue in self.nodes.items():
             self._scheduler.add_machine(self._machines[name], now)
             if queue.draining:
@@ -165,6 +179,52 @@ class TrackedCluster:
             for tracked in tasks:
                 if tracked.place in self.nodes:
                     self._mark_started(tracked.row.id, self.nodes[tracked.place], now)
+
+    # Insides of machines --------------------------------------------------------------------------------
+
+    def set_inside(self, inside: bool, now: float) -> None:  # noqa: FBT001 - it follows the cost model
+        """Describe the insides of machines to the scheduler from now on, or no longer."""
+        if inside == self._inside:
+            return
+        self._inside = inside
+        for name, queue in self.nodes.items():
+            wanted = described_machine(queue, self.machine_types.get(name, ""), inside=inside)
+            running = self._scheduler.remove_machine(queue.node, now)
+            self._scheduler.add_machine(wanted, now)
+            self._machines[name] = wanted
+            self._scheduler.drain(queue.node, queue.draining)
+            for task in running:
+                self._mark_started(task, queue, now)
+
+    def choose_threads(self, task: int, target: str, named: str) -> tuple[int, ...]:
+        """Choose the hardware threads for a task that is placed, if it is pinned or the scheduler named one.
+
+        Threads of pinned tasks are left out. Those with the fewest other tasks come first.
+        """
+        tracked, node = self.tasks[task], self.nodes.get(target)
+        work = tracked.row.work
+        if node is None or not node.threads or work.best_effort or not (work.pinned or named):
+            return ()
+        use = Counter[int]()
+        taken: set[int] = set()
+        for other in self._placed_on(target):
+            threads = other.row.processors if isinstance(other.row, Occupant) else other.threads
+            use.update(threads)
+            if other.row.work.pinned:
+                taken.update(threads)
+        count = max(1, -(-work.cpus_milli // 1000))
+        first = [one.thread for one in node.threads if thread_name(one.thread) == named]
+        free = [one for one in node.threads if one.thread not in taken]
+        least = sorted(use[one.thread] for one in free)[:count]
+        usable = [one.thread for one in free if least and use[one.thread] <= least[-1]]
+        tracked.threads = choose_threads(node.threads, [*usable, *first], count, first)
+        return tracked.threads
+
+    def _placed_on(self, name: str) -> list[TrackedTask]:
+        """Return the tasks that run on a node or are on their way to it."""
+        coming = (self.tasks[task] for task in self._starting.get(name, ()))
+        there = {one.row.id: one for one in (*self.tasks_on(name), *coming)}
+        return list(there.values())
 
     # Best effort --------------------------------------------------------------------------------------
 
@@ -205,6 +265,10 @@ class TrackedCluster:
         work = self.tasks[task].row.work
         found = [self.idle.obstacle(work, machine) for machine in self._machines.values()]
         return [why for why in found if why]
+
+    def tasks_on(self, name: str) -> list[TrackedTask]:
+        """Return the tasks that run on a node, with those that are about to leave it."""
+        return [self.tasks[task] for task in self._here.get(name, ())]
 
     # Counts -------------------------------------------------------------------------------------------
 
@@ -303,7 +367,9 @@ class TrackedCluster:
 
     def _update_machine(self, queue: QueueRows, now: float) -> None:
         known = self.nodes.get(queue.name)
-        wanted = described_machine(queue, self.machine_types.get(queue.name, ""))
+        if known is not None and known.node == queue.node and not queue.whole:
+            queue = structs.replace(queue, threads=known.threads)
+        wanted = described_machine(queue, self.machine_types.get(queue.name, ""), inside=self._inside)
         if known is not None and (known.node != queue.node or self._machines[queue.name] != wanted):
             self.remove_node(queue.name, now)
             known = None
@@ -467,7 +533,10 @@ class TrackedCluster:
 
     def _mark_started(self, task: int, queue: QueueRows, now: float) -> None:
         if task not in self.problems and not self._scheduler.is_running(task):
-            self._scheduler.started(task, queue.node, now)
+            row = self.tasks[task].row
+            threads = row.processors if isinstance(row, Occupant) else self.tasks[task].threads
+            named = thread_name(threads[0]) if self._inside and threads else ""
+            self._scheduler.started(task, queue.node, now, named)
 
     def _forget(
         self, task: int, now: float, *, ended: Occupant | None = None, completed: bool = True

@@ -566,13 +566,15 @@ class Coordinator:
         first, preempted = 0, action.preempted
         while first < len(action.placements) or preempted:
             placements = action.placements[first : first + _PLACEMENTS_MAX]
-            await self._send_some(NodeActions(action.host, placements, preempted))
+            await self._send_some(NodeActions(action.host, placements, preempted, action.threads))
             first, preempted = first + _PLACEMENTS_MAX, []
 
     async def _send_some(self, action: NodeActions) -> None:
         answer, problem = None, ""
         try:
-            answer = await self._node.place(self._host(action.host), action.placements, action.preempted)
+            answer = await self._node.place(
+                self._host(action.host), action.placements, action.preempted, action.threads
+            )
         except DiosError as error:
             problem = f"{action.host}: {error}"
         tasks = [task for task, _ in action.placements]

@@ -251,7 +251,7 @@ class FirstFitScheduler:
         if not job.tasks:
             del self._jobs[job.described.job]
 
-    def started(self, task: int, machine: int, now: float) -> None:
+    def started(self, task: int, machine: int, now: float, thread: str = "") -> None:  # noqa: ARG002 - as FlowScheduler has it
         """Record that a waiting task runs on a machine already."""
         del now
         self._machine(machine)

@@ -29,9 +29,9 @@ from dios.firmament.knowledge.samples import (
 )
 from dios.firmament.monitor.counters import CounterReading, TaskCounters, survey
 from dios.firmament.monitor.machine_load import MachineReading, read_machine, use
-from dios.firmament.monitor.machine_tree import MachineTopology
 from dios.firmament.monitor.task_probe import TaskProbe, TaskReading, unmeasured, values
-from dios.firmament.monitor.topology import read_topology
+from dios.host.machine.machine_tree import MachineTopology
+from dios.host.machine.topology import read_topology
 from dios.wire.fields import Inline, Label
 from dios.wire.messages import Occupant, QueueRows
 from dios.wire.types import TaskState

@@ -47,5 +47,6 @@ def joined(whole: QueueRows, part: QueueRows) -> QueueRows:
         reports=(*whole.reports, *part.reports),
         shares=part.shares or (whole.shares if part.shares_version == whole.shares_version else b""),
         whole=True,
+        threads=part.threads or whole.threads,
         gone=(),
     )

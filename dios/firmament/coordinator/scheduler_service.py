@@ -166,6 +166,7 @@ class SchedulerService(ClusterService):
         self.links_changed |= changed
         for member in late:
             self._stop(member.task, member.node, actions, now)
+        self.cluster.set_inside(bool(getattr(self._scheduler.model, "inside", False)), now)
         self._scheduler.starts = max(-_SPARE_MAX, self._starts(now) - len(self._pending))
         found = self._scheduler.round(now)
         for fault in found.faults:
@@ -202,7 +203,7 @@ class SchedulerService(ClusterService):
 
     def _stop(self, task: int, host: str, actions: dict[str, NodeActions], now: float) -> None:
         self.cluster.mark_leaving(task, host, now)
-        actions.setdefault(host, NodeActions(host, [], [])).preempted.append(task)
+        actions.setdefault(host, NodeActions(host, [], [], {})).preempted.append(task)
         self._leaving[task] = host
         until = now + self.cluster.tasks[task].row.work.grace_ms / 1000
         self._leave_by[host] = max(until, self._leave_by.get(host, 0.0))
@@ -224,8 +225,13 @@ class SchedulerService(ClusterService):
                 continue
             room[target] -= 1
             self.cluster.mark_starting(placement.task, target, now)
-            action = actions.setdefault(tracked.host, NodeActions(tracked.host, [], []))
+            action = actions.setdefault(tracked.host, NodeActions(tracked.host, [], [], {}))
             action.placements.append((placement.task, target))
+            threads = self.cluster.choose_threads(
+                placement.task, target, self._scheduler.thread_of(placement.task)
+            )
+            if threads:
+                action.threads[placement.task] = threads
 
     def _starts(self, now: float) -> int:
         """Return the number of tasks that may start now on all nodes."""

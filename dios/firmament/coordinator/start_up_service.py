@@ -69,7 +69,7 @@ class StartUpService(ClusterService):
             target = names[machine]
             tracked = self.cluster.mark_sent(task, target, now)
             if tracked is not None:
-                action = actions.setdefault(tracked.host, NodeActions(tracked.host, [], []))
+                action = actions.setdefault(tracked.host, NodeActions(tracked.host, [], [], {}))
                 action.placements.append((task, target))
         return list(actions.values())
 

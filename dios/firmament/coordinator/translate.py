@@ -10,27 +10,92 @@ from dios.firmament.coordinator.best_effort import wanted_by
 from dios.firmament.descriptors import (
     Block,
     Constraint,
+    Inner,
     Interference,
     JobDescriptor,
     Kind,
+    Level,
     MachineDescriptor,
     Resources,
     TaskDescriptor,
 )
-from dios.wire.messages import Occupant, QueueRows, Submission
+from dios.wire.messages import DeviceRequest, Occupant, QueueRows, Submission
+from dios.wire.types import Operator
 
 
-def described_machine(board: QueueRows, machine_type: str) -> MachineDescriptor:
-    """Return a node as a machine. Its name and rack are labels, too."""
-    labels = {"node": board.name, "rack": board.rack, **dict(board.labels)}
+def device_label(request: DeviceRequest) -> str:
+    """Return the label of the machines that have at least this number of devices of a kind."""
+    return f"{request.kind} devices >= {request.count}"
+
+
+def _device_labels(board: QueueRows) -> dict[str, str]:
+    """Return a label for each number of devices of each kind that a run may ask for here."""
+    return {
+        device_label(DeviceRequest(one.kind, count)): "yes"
+        for one in board.devices
+        for count in range(1, one.count + 1)
+    }
+
+
+def insides_of(board: QueueRows) -> tuple[Inner, ...]:
+    """Return the parts of a node for the flow network: sockets, caches, cores and threads (Table C.1).
+
+    A socket here is the smaller of package and NUMA node, because tasks share memory there.
+    """
+    sockets: dict[tuple[int, int], dict[int, dict[int, list[int]]]] = {}
+    for one in board.threads:
+        caches = sockets.setdefault((one.socket, one.numa), {})
+        caches.setdefault(one.cache, {}).setdefault(one.core, []).append(one.thread)
+    return tuple(
+        Inner(
+            Level.SOCKET,
+            f"socket{socket}.{numa}",
+            tuple(
+                Inner(
+                    Level.CACHE,
+                    f"cache{cache}",
+                    tuple(
+                        Inner(
+                            Level.CORE,
+                            f"core{core}",
+                            tuple(Inner(Level.THREAD, thread_name(t)) for t in found),
+                        )
+                        for core, found in cores.items()
+                    ),
+                )
+                for cache, cores in caches.items()
+            ),
+        )
+        for (socket, numa), caches in sockets.items()
+    )
+
+
+def thread_name(thread: int) -> str:
+    """Return the name of a hardware thread in the flow network."""
+    return f"cpu{thread}"
+
+
+def described_machine(board: QueueRows, machine_type: str, *, inside: bool = False) -> MachineDescriptor:
+    """Return a node as a machine. Its name, its rack and its numbers of devices are labels, too.
+
+    With ``inside`` the machine has its sockets, caches, cores and threads, and otherwise it is a leaf.
+    """
+    labels = {"node": board.name, "rack": board.rack, **dict(board.labels), **_device_labels(board)}
     return MachineDescriptor(
         board.node,
         board.name,
         board.rack,
-        Resources(float(board.cpus), float(board.memory_bytes), float(board.disk_io), float(board.network)),
+        Resources(
+            float(board.cpus),
+            float(board.memory_bytes),
+            float(board.disk_io),
+            float(board.network),
+            float(sum(one.count for one in board.devices)),
+        ),
         board.slots,
         machine_type,
         labels=tuple(sorted(labels.items())),
+        inner=insides_of(board) if inside else (),
     )
 
 
@@ -75,7 +140,10 @@ def described_task(
         work.equivalence or row.label,
         Interference(work.interference),
         tuple(Block(one.bytes, (nodes[one.node],)) for one in work.near if one.node in nodes),
-        tuple(Constraint(one.key, one.operator, one.value, one.hard) for one in work.constraints),
+        (
+            *(Constraint(one.key, one.operator, one.value, one.hard) for one in work.constraints),
+            *(Constraint(device_label(one), Operator.PRESENT) for one in work.devices),
+        ),
         pinned=pinned,
         # Members of a job over time are stopped when its time is over, and not to make room.
         restartable=work.restartable and not work.reservation,

@@ -77,6 +77,8 @@ def _rows(state: ClusterState, machines: list[int]) -> Ints:
 def _want(name: str, amount: float) -> str:
     if name == "cpus":
         return f"{amount:g} CPUs are needed"
+    if name == "devices":
+        return f"{amount:g} devices are needed"
     unit = "B" if name == "memory" else "B/s"
     power = min(int(np.log2(max(amount, 1))) // 10, 4)
     prefix = ["", "Ki", "Mi", "Gi", "Ti"][power]

@@ -24,6 +24,8 @@ class BaseModel:
 
     name = "base"
     summary = ""
+    inside = False
+    """True if the model places tasks on parts of machines; the live scheduler describes these only then."""
 
     def begin(self, state: ClusterState) -> None:
         """Do nothing."""

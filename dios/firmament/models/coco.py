@@ -50,7 +50,10 @@ OMEGA: Final = 1_000
 """Ω, the largest value of a dimension, so that a dimension resolves 0.1 % of a machine."""
 
 CAPACITY_DIMENSIONS: Final = (Dimension.CPU, Dimension.MEMORY, Dimension.DISK_IO, Dimension.NETWORK)
-"""The dimension of a cost vector for each column of ``Resources``, in the order of the columns."""
+"""The dimension of a cost vector for each of the first columns of ``Resources``, in the order of the columns.
+
+Devices must fit, and cost nothing: the thesis' vector has no dimension for them.
+"""
 
 _ARCS_MAX: Final = 8
 """Arcs on a task's path that carry a vector: the first two, then one for each of six levels of the tree."""
@@ -101,9 +104,9 @@ def priority_dimension(kinds: Ints, priorities: Ints) -> Ints:
 
 
 def capacity_vector(shares: Floats) -> Floats:
-    """Return vectors, shape (n, 8), for shares of the four resources, shape (n, 4), each from 0 to 1."""
+    """Return vectors, shape (n, 8), for shares of resources, shape (n, 4) or wider, each from 0 to 1."""
     vectors = np.zeros((len(shares), VECTOR_DIMENSIONS))
-    vectors[:, list(CAPACITY_DIMENSIONS)] = shares * OMEGA
+    vectors[:, list(CAPACITY_DIMENSIONS)] = shares[:, : len(CAPACITY_DIMENSIONS)] * OMEGA
     return vectors
 
 
@@ -288,7 +291,7 @@ class TaskClasses:
 
 
 ROOM: Final = DIMENSIONS + 1
-"""Number of columns of room: the four resources, then places."""
+"""Number of columns of room: the resources, then places."""
 PLACES: Final = DIMENSIONS
 """The column of places for tasks."""
 
@@ -542,6 +545,7 @@ class CocoModel(BaseModel):
         except (ValueError, InvalidError) as error:
             raise BadModelError(f"model coco: {error}") from None
         self.wave, self.per_second, self.threads = wave, per_second, threads
+        self.inside = threads
         self.classes = TaskClasses()
         self._steps: list[Steps] = []
         self._round: _CocoRound | None = None

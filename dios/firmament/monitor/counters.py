@@ -19,7 +19,7 @@ from typing import Final, Self
 
 from dios import limits
 from dios.firmament.knowledge.samples import Metric
-from dios.firmament.monitor import procfs
+from dios.host.machine import procfs
 from dios.host.sandbox import linux_calls
 
 _HARDWARE: Final = 0

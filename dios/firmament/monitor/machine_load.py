@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Final
 
 from dios import limits
-from dios.firmament.monitor import procfs
+from dios.host.machine import procfs
 
 _NS: Final = 1_000_000_000
 _SECTOR: Final = 512

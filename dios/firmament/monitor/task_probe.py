@@ -17,8 +17,8 @@ from typing import Final, NamedTuple
 
 from dios import limits
 from dios.firmament.knowledge.samples import Metric, derived
-from dios.firmament.monitor import procfs
 from dios.firmament.monitor.counters import Counter, CounterReading
+from dios.host.machine import procfs
 
 _NS: Final = 1_000_000_000
 _TICK_NS: Final = _NS // os.sysconf("SC_CLK_TCK")

@@ -10,12 +10,14 @@ import numpy as np
 
 from dios.firmament.cluster.columns import ABSENT, Flags, Floats, Ints
 from dios.firmament.cluster.state import ClusterState
-from dios.firmament.descriptors import Level
+from dios.firmament.descriptors import Level, Resources
 from dios.kernels import kernel
 from dios.wire.types import Affinity
 
 _TOLERANCE = 1e-9
 """Relative. Demands that fill a capacity exactly may exceed it by rounding."""
+
+_DEVICES = Resources._fields.index("devices")
 
 _MANY = 2.0**31
 """A number of tasks above all that can occur."""
@@ -42,11 +44,13 @@ def _accept(machine: Ints, demand: Floats, free: Floats, slots: Ints, accepted: 
 def room_of(state: ClusterState, machines: Ints, *, left: bool = False) -> Floats:
     """Return the sum of machines' resources, or with ``left`` of the free part, (1 + DIMENSIONS,).
 
-    A dimension is infinity if some machine does not report its capacity.
+    A dimension is infinity if some machine does not report its capacity. Devices are always known: a machine
+    without a number has none.
     """
     tree = state.resources
     slots, capacity = tree.slots[machines], tree.capacity[machines]
     known = np.all(capacity > 0, axis=0) & (len(machines) > 0)
+    known[_DEVICES] = bool(capacity[:, _DEVICES].any())
     if left:
         slots = np.maximum(slots - tree.running[machines], 0)
         capacity = np.maximum(capacity * (1 + _TOLERANCE) - tree.reserved[machines], 0)

@@ -29,6 +29,9 @@ RESOURCES: Final = ("tasks", *Resources._fields)
 """What is shared: slots for tasks, and the dimensions of machines."""
 
 
+_LENGTH_BEFORE_DEVICES: Final = len(RESOURCES) - 1
+"""The number of columns that shares have which were stored before devices were counted."""
+
 _Amount: TypeAlias = Annotated[float, msgspec.Meta(ge=0, le=1e300)]
 _Quota: TypeAlias = Annotated[float, msgspec.Meta(ge=0)]
 _FIELDS: Final = msgspec.Meta(max_length=64)
@@ -104,6 +107,7 @@ def decode(data: bytes) -> StoredShares:
         shares = msgspec.msgpack.decode(data, type=StoredShares)
     except (msgspec.MsgspecError, RecursionError, UnicodeDecodeError) as error:
         raise InvalidError(f"stored shares are invalid: {error}") from None
+    shares = replace(shares, accounts=tuple(map(_with_devices, shares.accounts)))
     numbers = [shares.at]
     if shares.policy is not None:
         numbers.append(shares.policy.set_at)
@@ -116,3 +120,10 @@ def decode(data: bytes) -> StoredShares:
     if not all(math.isfinite(number) for number in numbers):
         raise InvalidError("stored shares are invalid: a number is not finite")
     return shares
+
+
+def _with_devices(account: StoredAccount) -> StoredAccount:
+    """Return an account with a column for devices, also if it was stored before they were counted."""
+    if not len(account.quota) == len(account.commitments) == _LENGTH_BEFORE_DEVICES:
+        return account
+    return replace(account, quota=(*account.quota, math.inf), commitments=(*account.commitments, 0.0))

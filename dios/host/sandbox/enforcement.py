@@ -12,6 +12,7 @@ MEMORY: Final = "memory"
 DISK_IO: Final = "disk-io"
 NET: Final = "net"
 PIN: Final = "pin"
+DEVICE: Final = "device"
 
 
 def enforcement(held: Collection[str], mechanisms: Mapping[str, Mechanism]) -> tuple[tuple[str, str], ...]:
@@ -28,4 +29,5 @@ def enforcement(held: Collection[str], mechanisms: Mapping[str, Mechanism]) -> t
         (DISK_IO, "" if "io" in held else "no io controller"),
         (NET, "rates are for principals, not for tasks"),
         (PIN, "" if fixed else "no filter of system calls"),
+        (DEVICE, "tasks in limbo can open the files of others"),
     )

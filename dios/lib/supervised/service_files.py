@@ -29,6 +29,7 @@ class ServiceFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     mem: str = ""
     disk_io: str = ""
     net: str = ""
+    devices: dict[str, int] = {}
     memory: str = ""
     network: bool = False
     template: str = ""

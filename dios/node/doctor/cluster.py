@@ -8,6 +8,7 @@ from __future__ import annotations
 import ctypes
 import errno
 import socket
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,6 +17,7 @@ from typing import Final
 from dios.errors import DiosError
 from dios.node import daemon, seeds
 from dios.node.addresses import is_loopback, is_unspecified, split_address
+from dios.node.devices import find_devices
 from dios.node.settings import Settings, load
 from dios.wire.addresses import join_address
 
@@ -49,6 +51,8 @@ def examine_cluster(data: Path) -> list[ClusterTest]:
     if not settings.listen and not settings.identity.exists():
         return []
     found = [_identity(settings), _clock()]
+    if settings.devices:
+        found.append(_devices(settings))
     if settings.listen:
         found += [_port(settings), _address(settings)]
     else:
@@ -62,6 +66,17 @@ def examine_cluster(data: Path) -> list[ClusterTest]:
             )
         )
     return found + list(_others(settings))
+
+
+def _devices(settings: Settings) -> ClusterTest:
+    purpose = "tasks get the devices that they ask for (--device gpu=1)"
+    found = find_devices(settings.devices)
+    counts = Counter(one.kind for one in found.devices)
+    detail = ", ".join(f"{count} of the kind {kind}" for kind, count in sorted(counts.items())) or "none"
+    if found.problems:
+        detail += "; " + "; ".join(found.problems)
+    advice = "correct [devices] in the settings, or load the driver of the device" if found.problems else ""
+    return ClusterTest("devices", purpose, detail, advice=advice)
 
 
 def _identity(settings: Settings) -> ClusterTest:

@@ -25,6 +25,7 @@ from dios.host.sandbox import cgroups, limits_of_task, syscall_numbers
 from dios.host.sandbox.enforcement import CPU, MEMORY, PIN, enforcement
 from dios.host.sandbox.mechanisms import LOST_WITHOUT, Mechanism, missing_for_pure, probe
 from dios.lib.sandbox.network.authorities import BEGIN, authorities
+from dios.node import machine
 from dios.node.doctor import cluster as doctor_cluster
 from dios.node.doctor import store as doctor_store
 from dios.node.doctor.promises import PROMISES
@@ -141,7 +142,8 @@ def examine(data: Path, *, mechanisms: Mapping[str, Mechanism] | None = None) ->
     machine = (_python(), _kernel(), _open_files(), _authorities())
     cluster = _of_cluster(data)
     limited = (_memory(found), _processes(found), _processor_time(), _processor_share())
-    enforced = (*limited, _reservations(found))
+    insides = (_machine_insides(),)
+    enforced = (*limited, _reservations(found), *insides)
     sandbox = (*_sandbox(found), _shared_memory(found), *enforced)
     findings = (*machine, *sandbox, _webassembly(), store, *cluster)
     missing = missing_for_pure(found)
@@ -278,12 +280,23 @@ def _processor_share(proc: Path = Path("/proc/self")) -> DoctorFinding:
 
 
 def _reservations(found: Mapping[str, Mechanism]) -> DoctorFinding:
-    purpose = "a run has what is reserved for it (--cpus, --mem, --disk-io, --net, --pin), and no more"
+    purpose = (
+        "a run has what is reserved for it (--cpus, --mem, --disk-io, --net, --pin, --device), and no more"
+    )
     reported = dict(enforcement(cgroups.usable(), found))
     detail = enforcement_text(reported, reported, limbo=False)
     if reported[CPU] or reported[MEMORY] or reported[PIN]:
         return DoctorFinding("reservations", DoctorLevel.WEAK, detail, purpose, _CGROUPS)
     return DoctorFinding("reservations", DoctorLevel.OK, detail, purpose)
+
+
+def _machine_insides() -> DoctorFinding:
+    purpose = "pinned tasks get whole cores near each other, and CoCo places tasks on single threads"
+    found = machine.insides()
+    detail = ", ".join(f"{name.replace('_', ' ')} {count}" for name, count in found.counts.items())
+    if found.missing:
+        detail += "; " + "; ".join(found.missing)
+    return DoctorFinding("machine insides", DoctorLevel.OK, detail, purpose)
 
 
 def _sees_processes() -> bool:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from msgspec.structs import replace
 
 from dios.firmament.coordinator.cluster_state import TaskScheduler, TrackedCluster
-from dios.wire.messages import Occupant, Placed, QueueRows, Submission, Work
+from dios.wire.messages import DeviceRequest, Occupant, Placed, QueueRows, Submission, ThreadPlace, Work
 from dios.wire.types import TaskState
 
 CPUS = 2
@@ -24,6 +24,8 @@ class FakeNode:
     waiting: dict[int, Submission] = field(default_factory=dict)
     running: dict[int, Occupant] = field(default_factory=dict)
     ended: list[Occupant] = field(default_factory=list)
+    devices: tuple[DeviceRequest, ...] = ()
+    threads: tuple[ThreadPlace, ...] = ()
 
     @property
     def name(self) -> str:
@@ -36,7 +38,7 @@ class FakeNode:
             self.version, self.number, self.name, "r1", CPUS, 2**30, 16, (), draining=False, coordinated=True,
             waiting=tuple(self.waiting.values()),
             tasks=(*self.running.values(), *self.ended[-8:]),
-            asked=(), reports=(), partial=False,
+            asked=(), reports=(), partial=False, devices=self.devices, threads=self.threads,
         )  # fmt: skip
 
     def reserved(self) -> int:

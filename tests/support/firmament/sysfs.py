@@ -1,6 +1,6 @@
 """Sysfs and procfs trees made by hand, as machines of different kinds show themselves.
 
-Only the files that ``dios.firmament.monitor.topology`` looks at are written. Not for: saying what should be
+Only the files that ``dios.host.machine.topology`` looks at are written. Not for: saying what should be
 read.
 """
 
@@ -11,7 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from dios.firmament.monitor.topology import MachineTopology, read_topology
+from dios.host.machine.topology import MachineTopology, read_topology
 
 GIB = 1 << 30
 

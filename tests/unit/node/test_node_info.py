@@ -24,7 +24,7 @@ def test_the_version_of_the_package_is_read_once(tmp_path: Path, monkeypatch: py
     serve._release.cache_clear()
     try:
         settings = load(tmp_path, environ={})
-        answers = [serve._completed(Info("", "", {}, {}), settings, {}, (), None) for _ in range(3)]
+        answers = [serve._completed(Info("", "", {}, {}), settings, {}, (), None, {}) for _ in range(3)]
     finally:
         serve._release.cache_clear()
     assert [answer.version for answer in answers] == ["1.2.3"] * 3

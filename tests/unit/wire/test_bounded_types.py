@@ -26,7 +26,7 @@ OWN: Final = {
     "dios/core/snapshot.py": "the simulator reads the state that it has written",
     "dios/firmament/custom_model/orders.py": "the task of a cost model reads the words of its coordinator",
     "dios/firmament/knowledge/": "a knowledge base checks each entry of a batch after it has decoded it",
-    "dios/firmament/monitor/": "the description of a machine is checked after it was decoded",
+    "dios/host/machine/": "the description of a machine is checked after it was decoded",
     "dios/lib/": "a program reads what tasks of its own user have written",
     "dios/packer/": "a command reads a file of its user",
     "dios/sim/": "the simulator reads its own recordings",

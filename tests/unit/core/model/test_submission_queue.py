@@ -11,7 +11,7 @@ from dios.core.model.records import Task
 from dios.errors import Code
 from dios.ids import Principal, TaskId
 from dios.wire import messages
-from dios.wire.messages import Constraint, Near, Placement, Work
+from dios.wire.messages import Constraint, Device, DeviceRequest, Near, Placement, ThreadPlace, Work
 from dios.wire.types import Affinity, Cause, Flag, NameKind, NodeWish, Permission, TaskState
 from tests.support.core.cluster import Citizen, Cluster
 from tests.support.core.harness import OWNER, Node
@@ -408,6 +408,70 @@ def test_a_pinned_task_has_processors_that_no_other_one_has(
     assert processors(1)[1] == (3,)
 
 
+def test_the_scheduler_names_threads_for_a_task(yard: Yard, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A task runs on the named threads that are free, and shares them unless it is pinned."""
+    node = yard.nodes[0]
+    cluster = node.core.state.cluster
+    assert cluster is not None
+    places = tuple(ThreadPlace(one, one % 2, 0, 0, 0) for one in range(4))
+    here = replace(cluster.here, cpus=4, processors=(0, 1, 2, 3), threads=places)
+    monkeypatch.setattr(cluster, "here", here)
+    assert yard.board().threads == places
+
+    def runs_on(work: Work, *named: int) -> tuple[int, ...]:
+        seq = yard.submit(work=work)
+        (row,) = yard.board().waiting
+        placed = yard.scheduler.ask(messages.Placed, messages.Place("n1", (Placement(row.id, "n1", named),)))
+        assert not placed.refused
+        job, _ = yard.started(seq)
+        (found,) = (one for one in yard.board().tasks if one.id == job.task)
+        return found.processors
+
+    pinned = Work(cpus_milli=2000, pinned=True)
+    assert runs_on(pinned, 1, 3) == (1, 3)
+    assert runs_on(Work(), 0) == runs_on(Work(cpus_milli=500), 0) == (0,)
+    assert runs_on(Work(), 1) == (0,)
+    assert runs_on(Work()) == ()
+    assert runs_on(Work(cpus_milli=1000, pinned=True), 3) == (0,)
+
+
+def test_a_device_belongs_to_one_task_at_a_time(yard: Yard, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each task gets devices that no other one has, more are refused, and those of an ended task go on."""
+    node = yard.nodes[0]
+    cluster = node.core.state.cluster
+    assert cluster is not None
+    own = (*(Device("seat", str(number)) for number in range(3)), Device("gpu", "0", ("/dev/nvidia0",)))
+    monkeypatch.setattr(cluster, "here", replace(cluster.here, devices=own))
+
+    def asking(kind: str, count: int) -> messages.Run:
+        return messages.Run(yard.program, host="n1", work=Work(devices=(DeviceRequest(kind, count),)))
+
+    def seats(count: int) -> tuple[TaskId, list[str]]:
+        yard.caller.send(asking("seat", count))
+        yard.cluster.settle()
+        (job,) = yard.cluster.start_spawned()
+        found = node.core.state.tasks[job.task]
+        assert isinstance(found, Task)
+        return job.task, [one.name for one in found.devices]
+
+    first, second = seats(1), seats(2)
+    assert (first[1], second[1]) == (["0"], ["1", "2"])
+    board = yard.board()
+    assert board.devices == (DeviceRequest("gpu", 1), DeviceRequest("seat", 3))
+    assert sorted(one.name for row in board.tasks for one in row.devices) == ["0", "1", "2"]
+    for kind, code, why in (
+        ("seat", Code.EAGAIN, "3 devices of the kind seat; with this task 4"),
+        ("fpga", Code.EAGAIN, "0 devices of the kind fpga"),
+        ("gpu", Code.ENOSYS, "--limbo"),
+    ):
+        answer = yard.cluster.call(yard.caller, asking(kind, 1))
+        assert isinstance(answer, messages.Failure)
+        assert (answer.code, why in answer.message) == (code, True), answer
+    node.step(events.TaskEnded(node.now, second[0], Cause.EXITED))
+    yard.cluster.settle()
+    assert seats(1)[1] == ["1"]
+
+
 @pytest.mark.parametrize(
     ("work", "why"),
     [
@@ -416,6 +480,8 @@ def test_a_pinned_task_has_processors_that_no_other_one_has(
         (Work(cpus_milli=1000, pinned=True), "cannot pin a task to processors: no filter"),
         (Work(best_effort=True, gang=1, tasks=2), "nothing is reserved"),
         (Work(cpus_milli=1000, best_effort=True, pinned=True), "nothing is reserved"),
+        (Work(devices=(DeviceRequest("gpu"),), best_effort=True), "nothing is reserved"),
+        (Work(devices=(DeviceRequest("gpu"), DeviceRequest("gpu"))), "named twice"),
     ],
 )
 def test_a_pinned_run_that_cannot_be_is_refused(

@@ -190,7 +190,7 @@ def test_affinity_holds(affinity: Affinity, places: list[set[int]]) -> None:
 def test_a_quota_holds() -> None:
     """A principal with a quota of two processors gets no third one; another principal does."""
     made = scheduler(machine(1, cpus=8))
-    made.set_quotas({"uid:1": (NO_LIMIT, 2.0, NO_LIMIT, NO_LIMIT, NO_LIMIT)})
+    made.set_quotas({"uid:1": (NO_LIMIT, 2.0, NO_LIMIT, NO_LIMIT, NO_LIMIT, NO_LIMIT)})
     for task in range(3):
         submit(made, task)
     made.submit(JobDescriptor(77, "uid:2"), [TaskDescriptor(77, Resources(1.0))], 0.0)

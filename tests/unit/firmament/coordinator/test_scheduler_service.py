@@ -284,7 +284,7 @@ def test_the_scheduler_learns_what_tasks_use(office: SchedulerService) -> None:
     office.round(0.0)
     loaded(office, "n1", 1.0, (TaskLoad(1, 700, 5, 9), TaskLoad(77, 1, 1, 1)))
     table = office._scheduler.state.tasks
-    assert table.usage[table.find(1)].tolist() == [0.7, 5, 9, 0]
+    assert table.usage[table.find(1)].tolist() == [0.7, 5, 9, 0, 0]
 
 
 def test_a_task_that_is_to_stop_is_explained(office: SchedulerService) -> None:

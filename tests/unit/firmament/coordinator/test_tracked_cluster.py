@@ -9,11 +9,12 @@ from msgspec.structs import replace
 
 from dios.firmament.cluster.state import RUNNING
 from dios.firmament.coordinator.cluster_state import Phase
+from dios.firmament.descriptors import Level
 from dios.firmament.models import catalogue
 from dios.firmament.rounds.results import Change
 from dios.firmament.scheduler import FlowScheduler
 from dios.firmament.settings import SchedulerSettings
-from dios.wire.messages import Occupant, Placed, QueueRows, Work
+from dios.wire.messages import Constraint, DeviceRequest, Occupant, Placed, QueueRows, ThreadPlace, Work
 from dios.wire.types import TaskState
 from tests.support.firmament.coordinated_nodes import CoordinatedNodes, FakeNode
 
@@ -53,6 +54,74 @@ def test_a_new_coordinator_takes_over_what_runs() -> None:
     assert other.started == dict.fromkeys([*old, fresh], 1)
     table = other.scheduler.state.tasks
     assert all(table.status[table.row(task)] == RUNNING for task in [*old, fresh])
+
+
+def test_devices_are_counted_on_the_nodes_that_have_them() -> None:
+    """Runs go to a node with enough free devices of their kind, and the shares count them."""
+    play = FlowNodes()
+    play.nodes["n2"].devices = (DeviceRequest("gpu"), DeviceRequest("seat", 2))
+    play.nodes["n3"].devices = (DeviceRequest("gpu"),)
+    seats = [play.submit("n1", Work(devices=(DeviceRequest("seat", 2),))) for _ in range(2)]
+    many = play.submit("n1", Work(devices=(DeviceRequest("gpu", 2),)))
+    play.work_off()
+    assert [task in play.nodes["n2"].running for task in seats] == [True, False]
+    state = play.scheduler.state
+    assert state.held[state.principals.number("uid:0")].tolist() == [1, 0, 0, 0, 0, 2]
+    lines = " ".join(play.scheduler.explain(many).lines())
+    assert "gpu devices >= 2" in lines
+    assert "2 devices are needed" in " ".join(play.scheduler.explain(seats[1]).lines())
+    play.end("n2", seats[0])
+    play.work_off()
+    assert play.started == dict.fromkeys(seats, 1)
+
+
+def test_a_model_of_threads_gets_them_and_names_them() -> None:
+    """CoCo has the insides of machines, names a thread for each task, and knows what runs on which."""
+    play = FlowNodes()
+    for node in play.nodes.values():
+        node.threads = tuple(ThreadPlace(one, one // 2, 0, 0, 0) for one in range(4))
+    early = play.submit("n1")
+    play.work_off()
+    assert play.cluster.choose_threads(early, "n1", play.scheduler.thread_of(early)) == ()
+    play.scheduler.set_model(catalogue.make("coco"), play.now)
+    play.cluster.set_inside(True, play.now)
+    state = play.scheduler.state
+    assert len(state.resources.at(Level.THREAD)) == 12
+    assert len(state.resources.at(Level.CORE)) == 6
+    assert state.tasks.status[state.tasks.row(early)] == RUNNING
+    for _ in range(12):
+        play.submit("n1")
+    named: dict[str, list[int]] = {"n1": [], "n2": [], "n3": []}
+    for _ in range(12):
+        play.read()
+        for host, task, target in play.round():
+            play.cluster.mark_starting(task, target, play.now)
+            threads = play.cluster.choose_threads(task, target, play.scheduler.thread_of(task))
+            named[target] += threads
+            play.cluster.record_answer(host, [task], play.carry_out(host, task, target), play.now)
+            there = play.nodes[target].running
+            there[task] = replace(there[task], processors=threads)
+        play.now += 1.0
+    assert sum(map(len, named.values())) == 12
+    assert all(max(map(threads.count, range(4))) <= 2 for threads in named.values())
+    play.cluster.set_inside(False, play.now)
+    assert len(state.resources.at(Level.THREAD)) == 0
+    assert sum(state.tasks.status[state.tasks.all()] == RUNNING) == 13
+
+
+def test_a_pinned_task_gets_whole_cores_that_no_pinned_task_has() -> None:
+    """Its threads are one core, and those of pinned tasks on the node are left out."""
+    play = FlowNodes()
+    node = play.nodes["n1"]
+    node.threads = tuple(ThreadPlace(one, one % 2, 0, 0, 0) for one in range(4))
+    play.submit("n1", Work(cpus_milli=1000, pinned=True, constraints=(Constraint("node", value="n1"),)))
+    play.work_off()
+    (first,) = node.running.values()
+    node.running[first.id] = replace(first, processors=(0,))
+    play.read()
+    second = play.submit("n1", Work(cpus_milli=2000, pinned=True))
+    play.read()
+    assert play.cluster.choose_threads(second, "n1", "") == (1, 3)
 
 
 def test_an_old_board_does_not_bring_a_placed_task_back() -> None:

@@ -15,7 +15,7 @@ import pytest
 from dios import limits
 from dios.firmament.knowledge.samples import Metric
 from dios.firmament.monitor.counters import Counter, TaskCounters, open_counter, reason, survey
-from dios.firmament.monitor.procfs import names
+from dios.host.machine.procfs import names
 from tests.support.firmament.busy_child import PATIENCE_S, begin, idle_child, until
 
 SECOND = 1_000_000_000

@@ -83,16 +83,24 @@ def test_terms_that_cannot_be_are_refused(
     assert site.ledger.to_stored(site.scheduler.state) == before
 
 
+def test_shares_from_before_devices_were_counted_are_read() -> None:
+    """A stored account without the column of devices owes none of them, and may hold any number."""
+    before = StoredAccount("a", 2.0, (1.0,) * 5, 0.0, 0.0, (3.0,) * 5)
+    (account,) = decode(encode(StoredShares(1.0, (before,)))).accounts
+    assert account.quota == (*before.quota, math.inf)
+    assert account.commitments == (*before.commitments, 0.0)
+
+
 @pytest.mark.parametrize(
     "data",
     [
         b"",
         b"\xc1",
         encode(StoredShares(math.nan)),
-        encode(StoredShares(1.0, (StoredAccount("a", 1.0, (1.0,), 0.0, 0.0, (0.0,) * 5),))),
-        encode(StoredShares(1.0, (StoredAccount("a", 0.0, (1.0,) * 5, 0.0, 0.0, (0.0,) * 5),))),
-        encode(StoredShares(1.0, (StoredAccount("a", 1.0, (math.nan,) * 5, 0.0, 0.0, (0.0,) * 5),))),
-        encode(StoredShares(1.0, (StoredAccount("a", 1.0, (1.0,) * 5, 0.0, 0.0, (math.inf,) * 5),))),
+        encode(StoredShares(1.0, (StoredAccount("a", 1.0, (1.0,), 0.0, 0.0, (0.0,) * 6),))),
+        encode(StoredShares(1.0, (StoredAccount("a", 0.0, (1.0,) * 6, 0.0, 0.0, (0.0,) * 6),))),
+        encode(StoredShares(1.0, (StoredAccount("a", 1.0, (math.nan,) * 6, 0.0, 0.0, (0.0,) * 6),))),
+        encode(StoredShares(1.0, (StoredAccount("a", 1.0, (1.0,) * 6, 0.0, 0.0, (math.inf,) * 6),))),
     ],
 )
 def test_a_ledger_that_makes_no_sense_is_refused(data: bytes) -> None:

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from dios.errors import InvalidError
-from dios.firmament.descriptors import Kind
+from dios.firmament.descriptors import Kind, Resources
 from dios.firmament.simulate.events import (
     Happening,
     JobSubmission,
@@ -154,7 +154,7 @@ def test_what_a_job_says_holds_for_its_tasks() -> None:
 def test_missing_requests_ask_for_nothing() -> None:
     """A request that the trace does not have is 0, not an error."""
     ((_, task),) = tasks_of(read(), 700)
-    assert task.descriptor.demand == (0, 0, 0, 0)
+    assert task.descriptor.demand == Resources()
 
 
 def test_batch_tasks_get_inputs_when_asked_for() -> None:

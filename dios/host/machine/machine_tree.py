@@ -1,7 +1,7 @@
 """The structure of a machine as a tree: packages, memory, caches, cores, hardware threads (§6.5.2).
 
-``topology`` reads this machine's tree. The scheduler uses trees to place tasks inside machines and to
-recognise machines of the same type.
+``topology`` reads this machine's tree. The node reports its threads from it, and the scheduler recognises
+machines of the same type. ``dios.firmament.monitor.described_topology`` translates it for the scheduler.
 
 Trees also arrive from other nodes, so ``MachineTopology.from_dict`` validates all its promises.
 """
@@ -18,7 +18,6 @@ from blake3 import blake3
 
 from dios import limits
 from dios.errors import InvalidError
-from dios.firmament.descriptors import Inner, Level, Resources
 
 _BYTES_MAX: Final = 2**60
 _KEY_BYTES: Final = 8
@@ -142,56 +141,6 @@ class MachineTopology:
         words = repr((self.architecture, self.model, counts, parts, _rounded(self.memory)))
         return blake3(words.encode(), derive_key_context="dios machine type 1").digest(_KEY_BYTES).hex()
 
-    def capacity(self) -> Resources:
-        """Return the resources that tasks may use in all.
-
-        The bandwidth of disks is not known, hence 0. Links transfer at full speed in both directions at the
-        same time, and both count.
-        """
-        cpus = float(len(self.usable))
-        if self.cpu_quota_milli:
-            cpus = min(cpus, self.cpu_quota_milli / 1000)
-        return Resources(cpus, float(min(self.memory, self.usable_memory)), 0.0, 2.0 * self.network)
-
-    def inner(self) -> tuple[Inner, ...]:
-        """Return the machine's inner vertices of the flow network: sockets, caches, cores, threads.
-
-        Threads on which tasks may not run are left out, and so are parts without any usable thread. A
-        socket here is the smaller of package and NUMA node, because tasks share memory there.
-        """
-        caches = [e for e in self.tree.walk() if e.part is Part.CACHE]
-        last = max((e.number for e in caches), default=0)
-        usable = frozenset(self.usable)
-        smaller = (
-            Part.NUMA if self.count(Part.NUMA) > self.count(Part.PACKAGE) or not self.count(Part.PACKAGE)
-            else Part.PACKAGE
-        )  # fmt: skip
-
-        def level_of(element: Element) -> Level | None:
-            match element.part:
-                case Part.CORE:
-                    return Level.CORE
-                case Part.THREAD:
-                    return Level.THREAD
-                case Part.CACHE if element.number == last and last > 1:
-                    return Level.CACHE
-                case part if part is smaller:
-                    return Level.SOCKET
-            return None
-
-        def below(element: Element, least: Level) -> Iterator[Inner]:
-            for child in element.children:
-                if not usable.intersection(child.cpus):
-                    continue
-                level = level_of(child)
-                # A cache that spans several NUMA nodes is above them, but levels only descend: skip it.
-                if level is None or level <= least or (level is Level.CACHE and _holds(child, smaller)):
-                    yield from below(child, least)
-                else:
-                    yield Inner(level, child.name, tuple(below(child, level)))
-
-        return tuple(below(self.tree, Level.MACHINE))
-
 
 def check(machine: MachineTopology) -> None:
     """Raise an error if a machine contradicts itself.
@@ -235,10 +184,6 @@ def _check_element(element: Element) -> None:
     inside = sorted(cpu for child in element.children for cpu in child.cpus)
     if inside != list(element.cpus):
         raise BadTopologyError(f"{where}: its children have the cpus {inside[:8]}; each must occur once")
-
-
-def _holds(element: Element, part: Part) -> bool:
-    return any(e.part is part for e in element.walk())
 
 
 def _rounded(memory: int) -> int:

@@ -8,8 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from dios.firmament.descriptors import Inner, Level
-from dios.firmament.monitor.topology import (
+from dios.firmament.descriptors import Inner, Level, Resources
+from dios.firmament.monitor.described_topology import capacity_of, inner_of
+from dios.host.machine.topology import (
     BadTopologyError,
     Element,
     MachineTopology,
@@ -56,9 +57,9 @@ def test_the_machines_of_table_8_1_are_read_as_they_are(
     assert machine.count(Part.CACHE, 1) == machine.count(Part.CACHE, 2) == make.cores
     assert machine.count(Part.CORE) == make.cores
     assert machine.count(Part.THREAD) == len(machine.usable) == make.threads
-    assert machine.capacity().cpus == make.threads
-    assert machine.capacity().memory == make.memory_gib * made.GIB - 300_000 * 1024
-    assert machine.capacity().network == 2 * make.link_mbit * 125_000
+    assert capacity_of(machine).cpus == make.threads
+    assert capacity_of(machine).memory == make.memory_gib * made.GIB - 300_000 * 1024
+    assert capacity_of(machine).network == 2 * make.link_mbit * 125_000
     assert [disk.name for disk in machine.disks] == ["sda"]
 
 
@@ -98,7 +99,7 @@ def test_the_flow_network_gets_sockets_caches_cores_and_threads(
     seen: made.Seen, make: made.Make, sockets: int, caches: int
 ) -> None:
     """Below the machine levels only go down, and a socket is the part with memory of its own."""
-    inner = seen(make).inner()
+    inner = inner_of(seen(make))
     assert [count(inner, level) for level in (Level.SOCKET, Level.CACHE, Level.CORE, Level.THREAD)] == [
         sockets,
         caches,
@@ -146,9 +147,9 @@ def test_a_container_that_hides_everything_is_one_plain_package(tmp_path: Path) 
     machine = read_topology(tmp_path / "sys", tmp_path / "proc")
     assert machine.usable == (0, 1, 2, 5)
     assert (machine.count(Part.PACKAGE), machine.count(Part.CORE), machine.count(Part.NUMA)) == (1, 4, 0)
-    assert machine.capacity() == (4.0, 1_024_000.0, 0.0, 0.0)
+    assert capacity_of(machine) == Resources(4.0, 1_024_000.0)
     assert len(machine.missing) == 6, machine.missing
-    assert count(machine.inner(), Level.THREAD) == 4
+    assert count(inner_of(machine), Level.THREAD) == 4
 
 
 def test_no_processor_at_all_is_an_error_that_says_where(tmp_path: Path) -> None:
@@ -164,8 +165,8 @@ def test_only_the_processors_that_are_ours_get_tasks(tmp_path: Path) -> None:
     machine = read_topology(sys_root, proc)
     assert machine.count(Part.THREAD) == 24
     assert machine.usable == tuple(range(6))
-    assert machine.capacity().cpus == 6
-    inner = machine.inner()
+    assert capacity_of(machine).cpus == 6
+    inner = inner_of(machine)
     assert count(inner, Level.SOCKET) == 1
     assert count(inner, Level.THREAD) == 6
 
@@ -192,7 +193,7 @@ def test_the_tightest_control_group_counts(tmp_path: Path, version: int) -> None
         made.write(top / "memory/slice/node/memory.limit_in_bytes", 2 * made.GIB)
     machine = read_topology(sys_root, proc)
     assert machine.cpu_quota_milli == 3500
-    assert machine.capacity()[:2] == (3.5, 2.0 * made.GIB)
+    assert capacity_of(machine)[:2] == (3.5, 2.0 * made.GIB)
     assert machine.memory > machine.usable_memory
 
 
@@ -220,7 +221,7 @@ def test_parts_that_cross_are_left_out_and_named(tmp_path: Path) -> None:
 def test_a_cache_over_several_numa_nodes_does_not_turn_the_levels_round(seen: made.Seen) -> None:
     """Where one L3 spans two NUMA nodes, the network has the nodes, and no cache above them."""
     split = made.Make("Split", 1, 2, 8, 16, 1, 64)
-    inner = seen(split).inner()
+    inner = inner_of(seen(split))
     assert [each.level for each in inner] == [Level.SOCKET, Level.SOCKET]
     assert count(inner, Level.CACHE) == 0
     assert count(inner, Level.THREAD) == 16
@@ -314,4 +315,4 @@ def test_this_machine_is_read() -> None:
     assert set(machine.usable) == os.sched_getaffinity(0)
     assert machine.memory == os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     assert MachineTopology.from_dict(machine.as_dict()) == machine
-    assert count(machine.inner(), Level.THREAD) == len(machine.usable)
+    assert count(inner_of(machine), Level.THREAD) == len(machine.usable)

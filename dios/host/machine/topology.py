@@ -17,8 +17,8 @@ from pathlib import Path
 from typing import Final
 
 from dios import limits
-from dios.firmament.monitor import procfs
-from dios.firmament.monitor.machine_tree import BadTopologyError, Disk, Element, MachineTopology, Part, check
+from dios.host.machine import procfs
+from dios.host.machine.machine_tree import BadTopologyError, Disk, Element, MachineTopology, Part, check
 
 __all__ = ["BadTopologyError", "Disk", "Element", "MachineTopology", "Part", "cpu_list", "read_topology"]
 

@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from dios import limits
-from dios.firmament.monitor.topology import BadTopologyError, Element, MachineTopology, Part
+from dios.host.machine.topology import BadTopologyError, Element, MachineTopology, Part
 from tests.support.firmament import sysfs as made
 
 
