@@ -9,6 +9,6 @@ The core decides and returns effects; the host carries them out. Read in this or
 - ``peers``: connections with other nodes.
 - ``network``: TCP and UDP sockets of network streams, and shaping of a network interface.
 - ``bandwidth``: meters, rates and guarantees of bytes.
-- ``machine``: the structure of this machine, from procfs and sysfs.
+- ``machine``: the structure and the power of this machine, from procfs and sysfs.
 - ``audit``: the audit log, and the refusal of calls that cannot be recorded.
 """

@@ -8,7 +8,7 @@ node it yields to all other tasks (``dios.host.sandbox.cgroups``).
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Annotated, Final, NamedTuple
+from typing import Annotated, Final, NamedTuple, TypeAlias
 
 import msgspec
 
@@ -36,6 +36,12 @@ class TaskLoad(msgspec.Struct, frozen=True, array_like=True):
     disk_io: U63
 
 
+MILLIWATTS_MAX: Final = 1_000_000_000
+"""The highest power of a machine that counts: a megawatt."""
+
+_Milliwatts: TypeAlias = Annotated[int, msgspec.Meta(ge=0, le=MILLIWATTS_MAX)]
+
+
 class NodeLoad(msgspec.Struct, frozen=True, array_like=True):
     """The measured use of a node's resources, in the units of ``Work``, and that of some of its tasks."""
 
@@ -44,6 +50,10 @@ class NodeLoad(msgspec.Struct, frozen=True, array_like=True):
     disk_io: U63
     network: U63
     tasks: Annotated[tuple[TaskLoad, ...], msgspec.Meta(max_length=limits.PROFILED_TASKS_MAX)] = ()
+    milliwatts: _Milliwatts = 0
+    """The power of the machine; 0 if it is not measured."""
+    least_milliwatts: _Milliwatts = 0
+    """The least power that was measured there."""
 
     @property
     def used(self) -> Resources:

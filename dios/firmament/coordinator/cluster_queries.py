@@ -142,8 +142,12 @@ class ClusterQueries(ABC):
         """Return the measured use of a node; nothing if it is not measured yet."""
         load = self._cluster.idle.loads.get(name)
         if load is None:
-            return {"cpus_used": None, "memory_used": None}
-        return {"cpus_used": load.cpus_milli / 1000, "memory_used": load.memory_bytes}
+            return {"cpus_used": None, "memory_used": None, "watts": None}
+        return {
+            "cpus_used": load.cpus_milli / 1000,
+            "memory_used": load.memory_bytes,
+            "watts": load.milliwatts / 1000 if load.milliwatts else None,
+        }
 
     def _enforcement(self, asked: Asked, question: Question) -> Answer:
         """Return what each node can hold a task to; the answer needs no scheduler."""

@@ -14,7 +14,7 @@ import msgspec
 
 from dios import limits
 from dios.errors import DiosError, InvalidError
-from dios.firmament.coordinator.best_effort import NodeLoad, TaskLoad
+from dios.firmament.coordinator.best_effort import MILLIWATTS_MAX, NodeLoad, TaskLoad
 from dios.firmament.descriptors import FinalReport
 from dios.firmament.knowledge.knowledge_base import KnowledgeBase
 from dios.firmament.knowledge.samples import (
@@ -31,6 +31,7 @@ from dios.firmament.monitor.counters import CounterReading, TaskCounters, survey
 from dios.firmament.monitor.machine_load import MachineReading, read_machine, use
 from dios.firmament.monitor.task_probe import TaskProbe, TaskReading, unmeasured, values
 from dios.host.machine.machine_tree import MachineTopology
+from dios.host.machine.power import MeasuredPower, PowerMeter
 from dios.host.machine.topology import read_topology
 from dios.wire.fields import Inline, Label
 from dios.wire.messages import Occupant, QueueRows
@@ -93,6 +94,7 @@ class Observer:
         """The use of the node and of its tasks between the last two measurements."""
         self._reported: NodeLoad | None = None
         self._machine: MachineReading | None = None
+        self._power = PowerMeter()
         self._reports = 0
         self._turn = 0
         """The position of the next usage profile to repeat."""
@@ -135,6 +137,7 @@ class Observer:
 
     def _measure_machine(self, processors: int) -> None:
         before, after = self._machine, read_machine(time.monotonic_ns())
+        power = self._power.read(after.at_ns) or MeasuredPower(0.0, 0.0)
         if before is not None and after.at_ns > before.at_ns:
             used = use(before, after)
             self.load = NodeLoad(
@@ -143,6 +146,8 @@ class Observer:
                 round(used.disk),
                 round(used.network),
                 tuple(self._used.values()),
+                min(MILLIWATTS_MAX, round(1000 * power.watts)),
+                min(MILLIWATTS_MAX, round(1000 * power.least_watts)),
             )
         self._machine = after
 

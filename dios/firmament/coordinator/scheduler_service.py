@@ -12,6 +12,7 @@ from typing import Final, NamedTuple
 from msgspec.structs import replace
 
 from dios.errors import DiosError, InvalidError
+from dios.firmament.cluster.columns import ABSENT
 from dios.firmament.coordinator.admissions import Admissions
 from dios.firmament.coordinator.assignment import Assignment
 from dios.firmament.coordinator.cluster_service import ClusterService, NodeActions
@@ -27,6 +28,7 @@ from dios.firmament.custom_model.remote_model import RemoteModel
 from dios.firmament.descriptors import Resources
 from dios.firmament.knowledge.knowledge_base import KnowledgeBase
 from dios.firmament.models import catalogue
+from dios.firmament.models.green_power import PowerTable
 from dios.firmament.policies.packing import AdmittedJobs
 from dios.firmament.policies.principal_accounts import FairnessRule, PrincipalAccounts
 from dios.firmament.policies.stored_shares import StoredPolicy, decode, encode
@@ -147,6 +149,15 @@ class SchedulerService(ClusterService):
             if self._scheduler.is_running(used.task):
                 usage = Resources(used.cpus_milli / 1000, float(used.memory_bytes), float(used.disk_io))
                 self._scheduler.measured(used.task, usage)
+        if report.load.milliwatts:
+            self._observe_power(name, report.load.milliwatts - report.load.least_milliwatts)
+
+    def _observe_power(self, name: str, milliwatts_above: int) -> None:
+        power, state = getattr(self._scheduler.model, "power", None), self._scheduler.state
+        queue = self.cluster.nodes.get(name)
+        machine = ABSENT if queue is None else state.machine_row(queue.node)
+        if machine != ABSENT and isinstance(power, PowerTable):
+            power.observe_above(state, machine, milliwatts_above / 1000)
 
     def round(self, now: float) -> list[NodeActions]:
         """Run one round of the scheduler; return what each node has to do.

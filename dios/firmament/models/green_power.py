@@ -1,6 +1,6 @@
 """The power of machines and each task's share of it (§7.4), with the machines of Tables 8.3 and 8.4.
 
-Measurements from a meter enter through ``PowerBook.observe``. The model assumes that power is
+Measurements enter through ``PowerTable.observe`` and ``observe_above``. The model assumes that power is
 linear in the number of busy cores; the thesis found this to hold well. A machine draws its idle power
 regardless of all decisions, so all energies here are above idle (§8.2.2). Machines are always on: the thesis
 leaves switching them off to others, and so does this model.
@@ -23,6 +23,7 @@ _SAMPLES_MIN: Final = 3
 """Samples of a class on a type of machine that are needed to use their mean instead of the type's figures."""
 _CHANGE_MIN: Final = 0.05
 """The relative change of a mean that makes it a new figure and raises ``version``."""
+_WATTS_MAX: Final = 1e9
 _CLASSES_MAX: Final = 4_096
 """Equivalence classes with measured power. Further classes use the machines' figures."""
 
@@ -111,9 +112,7 @@ class PowerTable:
             self.note(machine_type, found)
 
     def observe(self, state: ClusterState, machine: int, watts: float) -> None:
-        """Record one power sample of a whole machine (§7.4).
-
-        The power above idle is divided among the running tasks in proportion to the cores that they use.
+        """Record one power sample of a whole machine (§7.4), of which the type's idle power is subtracted.
 
         Args:
             state: the cluster.
@@ -123,10 +122,28 @@ class PowerTable:
         Raises:
             InvalidError: the row is not a machine, or ``watts`` is not from 0 to 1e9.
         """
-        if state.resources.level[machine] != Level.MACHINE or not 0 <= watts < 1e9:
+        if state.resources.level[machine] != Level.MACHINE or not 0 <= watts < _WATTS_MAX:
             raise InvalidError(
                 f"{watts} W at row {machine}: give the row of a machine and a power of at least 0"
             )
+        kind = int(state.resources.machine_type[machine])
+        self.observe_above(state, machine, watts - self.of(state.machine_types.names[kind]).idle)
+
+    def observe_above(self, state: ClusterState, machine: int, above: float) -> None:
+        """Record one sample of a machine's power above idle.
+
+        It is divided among the running tasks in proportion to the cores that they use.
+
+        Args:
+            state: the cluster.
+            machine: the machine's row.
+            above: watts; less than 0 count as 0.
+
+        Raises:
+            InvalidError: the row is not a machine, or ``above`` is not a possible number of watts.
+        """
+        if state.resources.level[machine] != Level.MACHINE or not abs(above) < _WATTS_MAX:
+            raise InvalidError(f"{above} W above idle at row {machine}: give the row of a machine and watts")
         tasks = state.tasks
         rows = running_tasks(state)
         rows = rows[tasks.machine[rows] == machine]
@@ -135,9 +152,8 @@ class PowerTable:
         if not cores.sum() > 0:
             return
         kind = int(state.resources.machine_type[machine])
-        above = max(0.0, watts - self.of(state.machine_types.names[kind]).idle)
         for equivalence, share in zip(tasks.equivalence[rows].tolist(), cores / cores.sum(), strict=True):
-            self._add((equivalence, kind), float(above * share))
+            self._add((equivalence, kind), float(max(0.0, above) * share))
 
     def watts(self, state: ClusterState, kinds: list[int], equivalences: Floats, cpus: Floats) -> Floats:
         """Return the watts above idle of tasks on types of machines, shape (tasks, kinds).

@@ -21,6 +21,7 @@ from typing import Final
 from dios import limits
 from dios.client.enforcement import enforcement_text
 from dios.errors import InvalidError
+from dios.host.machine.power import PowerMeter
 from dios.host.sandbox import cgroups, limits_of_task, syscall_numbers
 from dios.host.sandbox.enforcement import CPU, MEMORY, PIN, enforcement
 from dios.host.sandbox.mechanisms import LOST_WITHOUT, Mechanism, missing_for_pure, probe
@@ -142,7 +143,7 @@ def examine(data: Path, *, mechanisms: Mapping[str, Mechanism] | None = None) ->
     machine = (_python(), _kernel(), _open_files(), _authorities())
     cluster = _of_cluster(data)
     limited = (_memory(found), _processes(found), _processor_time(), _processor_share())
-    insides = (_machine_insides(),)
+    insides = (_machine_insides(), _power())
     enforced = (*limited, _reservations(found), *insides)
     sandbox = (*_sandbox(found), _shared_memory(found), *enforced)
     findings = (*machine, *sandbox, _webassembly(), store, *cluster)
@@ -297,6 +298,13 @@ def _machine_insides() -> DoctorFinding:
     if found.missing:
         detail += "; " + "; ".join(found.missing)
     return DoctorFinding("machine insides", DoctorLevel.OK, detail, purpose)
+
+
+def _power() -> DoctorFinding:
+    purpose = "the cost model green knows what tasks draw here"
+    problem = PowerMeter().problem
+    detail = f"not measured: {problem}. The label power=idle:full:cores can say it" if problem else "measured"
+    return DoctorFinding("power", DoctorLevel.OK, detail, purpose)
 
 
 def _sees_processes() -> bool:

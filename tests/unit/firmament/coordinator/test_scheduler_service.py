@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 
+import numpy as np
 import pytest
 from msgspec.structs import replace
 
@@ -14,6 +15,7 @@ from dios.firmament.coordinator.observer import MeasurementReport
 from dios.firmament.coordinator.scheduler_service import SchedulerService
 from dios.firmament.coordinator.start_options import StartOptions
 from dios.firmament.knowledge.knowledge_base import KnowledgeBase
+from dios.firmament.models.green import GreenModel
 from dios.firmament.policies.principal_accounts import FairnessRule
 from dios.firmament.policies.stored_shares import StoredPolicy, StoredShares, encode
 from dios.node.settings import FairnessPolicy, SchedulingMode
@@ -244,6 +246,32 @@ def test_best_effort_fits_beside_what_is_used(office: SchedulerService) -> None:
     rows = ask(office, {"ask": "status"})["nodes"]
     assert isinstance(rows, list)
     assert [(row["cpus_set_aside"], row["cpus_used"]) for row in rows] == [(2, 2.0), (2, 0.1)]
+
+
+def test_measured_power_reaches_the_model_green(office: SchedulerService) -> None:
+    """A node's watts above its least are those of its tasks for Green, and the status shows its watts."""
+    assert ask(office, {"ask": "set-model", "model": "green"})["ok"]
+    office.read("n1", board(1, tasks=(occupant(submission(1, Work(cpus_milli=2000))),)), 0.0)
+    office.read("n2", board(2), 0.0)
+    model = office._scheduler.model
+    assert isinstance(model, GreenModel)
+    office.round(0.0)
+    version = model.power.version
+    load = NodeLoad(2000, 0, 0, 0, (), 50_000, 30_000)
+    for _ in range(3):
+        assert model.power.version == version
+        office.merge_report(
+            "n1", MeasurementReport("n1", "type", KnowledgeBase("n1", 7).batch().to_bytes(), load)
+        )
+    assert model.power.version == version + 1
+    state = office._scheduler.state
+    row = state.tasks.row(1)
+    kind = int(state.resources.machine_type[state.machine_row(1)])
+    wanted = state.tasks.equivalence[[row]].astype(np.float64)
+    assert model.power.watts(state, [kind], wanted, np.array([2.0])).tolist() == [[20.0]]
+    rows = ask(office, {"ask": "status"})["nodes"]
+    assert isinstance(rows, list)
+    assert [each["watts"] for each in rows] == [50.0, None]
 
 
 def test_best_effort_tasks_do_not_fill_a_node_twice(office: SchedulerService) -> None:
