@@ -17,8 +17,8 @@ from dios.wire import dcp
 from dios.wire.messages import AnyCall, AnyResult, Reply, Request, SelfEvent, TaskRow
 
 PROTOCOL_VERSION: Final = 1
-DCP_VERSION: Final = 2
-"""The version of the messages between nodes; a node speaks the version before its own, too."""
+DCP_VERSION: Final = 3
+"""The version of the messages between nodes; ``dios.wire.dcp_frames`` has the oldest one that is spoken."""
 
 _LENGTH: Final = struct.Struct("<I")
 _pack_length: Final = _LENGTH.pack

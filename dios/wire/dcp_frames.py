@@ -2,9 +2,8 @@
 
 The control connection carries frames, each with one ``Envelope``: a message and few bytes next to it. More
 bytes than DCP_INLINE_BYTES_MAX, and a message too long for a frame, use a data connection. There a
-*transfer* is a head of fixed length, the message and its bytes. It arrives completely or not at all. For
-nodes of version 1, a BLAKE3 digest of all three follows. ``dios.wire.dcp`` has the messages,
-``dios.transport.tcp.tls`` the connections.
+*transfer* is a head of fixed length, the message and its bytes. It arrives completely or not at all.
+``dios.wire.dcp`` has the messages, ``dios.transport.tcp.tls`` the connections.
 """
 
 from __future__ import annotations
@@ -21,15 +20,16 @@ from dios.wire import dcp
 from dios.wire.codec import DCP_VERSION
 from dios.wire.fields import Identifier
 
-OLDEST_VERSION: Final = max(DCP_VERSION - 1, 1)
-DIGEST_BYTES: Final = 32
+OLDEST_VERSION: Final = 3
+"""The oldest version of the messages that this node speaks.
+
+A node of version 2 would start a task without the devices that it asks for, because it ignores fields that
+it does not know, and would end the connection at the first task that has moved.
+"""
 
 _LENGTH: Final = struct.Struct("<I")
 _HEAD: Final = struct.Struct("<4sIQ")
 _MAGIC: Final = b"dtr2"
-_MAGIC_WITH_DIGEST: Final = b"dtr1"
-WITHOUT_DIGEST: Final = 2
-"""The first version in which a transfer has no digest: TLS authenticates its bytes."""
 HEAD_BYTES: Final = _HEAD.size
 
 
@@ -74,7 +74,6 @@ class Head(NamedTuple):
 
     message_bytes: int
     size: int
-    has_digest: bool = False
 
 
 _encode: Final = msgspec.msgpack.Encoder().encode
@@ -117,27 +116,28 @@ def decode_channel(body: bytes | bytearray | memoryview) -> Channel:
 
 def encode_head(head: Head) -> bytes:
     """Return the head of a transfer as it is sent."""
-    return _HEAD.pack(_MAGIC_WITH_DIGEST if head.has_digest else _MAGIC, head.message_bytes, head.size)
+    return _HEAD.pack(_MAGIC, head.message_bytes, head.size)
 
 
 def decode_head(head: bytes | bytearray | memoryview) -> Head:
     """Validate the head of a transfer; raises ProtocolError."""
     magic, message_bytes, size = _HEAD.unpack(head)
-    if magic not in {_MAGIC, _MAGIC_WITH_DIGEST}:
+    if magic != _MAGIC:
         raise ProtocolError("a data connection carries bytes that are not a transfer")
     if message_bytes > limits.DCP_MESSAGE_BYTES_MAX or size > limits.DCP_RECEIVING_BYTES_MAX:
         raise ProtocolError(f"a transfer of {message_bytes} and {size} bytes is over the limit")
     if not message_bytes:
         raise ProtocolError("a transfer of bytes without a message")
-    return Head(message_bytes, size, magic == _MAGIC_WITH_DIGEST)
+    return Head(message_bytes, size)
 
 
 def version_with(hello: dcp.PeerHello) -> int:
     """Return the version of the protocol to speak with a peer; ProtocolError if there is no common one."""
     newest = min(DCP_VERSION, hello.newest)
     if newest < max(OLDEST_VERSION, hello.oldest):
+        older = hello.name if hello.newest < DCP_VERSION else "this node"
         raise ProtocolError(
             f"no common protocol version between nodes: this node speaks {OLDEST_VERSION} to {DCP_VERSION}, "
-            f"{hello.name} {hello.oldest} to {hello.newest}. Update the older node, one release at a time."
+            f"{hello.name} {hello.oldest} to {hello.newest}. Update {older}, which has an older release."
         )
     return newest

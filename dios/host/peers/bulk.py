@@ -3,9 +3,7 @@
 ``dios.host.peers.sending`` orders the transfers.
 
 A connection carries transfers in one direction, one after another: a head, the message, and the bytes. TLS
-authenticates them. A node of version 1 expects a BLAKE3 digest of all of them as well. The bytes are copied
-into a block of the sending thread before they are sent, because a task may change its buffer meanwhile and
-the sent bytes must match the digest.
+authenticates them. A sending thread reads the bytes into a block of its own, a piece at a time.
 """
 
 from __future__ import annotations
@@ -21,7 +19,6 @@ from queue import SimpleQueue
 from typing import Final, NamedTuple
 
 import trio
-from blake3 import blake3
 
 from dios import limits
 from dios.errors import (
@@ -29,12 +26,11 @@ from dios.errors import (
     DamagedError,
     DiosError,
     OutOfMemoryError,
-    ProtocolError,
     WouldBlockError,
 )
 from dios.host.bandwidth.rates import Charge
 from dios.transport.memory.memfd import create_memory, write_all
-from dios.wire.dcp_frames import DIGEST_BYTES, HEAD_BYTES, Head, decode_head, encode_head
+from dios.wire.dcp_frames import HEAD_BYTES, Head, decode_head, encode_head
 
 _MS: Final = 1_000_000
 RECEIVING_PERCENT: Final = 50
@@ -240,10 +236,7 @@ class _SocketThread(ABC):
 
 
 class DataSender(_SocketThread):
-    """A thread that sends transfers. It calls ``sent`` in the loop for each, with True if it was sent.
-
-    With ``digests``, a digest follows each transfer.
-    """
+    """A thread that sends transfers. It calls ``sent`` in the loop for each, with True if it was sent."""
 
     def __init__(
         self,
@@ -251,11 +244,9 @@ class DataSender(_SocketThread):
         *,
         sent: Callable[[DataSender, Transfer, bool], None],
         ended: Callable[[Exception | None], None],
-        digests: bool = False,
     ) -> None:
         super().__init__(sock, ended, "send bytes to a node")
         self._sent: Final = sent
-        self._digests: Final = digests
         self._queue: Final[SimpleQueue[Transfer | None]] = SimpleQueue()
         self._block: Final = memoryview(bytearray(limits.DATA_PIECE_BYTES))
         self._thread.start()
@@ -295,8 +286,7 @@ class DataSender(_SocketThread):
         self.in_loop(lambda: self._sent(self, transfer, done))
 
     def _transmit(self, transfer: Transfer) -> None:
-        head = encode_head(Head(len(transfer.message), transfer.size, self._digests)) + transfer.message
-        digest = blake3(head) if self._digests else None
+        head = encode_head(Head(len(transfer.message), transfer.size)) + transfer.message
         charge = transfer.charge
         self.sock.sendall(head)
         for fd, start, length in transfer.pieces:
@@ -307,16 +297,12 @@ class DataSender(_SocketThread):
                 if not count:
                     raise DamagedError(f"cannot send bytes to a node: {length - done} of them are missing")
                 part = self._block[:count]
-                if digest is not None:
-                    digest.update(part)
                 if charge is not None and not charge.take(count, self._has_ended):
                     raise ClosedError("the connection was closed during a transfer")
                 self.sock.sendall(part)
                 if charge is not None:
                     charge.went(count)
                 done += count
-        if digest is not None:
-            self.sock.sendall(digest.digest())
 
 
 class DataReceiver(_SocketThread):
@@ -345,7 +331,7 @@ class DataReceiver(_SocketThread):
     def _run(self) -> None:
         head = memoryview(bytearray(HEAD_BYTES))
         while self._fill(head, at_rest=True):
-            message_bytes, size, has_digest = decode_head(head)
+            message_bytes, size = decode_head(head)
             message = memoryview(bytearray(message_bytes))
             self._fill(message)
             kept, refused = size, None
@@ -356,14 +342,9 @@ class DataReceiver(_SocketThread):
                 kept, refused = 0, error
             fd = -1
             try:
-                digest = blake3(head) if has_digest else None
-                if digest is not None:
-                    digest.update(message)
                 fd = create_memory(size, "received") if kept else -1
                 if size:
-                    self._receive_bytes(fd, size, digest, self._incoming(self, bytes(message), size))
-                if digest is not None:
-                    self._receive_digest(digest)
+                    self._receive_bytes(fd, size, self._incoming(self, bytes(message), size))
             except BaseException:
                 self._allowance.give_back(kept)
                 if fd >= 0:
@@ -371,26 +352,18 @@ class DataReceiver(_SocketThread):
                 raise
             self._hand_on(ReceivedTransfer(bytes(message), fd, kept, refused))
 
-    def _receive_bytes(self, fd: int, size: int, digest: blake3 | None, incoming: IncomingTransfer) -> None:
+    def _receive_bytes(self, fd: int, size: int, incoming: IncomingTransfer) -> None:
         place = 0
         try:
             while place < size:
                 part = self._block[: size - place]
                 self._fill(part)
                 incoming.went(len(part))
-                if digest is not None:
-                    digest.update(part)
                 if fd >= 0:
                     write_all(fd, part, place)
                 place += len(part)
         finally:
             incoming.close()
-
-    def _receive_digest(self, digest: blake3) -> None:
-        sent = self._block[:DIGEST_BYTES]
-        self._fill(sent)
-        if bytes(sent) != digest.digest():
-            raise ProtocolError("the bytes of a transfer do not match its digest")
 
     def _hand_on(self, arrived: ReceivedTransfer) -> None:
         def take() -> None:

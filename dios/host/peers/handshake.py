@@ -17,7 +17,6 @@ from dios.wire.codec import DCP_VERSION
 from dios.wire.dcp import PeerHello
 from dios.wire.dcp_frames import (
     OLDEST_VERSION,
-    WITHOUT_DIGEST,
     Channel,
     decode_channel,
     decode_frame,
@@ -74,11 +73,6 @@ async def receive_hello(line: PeerConnection) -> ReceivedHello:
 def check_version(hello: PeerHello) -> None:
     """Raise ProtocolError unless both nodes support a common protocol version."""
     version_with(hello)
-
-
-def wants_digests(hello: PeerHello) -> bool:
-    """Return True if a node of this version expects a digest after each transfer."""
-    return version_with(hello) < WITHOUT_DIGEST
 
 
 async def receive_purpose(line: PeerConnection, opened: ReceivedHello) -> Channel:

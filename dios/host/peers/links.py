@@ -380,7 +380,6 @@ class PeerLinks:
             self._parts.owners,
             self._parts.rates,
             lambda: self.open_data(node, Channel()),
-            digests=handshake.wants_digests(hello),
         )
         session = link.session = PeerSession(
             line,

@@ -29,8 +29,7 @@ Open: TypeAlias = Callable[[], Awaitable[socket.socket]]
 class TransferQueue:
     """The queue of transfers to one node while its control connection lasts.
 
-    ``open_one`` makes one more data connection; its tasks run in ``nursery``. With ``digests``, the other
-    node expects a digest after each transfer.
+    ``open_one`` makes one more data connection; its tasks run in ``nursery``.
     """
 
     def __init__(
@@ -39,14 +38,11 @@ class TransferQueue:
         owners: TaskPrincipals,
         rates: Rates,
         open_one: Open,
-        *,
-        digests: bool = False,
     ) -> None:
         self._nursery: Final = nursery
         self._owners: Final = owners
         self._rates: Final = rates
         self._open_one: Final = open_one
-        self._digests: Final = digests
         self._turns: Final = FairQueue(
             self,
             limits.DATA_CONNECTIONS,
@@ -138,7 +134,6 @@ class TransferQueue:
             sock,
             sent=self._sent,
             ended=lambda reason: self._ended(sender, reason),
-            digests=self._digests,
         )
         self._all.add(sender)
         if self._closed:

@@ -140,21 +140,17 @@ def test_a_principal_of_another_node_is_a_user_or_nobody(principal: str) -> None
         dcp_frames.decode_frame(dcp_frames.encode_frame(rows(principal))[4:])
 
 
-@pytest.mark.parametrize(
-    ("has_digest", "frozen"),
-    [(False, "647472320a0000000000000001000000"), (True, "647472310a0000000000000001000000")],
-)
-def test_heads_of_transfers(has_digest: bool, frozen: str) -> None:  # noqa: FBT001 - a case
-    """A head says how long message and bytes are, within their bounds, and if a digest follows."""
-    most = dcp_frames.Head(10, limits.DCP_RECEIVING_BYTES_MAX, has_digest)
+def test_heads_of_transfers() -> None:
+    """A head says how long message and bytes are, within their bounds."""
+    most = dcp_frames.Head(10, limits.DCP_RECEIVING_BYTES_MAX)
     head = dcp_frames.encode_head(most)
-    assert head.hex() == frozen
+    assert head.hex() == "647472320a0000000000000001000000"
     assert dcp_frames.decode_head(head) == most
     for wrong in (
         dcp_frames.encode_head(most._replace(size=limits.DCP_RECEIVING_BYTES_MAX + 1)),
         dcp_frames.encode_head(dcp_frames.Head(limits.DCP_MESSAGE_BYTES_MAX + 1, 0)),
         dcp_frames.encode_head(dcp_frames.Head(0, 0)),
-        b"dtr3" + head[4:],
+        b"dtr1" + head[4:],
     ):
         with pytest.raises(ProtocolError):
             dcp_frames.decode_head(wrong)
@@ -169,5 +165,13 @@ def test_versions_that_nodes_agree_on() -> None:
     """The highest version that both speak counts; with none, the message says both and what to do."""
     assert dcp_frames.version_with(hello(1, DCP_VERSION)) == DCP_VERSION
     assert dcp_frames.version_with(hello(1, DCP_VERSION + 5)) == DCP_VERSION
-    with pytest.raises(ProtocolError, match=f"other {DCP_VERSION + 1} to {DCP_VERSION + 2}. Update"):
+    with pytest.raises(
+        ProtocolError, match=f"other {DCP_VERSION + 1} to {DCP_VERSION + 2}. Update this node"
+    ):
         dcp_frames.version_with(hello(DCP_VERSION + 1, DCP_VERSION + 2))
+
+
+def test_the_version_without_moves_and_devices_is_not_spoken() -> None:
+    """A node of version 2 would ignore the devices of a run, so there is no common version with it."""
+    with pytest.raises(ProtocolError, match=r"speaks 3 to 3, other 1 to 2\. Update other"):
+        dcp_frames.version_with(hello(1, 2))

@@ -16,7 +16,6 @@ from typing import Final, TypeAlias, cast
 import msgspec
 import trio
 import trio.lowlevel
-from blake3 import blake3
 
 from dios import limits
 from dios.core.remote import validation
@@ -399,7 +398,7 @@ async def half_messages(member: HostileMember, count: int) -> None:
 
 
 async def transfers(member: HostileMember, count: int) -> None:
-    """Data connections without their control connection, with false heads, sizes, digests and purposes."""
+    """Data connections without their control connection, with false heads, sizes and purposes."""
     rng = member.rng
     channel = 0
     while member.told < count:
@@ -417,22 +416,19 @@ async def transfers(member: HostileMember, count: int) -> None:
         )
         size = rng.choice((0, 5, 5, 70_000))
         data = rng.randbytes(size)
-        head = HEAD.pack(b"dtr1", len(body), size)
+        head = HEAD.pack(b"dtr2", len(body), size)
         whole = head + body + data
-        digest = blake3(whole).digest()
-        shape = rng.choice(("true", "digest", "magic", "message size", "size", "cut", "noise", "stream"))
+        shape = rng.choice(("true", "more", "magic", "message size", "size", "cut", "noise", "stream"))
         match shape:
-            case "digest":
+            case "more":
                 sent = whole + bytes(32)
             case "magic":
-                sent = b"dtr2" + whole[4:] + digest
+                sent = b"dtr1" + whole[4:]
             case "message size":
-                sent = (
-                    HEAD.pack(b"dtr1", rng.choice((0, 1, 2**22 + 1, 2**32 - 1)), size) + body + data + digest
-                )
+                sent = HEAD.pack(b"dtr2", rng.choice((0, 1, 2**22 + 1, 2**32 - 1)), size) + body + data
             case "size":
                 sent = (
-                    HEAD.pack(b"dtr1", len(body), rng.choice((1, 2**32, 2**32 + 1, 2**63, 2**64 - 1)))
+                    HEAD.pack(b"dtr2", len(body), rng.choice((1, 2**32, 2**32 + 1, 2**63, 2**64 - 1)))
                     + body
                     + data
                 )
@@ -445,7 +441,7 @@ async def transfers(member: HostileMember, count: int) -> None:
                     rng.choice((0, 1, limits.STREAM_PIECE_BYTES + 1, 2**32 - 1))
                 ) + rng.randbytes(50)
             case _:
-                sent = whole + digest
+                sent = whole
         member.told += 1
         member.story.append(f"to {victim.at.name}: a transfer, {shape}, epoch {epoch}, purpose {purpose}")
         secured.send_nowait(sent)

@@ -18,6 +18,7 @@ from dios.transport.identity import identity
 from dios.transport.identity.identity import Identity
 from dios.transport.tcp.tls import dial
 from dios.wire import dcp
+from dios.wire.codec import DCP_VERSION
 from dios.wire.dcp_frames import encode_frame
 from dios.wire.messages import Buffer, Done, Results
 from tests.support.host.harness import open_descriptors
@@ -232,7 +233,7 @@ async def test_who_dials_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
         host.links.contact(me.node, me.name, "127.0.0.1:1")
         await until(lambda: network.begun, "it dials")
         line = await dial(host.address, me, nursery)
-        line.send_nowait(encode_frame(dcp.PeerHello(1, 1, me.node, 1, me.name, "", "127.0.0.1:1")))
+        line.send_nowait(encode_frame(dcp.PeerHello(1, DCP_VERSION, me.node, 1, me.name, "", "127.0.0.1:1")))
         with trio.fail_after(10):
             answered = await line.receive()
         # The host has the lower id: its own connection, on its way, stays.

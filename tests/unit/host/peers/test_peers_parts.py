@@ -98,7 +98,7 @@ def nothing() -> None:
 class Wire:
     """A sender and a receiver with a socket between them."""
 
-    def __init__(self, *, digests: bool = False) -> None:
+    def __init__(self) -> None:
         here, there = socket.socketpair()
         self.sent: list[bool] = []
         self.arrived: list[ReceivedTransfer] = []
@@ -108,7 +108,6 @@ class Wire:
             here,
             sent=lambda _, __, whole: self.sent.append(whole),
             ended=self.ended.append,
-            digests=digests,
         )
         rates = Rates()
         self.receiver = DataReceiver(
@@ -130,13 +129,9 @@ class Wire:
                 os.close(arrived.fd)
 
 
-@pytest.mark.parametrize("digests", [False, True])
-async def test_pieces_arrive_as_one(digests: bool) -> None:  # noqa: FBT001 - a case
-    """Pieces of several memories, from anywhere in them, arrive one after another in one memory.
-
-    A receiver needs not be told whether a digest follows.
-    """
-    wire = Wire(digests=digests)
+async def test_pieces_arrive_as_one() -> None:
+    """Pieces of several memories, from anywhere in them, arrive one after another in one memory."""
+    wire = Wire()
     first, second = create_memory(300_000), create_memory(10)
     write_all(first, bytes(range(250)) * 1_200)
     write_all(second, b"0123456789")
