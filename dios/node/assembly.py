@@ -307,6 +307,7 @@ def _core_for(settings: Settings, membership: ClusterMembership | None, rows: Ro
             Bound(Resource.VOLATILE_BYTES, settings.volatile_bytes_max),
             Bound(Resource.DESCRIPTORS, descriptors),
         ),
+        settings.sandbox_limits,
     )
     here = Here() if membership is None else membership.here
     forgotten = () if membership is None else membership.forgotten

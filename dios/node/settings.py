@@ -34,15 +34,28 @@ from dios.host.sandbox.native_programs import (
 from dios.node import machine
 from dios.node.addresses import checked_address, checked_label, is_unspecified, split_address
 from dios.node.devices import DeviceSetting, read_devices
-from dios.node.limit_text import parse_size, parse_time_ms, read_bounds
+from dios.node.limit_text import WORD_OF, parse_size, parse_time_ms, read_bounds
 from dios.trusted_files import require_trusted
 from dios.wire.messages import Bound
+from dios.wire.types import Resource
 
 ENVIRONMENT_PREFIX: Final = "DIOS_"
 FILE_NAME: Final = "node.toml"
 COST_MODEL_DEFAULT: Final = "spread"
 AUTO: Final = "auto"
 NONE: Final = "none"
+SANDBOX_LIMITS_DEFAULT: Final = (
+    Bound(Resource.OBJECTS, 1_000),
+    Bound(Resource.REFERENCES, 2_000),
+    Bound(Resource.TASKS, 1),
+    Bound(Resource.VOLATILE_BYTES, 64 * limits.MIB),
+    Bound(Resource.DESCRIPTORS, 256),
+)
+"""The most that the code of one session has on the node.
+
+A session needs little more than the ends of its streams and what it reads of its inputs. Without these limits
+it could use all that the node gives its user, and other sessions of the user would not start.
+"""
 
 
 class SettingsError(InvalidError):
@@ -106,8 +119,9 @@ class Settings:
 
     ``socket`` is the socket for users' programs. ``log_file`` None means standard error. ``record`` is the
     file in which every event of the core is recorded for replay. ``allowed_uids`` are users who may connect
-    in addition to the node's own user and root. The three ``_limits`` are the defaults for every task with
-    all it starts, for every group and for every principal.
+    in addition to the node's own user and root. The first three ``_limits`` are the defaults for every task
+    with all it starts, for every group and for every principal, and ``sandbox_limits`` are those of every
+    session of a sandbox.
     ``audit_bytes`` and ``audit_age`` (ms) are the bounds of the audit log, 0 for none; ``audit_rate`` is the
     rate in bytes per second at which each principal may add to it.
     ``remote_cache_bytes`` is the maximum for kept bytes of other nodes' objects.
@@ -133,6 +147,7 @@ class Settings:
     task_limits: tuple[Bound, ...] = ()
     group_limits: tuple[Bound, ...] = ()
     principal_limits: tuple[Bound, ...] = ()
+    sandbox_limits: tuple[Bound, ...] = SANDBOX_LIMITS_DEFAULT
     preload: tuple[str, ...] = ()
     templates: tuple[TemplateSetting, ...] = ()
     programs: tuple[ProgramSetting, ...] = ()
@@ -277,6 +292,15 @@ def _modules(value: object) -> tuple[str, ...]:
     return tuple(parts)
 
 
+def _sandbox_limits(value: object) -> tuple[Bound, ...]:
+    found = {bound.resource: bound for bound in SANDBOX_LIMITS_DEFAULT}
+    for bound in read_bounds(value):
+        if bound.value == 0:
+            raise InvalidError(f"no session starts with {WORD_OF[bound.resource]}=0; give 1 or more, or none")
+        found[bound.resource] = bound
+    return tuple(found.values())
+
+
 _TEMPLATE_KEYS: Final = ("modules", "memory")
 
 
@@ -393,6 +417,7 @@ KEYS: Final[Mapping[str, Callable[[object], object]]] = {
     "task_limits": read_bounds,
     "group_limits": read_bounds,
     "principal_limits": read_bounds,
+    "sandbox_limits": _sandbox_limits,
     "preload": _modules,
     "templates": _templates,
     "programs": _programs,

@@ -137,6 +137,7 @@ class Flag(enum.IntFlag):
     FORK = 4096  # run: the child is a fork of the task to repeat
     WITH_NETWORK = 8192  # run: the child may use the network of the node on which it runs
     SERVICES = 16384  # create: under the one name of the records of the caller's services
+    SANDBOX = 32768  # run: the child is a sandbox's session, with the node's limits for these
 
 
 class Brand(Named):

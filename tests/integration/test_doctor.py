@@ -143,6 +143,18 @@ def test_processes_are_told_by_what_counts_them(all_there: dict[str, Mechanism],
     assert LOST_WITHOUT["cgroup_pids"] in alone.detail
 
 
+def test_the_limits_of_sandboxes_are_shown(all_there: dict[str, Mechanism], tmp_path: Path) -> None:
+    """The finding has the numbers of the settings, and names what has none."""
+    told = finding(examine(tmp_path, mechanisms=all_there), "sandbox limits")
+    assert told.level is DoctorLevel.OK
+    assert "objects=1000" in told.detail
+    (tmp_path / "node.toml").write_text('[sandbox_limits]\nobjects = "none"\nreferences = 77\n')
+    told = finding(examine(tmp_path, mechanisms=all_there), "sandbox limits")
+    assert told.level is DoctorLevel.WEAK
+    assert "references=77" in told.detail
+    assert "objects" in told.advice
+
+
 def test_the_command_teaches(tmp_path: Path) -> None:
     """`dios doctor --help` shows examples, and docs/command-line.md explains the command."""
     told = Person(tmp_path).types("dios doctor --help").stdout

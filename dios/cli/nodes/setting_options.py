@@ -17,6 +17,7 @@ SHOWN: Final = {
     "task-limits": "LIMITS   of a task with all it starts: 'tasks=10'",
     "group-limits": "LIMITS   of a group: 'objects=1000 bytes=1GiB'",
     "principal-limits": "LIMITS   of a user: 'memory=8GiB requests=1000'",
+    "sandbox-limits": "LIMITS   of a sandbox's session: 'objects=1000'",
     "preload": "MODULES  imported before tasks start: a,b,c",
     "templates": "TABLES   modules shared by name: 'data=numpy,polars'",
     "programs": "TABLES   native programs of tasks: 'awk=/usr/bin/awk'",

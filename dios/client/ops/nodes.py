@@ -266,6 +266,7 @@ class NodeOps(ClusterOps, Generic[R, T, G, S, C]):
         forkable: bool = False,
         fork_of: Handle | None = None,
         network: bool = False,
+        sandbox: bool = False,
     ) -> Operation[T]:
         """Start a task as a member of ``groups`` with exactly these references, and return it (B.1.5).
 
@@ -285,6 +286,8 @@ class NodeOps(ClusterOps, Generic[R, T, G, S, C]):
         ``template`` names a template in the node's settings: modules that are loaded already when the task
         starts, in memory that all its tasks share. Raises NotSupportedError with the reason if the node has
         none of that name, or it cannot be loaded.
+
+        With ``sandbox`` the task is held to the node's limits for sessions of sandboxes, too.
 
         With ``network`` the task may create network streams on the node where it runs. Only the processes of
         the nodes' own user and of root may give that.
@@ -325,7 +328,8 @@ class NodeOps(ClusterOps, Generic[R, T, G, S, C]):
                 | (Flag.NONE if detach or self.ambient else Flag.WITH_SESSION)
                 | (Flag.FORKABLE if forkable else Flag.NONE)
                 | (Flag.FORK if fork_of is not None else Flag.NONE)
-                | (Flag.WITH_NETWORK if network else Flag.NONE),
+                | (Flag.WITH_NETWORK if network else Flag.NONE)
+                | (Flag.SANDBOX if sandbox else Flag.NONE),
                 like=0 if like is None else refs_of((like,))[0],
                 host=host,
                 work=messages.Work() if work is None else work,

@@ -6,7 +6,15 @@ from msgspec import Struct
 
 from dios import limits
 from dios.core.calls.run_orders import Order
-from dios.core.model.accounts import UNLIMITED, Account, require_all, require_each
+from dios.core.model.accounts import (
+    SECOND_MS,
+    UNLIMITED,
+    Account,
+    lower_bounds,
+    require_all,
+    require_each,
+    whole_seconds,
+)
 from dios.core.model.records import (
     Holder,
     Recipe,
@@ -18,9 +26,6 @@ from dios.errors import (
 )
 from dios.wire.messages import Bound, Limits, Work
 from dios.wire.types import Resource, Scope
-
-_SECOND_MS = 1_000
-
 
 _OWN_REFERENCES = 3  # to itself, its console and its program
 
@@ -66,7 +71,7 @@ def _budget(step: Step, parent: Holder, recipe: Recipe) -> tuple[Account, Reserv
     remaining = min(counter.left(Resource.CPU_MS) for counter in counted)
     cpu = whole_seconds(asked.cpu_ms)
     if not cpu and remaining != UNLIMITED:
-        cpu = max(remaining - remaining % _SECOND_MS, _SECOND_MS)
+        cpu = max(remaining - remaining % SECOND_MS, SECOND_MS)
     require_all(counted, Resource.CPU_MS, cpu)
     _require_references(step, parent, account, recipe)
     if short is not None:
@@ -112,26 +117,6 @@ def _require_references(step: Step, parent: Holder, account: Account, recipe: Re
     require_each((shared for target in targets for shared in target.sharing), Resource.REFERENCES)
 
 
-def whole_seconds(cpu_ms: int) -> int:
-    """Round a limit of CPU time up to whole seconds, as the kernel enforces it."""
-    return -(-cpu_ms // _SECOND_MS) * _SECOND_MS
-
-
 def _bounds(defaults: tuple[Bound, ...], asked: Limits) -> list[Bound]:
     """Return the bounds of a child: for each resource the lower of the default and the run call's limit."""
-    wanted = {
-        Resource.OBJECTS: asked.objects,
-        Resource.BYTES: asked.bytes,
-        Resource.REFERENCES: asked.references,
-        Resource.REQUESTS: asked.requests,
-        Resource.TASKS: asked.tasks,
-        Resource.CPU_MS: asked.total_cpu_ms or whole_seconds(asked.cpu_ms),
-        Resource.MEMORY_BYTES: asked.total_memory_bytes or asked.memory_bytes,
-        Resource.VOLATILE_BYTES: asked.volatile_bytes,
-        Resource.DESCRIPTORS: asked.descriptors,
-    }
-    found = {bound.resource: bound.value for bound in defaults if bound.value is not None}
-    for resource, value in wanted.items():
-        if value:
-            found[resource] = min(value, found.get(resource, value))
-    return [Bound(resource, value) for resource, value in found.items()]
+    return [Bound(resource, value) for resource, value in lower_bounds(defaults, asked).items()]

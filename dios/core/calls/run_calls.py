@@ -133,7 +133,8 @@ def start(
         | Flag.WITH_SESSION
         | Flag.FORKABLE
         | Flag.FORK
-        | Flag.WITH_NETWORK,
+        | Flag.WITH_NETWORK
+        | Flag.SANDBOX,
     )
     step.spend(4 + len(call.inputs) + len(call.outputs) + len(call.groups))
     peer = _place(step, call, flags)

@@ -10,6 +10,7 @@ from msgspec.structs import replace
 
 from dios import limits
 from dios.core.calls import access, groups
+from dios.core.model.accounts import lower_limits
 from dios.core.model.records import (
     HandedReference,
     Holder,
@@ -66,13 +67,20 @@ def ordered(step: Step, task: Holder, call: messages.Run) -> Order:
         tuple(map(_given, outputs, call.outputs)),
         call.arguments,
         brand,
-        call.limits,
+        checked_limits(step, call),
         call.work,
         checked_template(call, brand),
         checked_forkable(call, brand),
         checked_network(step, task, call),
     )
     return Order(recipe, (*inputs, *outputs), call.label, program)
+
+
+def checked_limits(step: Step, call: messages.Run) -> Limits:
+    """Return the limits of a run call, which for a sandbox are not above those of the node."""
+    if not call.flags & Flag.SANDBOX:
+        return call.limits
+    return lower_limits(step.state.defaults.sandbox, call.limits)
 
 
 def checked_template(call: messages.Run, brand: Brand) -> str:
@@ -160,7 +168,7 @@ def forked(step: Step, task: Holder, call: messages.Run) -> Order:
         or call.limits != Limits()
         or call.work != Work()
         or call.template
-        or call.flags & Flag.FORKABLE
+        or call.flags & (Flag.FORKABLE | Flag.SANDBOX)
     ):
         raise InvalidError("a fork keeps its program, arguments, limits and work; leave them out")
     inputs = _delegable(task, call.inputs)
@@ -198,6 +206,7 @@ def repeated(step: Step, task: Holder, call: messages.Run) -> Order:
         or call.limits != Limits()
         or call.work != Work()
         or call.template
+        or call.flags & Flag.SANDBOX
     ):
         raise InvalidError(
             "a repeated task keeps its groups, outputs, arguments, limits and work; leave them out"

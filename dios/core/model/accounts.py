@@ -12,14 +12,16 @@ from collections.abc import Iterable
 from typing import Final
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from dios import limits
 from dios.errors import LimitError
 from dios.wire import messages
-from dios.wire.messages import Bound
+from dios.wire.messages import Bound, Limits
 from dios.wire.types import Resource, Scope
 
 UNLIMITED: Final = 2**63 - 1
+SECOND_MS: Final = 1_000
 
 # Plain integers: indexing a list with an int takes half the time of indexing it with an enumeration member.
 _OBJECTS: Final = int(Resource.OBJECTS)
@@ -37,7 +39,7 @@ _UNITS: Final = {
 
 class Defaults(Struct, frozen=True):
     """The limits of every task, group and principal without limits of its own, the memory of a task whose
-    run call does not ask for any, and the limits of the whole node.
+    run call does not ask for any, the limits of the whole node, and those of a sandbox's session.
     """
 
     task: tuple[Bound, ...] = ()
@@ -45,6 +47,44 @@ class Defaults(Struct, frozen=True):
     principal: tuple[Bound, ...] = ()
     task_memory_bytes: int = limits.TASK_MEMORY_BYTES_DEFAULT
     node: tuple[Bound, ...] = (Bound(Resource.TASKS, limits.TASKS_MAX),)
+    sandbox: tuple[Bound, ...] = ()
+
+
+_FIELDS: Final = {
+    Resource.OBJECTS: "objects",
+    Resource.BYTES: "bytes",
+    Resource.REFERENCES: "references",
+    Resource.REQUESTS: "requests",
+    Resource.TASKS: "tasks",
+    Resource.CPU_MS: "total_cpu_ms",
+    Resource.MEMORY_BYTES: "total_memory_bytes",
+    Resource.VOLATILE_BYTES: "volatile_bytes",
+    Resource.DESCRIPTORS: "descriptors",
+}
+"""The fields of Limits for a task with everything it starts."""
+
+
+def whole_seconds(cpu_ms: int) -> int:
+    """Round a limit of CPU time up to whole seconds, as the kernel enforces it."""
+    return -(-cpu_ms // SECOND_MS) * SECOND_MS
+
+
+def lower_bounds(bounds: Iterable[Bound], asked: Limits) -> dict[Resource, int]:
+    """Return for each resource the lower of its bound and of the limit in a run call, if it has any."""
+    found = {bound.resource: bound.value for bound in bounds if bound.value is not None}
+    of_process = {Resource.CPU_MS: whole_seconds(asked.cpu_ms), Resource.MEMORY_BYTES: asked.memory_bytes}
+    for resource, field in _FIELDS.items():
+        value = getattr(asked, field) or of_process.get(resource, 0)
+        if value:
+            found[resource] = min(value, found.get(resource, value))
+    return found
+
+
+def lower_limits(bounds: Iterable[Bound], asked: Limits) -> Limits:
+    """Return the limits of a run call, none of them above its bound. No bound is 0."""
+    return replace(
+        asked, **{_FIELDS[resource]: value for resource, value in lower_bounds(bounds, asked).items()}
+    )
 
 
 class Account:

@@ -46,16 +46,6 @@ NAME_CHARS_MAX: Final = 500
 RECORD_BYTES: Final = 64 * KIB
 """The bytes of an answer in addition to what the bounds count."""
 
-OBJECTS_MAX: Final = 1_000
-"""The objects that the code of one session may have on the node; the next ones bound what these need of it.
-
-A session needs none, except for the ends of its streams and what it reads of its inputs. Without these bounds
-it could use all that the node gives its user, and other sessions of the user would not start.
-"""
-REFERENCES_MAX: Final = 2_000
-OBJECT_BYTES_MAX: Final = 64 * MIB
-NODE_DESCRIPTORS_MAX: Final = 256
-
 _SIZE: Final = re.compile(r"([0-9]{1,20}(?:\.[0-9]{1,20})?)\s*(B|KiB|MiB|GiB)?")
 _UNITS: Final = {None: 1, "B": 1, "KiB": KIB, "MiB": MIB, "GiB": GIB}
 

@@ -186,6 +186,7 @@ class SessionLink:
             local=True,
             template=template,
             forkable=forkable,
+            sandbox=True,
         )
         try:
             yield from self._open(node, inputs, started, node.create_program_op(PROGRAM.encode()))

@@ -25,10 +25,6 @@ from dios.lib.executor.values import decode_result, encode_arguments
 from dios.lib.sandbox.bounds import (
     COMPLETIONS_MAX,
     NAME_CHARS_MAX,
-    NODE_DESCRIPTORS_MAX,
-    OBJECT_BYTES_MAX,
-    OBJECTS_MAX,
-    REFERENCES_MAX,
     SandboxBounds,
     memory_of,
     seconds_of,
@@ -112,11 +108,6 @@ class SandboxOps:
         self._limits: Final = Limits(
             memory_bytes=0 if memory is None else memory_of(memory),
             cpu_ms=0 if cpu_seconds is None else math.ceil(1000 * seconds_of(cpu_seconds, "cpu_seconds")),
-            objects=OBJECTS_MAX,
-            references=REFERENCES_MAX,
-            tasks=1,
-            volatile_bytes=OBJECT_BYTES_MAX,
-            descriptors=NODE_DESCRIPTORS_MAX,
         )
         self._given: Final = dict(inputs or {})
         for name in self._given:

@@ -20,7 +20,7 @@ from typing import Final
 
 from dios import limits
 from dios.client.enforcement import enforcement_text
-from dios.errors import InvalidError
+from dios.errors import DiosError, InvalidError
 from dios.host.machine.power import PowerMeter
 from dios.host.sandbox import cgroups, limits_of_task, syscall_numbers
 from dios.host.sandbox.enforcement import CPU, MEMORY, PIN, enforcement
@@ -30,6 +30,8 @@ from dios.node import machine
 from dios.node.doctor import cluster as doctor_cluster
 from dios.node.doctor import store as doctor_store
 from dios.node.doctor.promises import PROMISES
+from dios.node.limit_text import NONE, WORD_OF
+from dios.node.settings import SANDBOX_LIMITS_DEFAULT, load
 
 PYTHON_MIN: Final = (3, 11)
 _DESCRIPTORS_WANTED: Final = limits.TASK_OPEN_FILES_MAX
@@ -144,7 +146,7 @@ def examine(data: Path, *, mechanisms: Mapping[str, Mechanism] | None = None) ->
     cluster = _of_cluster(data)
     limited = (_memory(found), _processes(found), _processor_time(), _processor_share())
     insides = (_machine_insides(), _power())
-    enforced = (*limited, _reservations(found), *insides)
+    enforced = (*limited, _reservations(found), *insides, _sandbox_limits(data))
     sandbox = (*_sandbox(found), _shared_memory(found), *enforced)
     findings = (*machine, *sandbox, _webassembly(), store, *cluster)
     missing = missing_for_pure(found)
@@ -298,6 +300,25 @@ def _machine_insides() -> DoctorFinding:
     if found.missing:
         detail += "; " + "; ".join(found.missing)
     return DoctorFinding("machine insides", DoctorLevel.OK, detail, purpose)
+
+
+def _sandbox_limits(data: Path) -> DoctorFinding:
+    purpose = "the code of one sandbox cannot use up what the node gives its user"
+    name = "sandbox limits"
+    try:
+        found = {bound.resource: bound.value for bound in load(data).sandbox_limits}
+    except DiosError as error:
+        advice = "correct the settings"
+        return DoctorFinding(name, DoctorLevel.WEAK, error.message, purpose, advice)
+    shown = " ".join(f"{WORD_OF[each]}={NONE if value is None else value}" for each, value in found.items())
+    detail = f"each session has {shown} on the node, by the setting sandbox_limits"
+    open_ended = [
+        WORD_OF[bound.resource] for bound in SANDBOX_LIMITS_DEFAULT if found[bound.resource] is None
+    ]
+    if open_ended:
+        advice = f"give sandbox_limits a number for {', '.join(open_ended)}"
+        return DoctorFinding(name, DoctorLevel.WEAK, detail, purpose, advice)
+    return DoctorFinding(name, DoctorLevel.OK, detail, purpose)
 
 
 def _power() -> DoctorFinding:

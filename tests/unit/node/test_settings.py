@@ -9,7 +9,15 @@ from dios.host.process.template_setting import TemplateSetting
 from dios.host.sandbox.native_programs import ProgramSetting
 from dios.node import machine
 from dios.node.limit_text import parse_size
-from dios.node.settings import KEYS, LogFormat, NodeMode, Settings, SettingsError, load
+from dios.node.settings import (
+    KEYS,
+    SANDBOX_LIMITS_DEFAULT,
+    LogFormat,
+    NodeMode,
+    Settings,
+    SettingsError,
+    load,
+)
 from dios.wire.messages import Bound
 from dios.wire.types import Resource
 
@@ -141,6 +149,23 @@ def test_limits_are_read_from_everywhere_alike(tmp_path: Path) -> None:
     )
     wanted = (Bound(Resource.OBJECTS, 10), Bound(Resource.BYTES, 1024))
     assert settings.task_limits == settings.group_limits == settings.principal_limits == wanted
+
+
+def test_limits_of_sandboxes_keep_their_defaults(tmp_path: Path) -> None:
+    """A setting replaces the limits that it names, and flags replace the environment; 0 is refused."""
+    write(tmp_path, "[sandbox_limits]\nobjects = 10\nmemory = '1 GiB'\nreferences = 'none'\n")
+    found = {bound.resource: bound.value for bound in load(tmp_path, environ={}).sandbox_limits}
+    defaults = {bound.resource: bound.value for bound in SANDBOX_LIMITS_DEFAULT}
+    own = {Resource.OBJECTS: 10, Resource.MEMORY_BYTES: 2**30, Resource.REFERENCES: None}
+    assert found == defaults | own
+    environ = {"DIOS_SANDBOX_LIMITS": "objects=20"}
+    settings = load(tmp_path, environ=environ, flags={"sandbox_limits": "tasks=3"})
+    assert {bound.resource: bound.value for bound in settings.sandbox_limits} == defaults | {
+        Resource.TASKS: 3
+    }
+    for wrong, told in (("objects=0", "give 1 or more"), ("object=3", r"did you mean objects\?")):
+        with pytest.raises(SettingsError, match=told):
+            load(tmp_path, environ={}, flags={"sandbox_limits": wrong})
 
 
 def test_a_bad_limit_is_told_with_its_place(tmp_path: Path) -> None:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import pytest
+from msgspec.structs import replace
 
 from dios.core import effects
 from dios.core.model.accounts import Defaults
 from dios.limits import TASK_MEMORY_BYTES_DEFAULT
 from dios.wire import messages
 from dios.wire.messages import Bound, Limits
-from dios.wire.types import Resource, Scope
+from dios.wire.types import Flag, Resource, Scope
 from tests.support.core.harness import Client, Node
 from tests.support.core.limits import SCOPES, Office, anonymous, destroyed, ordered, over, started
 
@@ -156,6 +157,28 @@ def test_defaults_of_tasks() -> None:
         task.ask(messages.Created, anonymous())
     over(task, anonymous())
     office.admin.ask(messages.Created, anonymous())  # a session is no task
+
+
+def test_limits_of_sandboxes() -> None:
+    """A run for a sandbox has the node's limits for these, too; it narrows them and never widens them."""
+    sandbox = (
+        Bound(Resource.OBJECTS, 5),
+        Bound(Resource.TASKS, None),
+        Bound(Resource.MEMORY_BYTES, 300 * MB),
+    )
+    node = Node(defaults=Defaults(task=(Bound(Resource.REFERENCES, 50),), sandbox=sandbox))
+    office = Office(node)
+    blob = program(office.admin)
+    for asked, given in ((0, 5), (3, 3), (9, 5)):
+        call = ordered(blob, objects=asked)
+        call = replace(call, flags=call.flags | Flag.SANDBOX)
+        shown = office.shown(Scope.TASK, task=started(office.admin, call)).limits
+        assert shown[Resource.OBJECTS] == given
+        assert shown[Resource.REFERENCES] == 50
+        assert shown[Resource.TASKS] is None
+        assert shown[Resource.MEMORY_BYTES] == 300 * MB
+    other = office.shown(Scope.TASK, task=started(office.admin, ordered(blob))).limits
+    assert other[Resource.OBJECTS] is None
 
 
 def test_defaults_of_groups() -> None:
