@@ -203,6 +203,72 @@ def test_the_shell_keeps_variables(person: Person) -> None:
     assert terminal.process.returncode == 0
 
 
+LIES = """\
+import sys; sys.modules['dios.lib.sandbox.session']._completions = lambda known, text: {answer}
+"""
+
+
+def test_the_shell_completes_names(person: Person) -> None:
+    """Tab completes variables, attributes and commands, and indents at the begin of a line."""
+    terminal = Terminal(person, "dios sandbox shell")
+    terminal.types("import math; a_long_name = 'found'", until=">>> ")
+    terminal.sends("a_lo\t")
+    terminal.reads("a_long_name")
+    assert "found" in terminal.types("", until=">>> ")
+    terminal.sends("len(a_lo\t) + math.sqr\t(16)\r")
+    assert "9.0" in terminal.reads(">>> ")
+    terminal.types("def double(n):", until="... ")
+    terminal.sends("\treturn 2 * n\r")
+    terminal.reads("... ")
+    terminal.types("", until=">>> ")
+    assert "42" in terminal.types("double(21)", until=">>> ")
+    terminal.sends("%res\t\r")
+    terminal.reads(">>> ")
+    assert "NameError" in terminal.types("a_long_name", until=">>> ")
+    terminal.sends("\x04")
+    terminal.rest()
+
+
+@pytest.mark.parametrize(
+    "answer",
+    ["[text + '\\x1b[2Jevil']", "[text + 'evil'] * 1000", "['evil']", "b'evil'", "[text + 'e' * 1000]"],
+)
+def test_completions_are_names_or_nothing(person: Person, answer: str) -> None:
+    """A session that answers with anything else completes nothing; its variables stay."""
+    terminal = Terminal(person, "dios sandbox shell")
+    terminal.types("x = 20", until=">>> ")
+    terminal.types(LIES.format(answer=answer).strip(), until=">>> ")
+    terminal.sends("x\t")
+    shown = terminal.reads("x")
+    terminal.sends(" + 2\r")
+    shown += terminal.reads(">>> ")
+    assert "22" in shown
+    assert "evil" not in shown
+    assert "\x1b" not in shown
+    terminal.sends("\x04")
+    terminal.rest()
+
+
+def test_a_completion_has_a_bound_of_time(person: Person) -> None:
+    """Code that takes for ever is stopped; a session that does not stop is replaced by a fresh one."""
+    terminal = Terminal(person, "dios sandbox shell")
+    for line in ("class Slow:", "    def __dir__(self):", "        while True: pass"):
+        terminal.types(line, until="... ")
+    terminal.types("", until=">>> ")
+    terminal.types("slow, kept = Slow(), 20", until=">>> ")
+    terminal.sends("slow.\t\x15kept + 2\r")
+    assert "22" in terminal.reads(">>> ")
+    terminal.types(LIES.format(answer="__import__('os')._exit(3)").strip(), until=">>> ")
+    terminal.sends("kep\t\x15'after'\r")
+    shown = terminal.reads(">>> ")
+    assert "exit status 3" in shown
+    assert "fresh session" in shown
+    assert "'after'" in shown
+    assert "NameError" in terminal.types("kept", until=">>> ")
+    terminal.sends("\x04")
+    terminal.rest()
+
+
 def test_a_shell_without_a_terminal_runs_its_input_once(person: Person) -> None:
     """Piped code is one cell, and its status is that of the command."""
     assert person.types("dios sandbox shell", typed="x = 1\n\nprint(x)\n").stdout == "1\n"

@@ -6,7 +6,8 @@
 - ``control``: ``dios ps``, ``logs``, ``pause``, ``resume`` and ``kill``.
 - ``describe``, ``debug``, ``shell``: the commands of these names.
 - ``sandbox``: ``dios sandbox``, code that nobody has read; ``mcp_server``: ``dios mcp``, for agents;
-  ``kernel``: ``dios kernel``, for notebooks; ``sandbox_options``: the options of all three.
+  ``kernel``: ``dios kernel``, for notebooks; ``sandbox_options``: the options of all three;
+  ``sandbox_completion``: the Tab key at the prompt of ``dios sandbox shell``.
 - ``template``: ``dios template``, modules that tasks share.
 - ``endings``: sentences about how a task ended.
 """

@@ -9,7 +9,6 @@ import sys
 import time
 import warnings
 from collections.abc import Iterator
-from contextlib import suppress
 from pathlib import Path
 from typing import Annotated, Final, cast
 
@@ -28,6 +27,7 @@ from dios.cli.common.output import (
     time_text,
     write_json,
 )
+from dios.cli.tasks.sandbox_completion import NameCompleter
 from dios.cli.tasks.sandbox_options import (
     AuthoritiesOption,
     BoundsOption,
@@ -185,7 +185,8 @@ def shell(
 ) -> None:
     """A prompt for Python in a session that keeps its variables.
 
-    Ctrl-C stops the code that runs and keeps the variables, %reset starts a fresh session, Ctrl-D ends it.
+    Tab completes the names of the session. Ctrl-C stops the code that runs and keeps the variables, %reset
+    starts a fresh session, Ctrl-D ends it.
     With --forkable, %fork goes on in a fork of the session, and %back ends the fork and returns to the state
     before it. Input that is not typed is run as one piece.
     """
@@ -217,11 +218,17 @@ def _converse(first: Sandbox, pictures: _Pictures) -> bool:
     typed = sys.stdin.isatty()
     ok = True
     try:
+        if typed:
+            NameCompleter(lambda: boxes[-1], _COMMANDS).install()
         for source in _typed_cells() if typed else iter((sys.stdin.read(),)):
+            box = boxes[-1]
+            if typed and box.ended:
+                # By a completion.
+                say(f"the session ended: {box.ended}")
+                _renew(box)
             if source.strip() in _COMMANDS:
                 _obey(source.strip(), boxes)
                 continue
-            box = boxes[-1]
             try:
                 result = box.run(source)
             except KeyboardInterrupt:
@@ -232,12 +239,16 @@ def _converse(first: Sandbox, pictures: _Pictures) -> bool:
                 ok = result.ok
                 _show(result, pictures)
             if typed and box.ended:
-                box.reset()
-                say("this is a fresh session, without variables")
+                _renew(box)
     finally:
         for each in boxes[1:]:
             each.close()
     return ok
+
+
+def _renew(box: Sandbox) -> None:
+    box.reset()
+    say("this is a fresh session, without variables")
 
 
 _COMMANDS: Final = frozenset({"%reset", "%fork", "%back"})
@@ -463,9 +474,10 @@ def _source(file: str) -> str:
 
 def _typed_cells() -> Iterator[str]:
     """Yield what a person types, statement by statement, until Ctrl-D."""
-    with suppress(ImportError):
-        import readline  # noqa: F401, PLC0415 - it lets input() edit lines
-    say("Python in a sandbox. Ctrl-C stops the code that runs, %reset starts afresh, Ctrl-D ends it.")
+    say(
+        "Python in a sandbox. Tab completes names, Ctrl-C stops the code that runs, %reset starts afresh, "
+        "Ctrl-D ends it."
+    )
     lines: list[str] = []
     while True:
         try:

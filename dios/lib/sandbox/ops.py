@@ -169,7 +169,7 @@ class SandboxOps:
             stdout=self._text(stdout),
             stderr=self._text(stderr),
             value_repr=answer.value_repr,
-            error=self._error(link, done),
+            error=self._error(link, done, self._timeout),
             figures=tuple(answer.figures),
             tables=tables,
             cpu_seconds=answer.cpu_ns / 1e9,
@@ -214,14 +214,16 @@ class SandboxOps:
         data, modules = encode_arguments(args, kwargs, self._modules)
         return _decoded((yield from self._value(CallFunction(function, data, modules))))
 
-    def complete_op(self, text: str) -> Steps[list[str]]:
+    def complete_op(self, text: str, *, timeout: float | None = None) -> Steps[list[str]]:
         """Return the names that complete a dotted name such as ``math.sq``, with what is before the last dot.
 
-        Raises the errors of ``get``; InvalidError for a text that is no dotted name.
+        ``timeout`` are the seconds for this, if it is less than that of a run: the attributes of an object
+        may be the work of code. Raises the errors of ``get``; InvalidError for a text that is no dotted name.
         """
+        limit_s = None if timeout is None else seconds_of(timeout, "timeout")
         if len(text) > NAME_CHARS_MAX or not _DOTTED_NAME.fullmatch(text):
             raise InvalidError(f"{text!r} is no name, and no dotted name, to complete")
-        found = _decoded((yield from self._value(CompleteName(text))))
+        found = _decoded((yield from self._value(CompleteName(text), limit_s)))
         if not isinstance(found, list) or len(found) > COMPLETIONS_MAX:
             raise UntrustedResultError("the session sent something else than names")
         if not all(type(name) is str and name.startswith(text) and _is_name(name) for name in found):
@@ -307,17 +309,19 @@ class SandboxOps:
             raise SandboxEndedError(f"the session ended: {link.ended}. reset() starts a fresh one")
         return link
 
-    def _value(self, order: SessionTask) -> Steps[bytes]:
+    def _value(self, order: SessionTask, timeout: float | None = None) -> Steps[bytes]:
         link = self._running()
-        done = yield from link.exchange(order, self._timeout)
-        failure = self._error(link, done)
+        given = [each for each in (self._timeout, timeout) if each is not None]
+        limit_s = min(given, default=None)
+        done = yield from link.exchange(order, limit_s)
+        failure = self._error(link, done, limit_s)
         if failure is not None:
             if failure.ended:
                 raise SandboxEndedError(failure.message)
             raise SandboxCodeError(f"{failure.type}: {failure.message}", failure)
         return b"" if done.answer is None else done.answer.answer.data
 
-    def _error(self, link: SessionLink, done: OrderOutcome) -> SandboxFailure | None:
+    def _error(self, link: SessionLink, done: OrderOutcome, limit_s: float | None) -> SandboxFailure | None:
         if link.ended:
             message = f"the session ended: {link.ended}. Its variables are lost; reset() starts a fresh one"
             return SandboxFailure(_ENDED, message, "", ended=True)
@@ -325,8 +329,8 @@ class SandboxOps:
         if failure is None:
             return None
         found = failure_of(failure)
-        if done.late and found.type == _INTERRUPTED:
-            message = f"the run was interrupted after {self._timeout:g} s, its time limit (timeout=)"
+        if done.late and limit_s is not None and found.type == _INTERRUPTED:
+            message = f"the run was interrupted after {limit_s:g} s, its time limit (timeout=)"
             lines = found.traceback.rstrip().rpartition("\n")[0]
             return SandboxFailure(_TIMED_OUT, message, f"{lines}\n{_TIMED_OUT}: {message}\n")
         return found
