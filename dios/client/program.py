@@ -125,6 +125,8 @@ def _read(path: Path) -> str:
 
 
 def _read_program(path: Path) -> bytes:
+    if "\n" in str(path):
+        raise InvalidError("a str is the path of a program; give the text of a program as bytes")
     try:
         with path.open("rb") as file:
             if file.read(len(_WASM)) == _WASM:

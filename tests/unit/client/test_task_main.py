@@ -179,3 +179,9 @@ def test_missing_program_is_told_by_its_path() -> None:
     """A program that cannot be read is refused, naming the path."""
     with pytest.raises(InvalidError, match=r"nowhere\.py"):
         encode_program("nowhere.py")
+
+
+def test_text_in_place_of_a_path_is_told() -> None:
+    """The text of a program as a str is not taken for a path."""
+    with pytest.raises(InvalidError, match="give the text of a program as bytes"):
+        encode_program("import dios\nprint(1)\n")
