@@ -13,7 +13,9 @@ import pytest
 
 from dios import limits
 from dios.host.sandbox.mechanisms import LOST_WITHOUT, Mechanism, probe
+from dios.node.doctor import processor
 from dios.node.doctor.diagnosis import Diagnosis, DoctorFinding, DoctorLevel, examine
+from dios.node.doctor.processor import ProcessorTest
 from tests.support.node.command_user import Person
 
 
@@ -141,6 +143,27 @@ def test_processes_are_told_by_what_counts_them(all_there: dict[str, Mechanism],
     assert "control group" in with_group.detail
     assert alone.level is DoctorLevel.WEAK
     assert LOST_WITHOUT["cgroup_pids"] in alone.detail
+
+
+def test_the_part_of_the_daemon_is_a_promise(
+    all_there: dict[str, Mechanism], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Without its share or its slice a daemon runs, and the promise says which part of it falls away."""
+    for missing in ("daemon share", "daemon slice"):
+        tests = [
+            ProcessorTest(name, "purpose", "detail", "advice" if name == missing else "")
+            for name in ("daemon share", "daemon slice")
+        ]
+        monkeypatch.setattr(processor, "examine_processor", lambda _, tests=tests: tests)
+        diagnosis = examine(tmp_path, mechanisms=all_there)
+        assert finding(diagnosis, missing).level is DoctorLevel.WEAK
+        (weaker,) = [
+            each
+            for each in diagnosis.guarantees
+            if each.weaker and ("its part" in each.promise or "time slice" in each.promise)
+        ]
+        assert ("time slice" in weaker.promise) is (missing == "daemon slice")
+        assert diagnosis.confined
 
 
 def test_the_limits_of_sandboxes_are_shown(all_there: dict[str, Mechanism], tmp_path: Path) -> None:

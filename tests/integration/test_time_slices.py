@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import ctypes
 import os
-import struct
 from pathlib import Path
 
 import pytest
@@ -14,16 +12,13 @@ from dios import limits
 from dios.host.sandbox import linux_calls
 from tests.support.node.running_node import running_node, wait_until
 
-_SCHED_GETATTR = {"x86_64": 315, "aarch64": 275}.get(os.uname().machine, -1)
-_ATTRIBUTES = struct.Struct("=IIQiI3QII")
-
 
 def slice_of(pid: int) -> int:
     """Return the nanoseconds of the slice of a process; 0 if the kernel does not say."""
-    attributes = ctypes.create_string_buffer(_ATTRIBUTES.size)
-    if ctypes.CDLL(None).syscall(_SCHED_GETATTR, pid, attributes, _ATTRIBUTES.size, 0):
+    try:
+        return linux_calls.time_slice(pid)
+    except OSError:
         return 0
-    return int(_ATTRIBUTES.unpack(attributes.raw)[5])
 
 
 @pytest.fixture

@@ -43,6 +43,7 @@ _SIGCHLD: Final = 17
 _CLONE_ARGS: Final = struct.Struct("=11Q")
 _SCHED_ATTR: Final = struct.Struct("=IIQiI3QII")
 _SCHED_FLAG_RESET_ON_FORK: Final = 1
+_SLICE_FIELD: Final = 5
 
 _libc: Final = ctypes.CDLL(None, use_errno=True)
 _libc.syscall.restype = ctypes.c_long
@@ -96,6 +97,16 @@ def set_time_slice(pid: int, nanoseconds: int) -> None:
     flags = _SCHED_FLAG_RESET_ON_FORK if nice >= 0 else 0
     attributes = _SCHED_ATTR.pack(_SCHED_ATTR.size, os.SCHED_OTHER, flags, nice, 0, nanoseconds, 0, 0, 0, 0)
     syscall("sched_setattr", pid, attributes, 0)
+
+
+def time_slice(pid: int) -> int:
+    """Return the nanoseconds of the slice of a process's first thread, 0 with a kernel before 6.12.
+
+    Raise ``OSError``.
+    """
+    attributes = ctypes.create_string_buffer(_SCHED_ATTR.size)
+    syscall("sched_getattr", pid, ctypes.addressof(attributes), _SCHED_ATTR.size, 0)
+    return int(_SCHED_ATTR.unpack(attributes.raw)[_SLICE_FIELD])
 
 
 @functools.cache

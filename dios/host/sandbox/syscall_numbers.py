@@ -204,6 +204,7 @@ NUMBERS: Final = {
     "rt_sigtimedwait": (128, 137),
     "rt_tgsigqueueinfo": (297, 240),
     "sched_getaffinity": (204, 123),
+    "sched_getattr": (315, 275),
     "sched_setaffinity": (203, 122),
     "sched_setattr": (314, 274),
     "sched_yield": (24, 124),

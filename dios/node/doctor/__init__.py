@@ -3,5 +3,6 @@
 - ``diagnosis``: the sandbox, the machine, and the guarantees that follow; start here.
 - ``promises``: the rows of docs/threat-model.md.
 - ``store``: tests that a directory can hold a node's store.
+- ``processor``: tests that the daemon has its turn while tasks compute.
 - ``cluster``: tests identity, addresses, port and clock of a node in a cluster.
 """

@@ -13,7 +13,7 @@ import platform
 import resource
 import stat
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -28,6 +28,7 @@ from dios.host.sandbox.mechanisms import LOST_WITHOUT, Mechanism, missing_for_pu
 from dios.lib.sandbox.network.authorities import BEGIN, authorities
 from dios.node import machine
 from dios.node.doctor import cluster as doctor_cluster
+from dios.node.doctor import processor as doctor_processor
 from dios.node.doctor import store as doctor_store
 from dios.node.doctor.promises import PROMISES
 from dios.node.limit_text import NONE, WORD_OF
@@ -145,8 +146,9 @@ def examine(data: Path, *, mechanisms: Mapping[str, Mechanism] | None = None) ->
     machine = (_python(), _kernel(), _open_files(), _authorities())
     cluster = _of_cluster(data)
     limited = (_memory(found), _processes(found), _processor_time(), _processor_share())
+    daemon = _of_processor(data)
     insides = (_machine_insides(), _power())
-    enforced = (*limited, _reservations(found), *insides, _sandbox_limits(data))
+    enforced = (*limited, _reservations(found), *insides, _sandbox_limits(data), *daemon)
     sandbox = (*_sandbox(found), _shared_memory(found), *enforced)
     findings = (*machine, *sandbox, _webassembly(), store, *cluster)
     missing = missing_for_pure(found)
@@ -156,7 +158,7 @@ def examine(data: Path, *, mechanisms: Mapping[str, Mechanism] | None = None) ->
         user=f"uid {os.geteuid()}",
         data=data,
         findings=findings,
-        guarantees=tuple(_guarantees(found, store)),
+        guarantees=tuple(_guarantees(found, store, daemon)),
     )
 
 
@@ -377,6 +379,19 @@ def _of_store(data: Path) -> DoctorFinding:
     return DoctorFinding("store", level, looked.detail, purpose, looked.advice)
 
 
+def _of_processor(data: Path) -> list[DoctorFinding]:
+    return [
+        DoctorFinding(
+            looked.name,
+            DoctorLevel.WEAK if looked.advice else DoctorLevel.OK,
+            looked.detail,
+            looked.purpose,
+            looked.advice,
+        )
+        for looked in doctor_processor.examine_processor(data)
+    ]
+
+
 def _of_cluster(data: Path) -> list[DoctorFinding]:
     found: list[DoctorFinding] = []
     for looked in doctor_cluster.examine_cluster(data):
@@ -388,8 +403,11 @@ def _of_cluster(data: Path) -> list[DoctorFinding]:
 
 
 # -- what follows -------------------------------------------------------------------------------------
-def _guarantees(found: Mapping[str, Mechanism], store: DoctorFinding) -> list[DoctorGuarantee]:
+def _guarantees(
+    found: Mapping[str, Mechanism], store: DoctorFinding, daemon: Iterable[DoctorFinding]
+) -> list[DoctorGuarantee]:
     available = {name: mechanism.available for name, mechanism in found.items()}
+    available |= {each.name: each.level is DoctorLevel.OK for each in daemon}
     landlock = _landlock_version(found["landlock"])
     available["landlock_net"] = landlock >= _LANDLOCK_NET
     available["landlock_scope"] = landlock >= _LANDLOCK_SCOPE

@@ -208,6 +208,20 @@ PROMISES: Final = (
         "No other user takes every connection",
         left="other users together can take their half",
     ),
+    Promise(
+        "Limits",
+        "Tasks that compute on all processors do not keep the daemon from its part: it has nine times that of each of them",
+        left="a thousand such tasks have more together; a client that keeps the daemon busy takes it from tasks",
+        without={
+            "daemon share": "the daemon has at most the part of one task, and calls wait while many compute"
+        },
+    ),
+    Promise(
+        "Limits",
+        "A call does not wait until a task that computes has used up its time slice",
+        left="it waits for calls that came before it",
+        without={"daemon slice": "it waits some milliseconds for each processor that others use"},
+    ),
     # -- Other users of the machine
     Promise(
         "Other users of the machine",
