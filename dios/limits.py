@@ -305,6 +305,7 @@ LOAD_PERIOD_MS: Final = 3_000
 # -- catalogues -----------------------------------------------------------------------------------
 CATALOGUE_ENTRIES_MAX: Final = 100_000
 CATALOGUE_EDITS_MAX: Final = 64
+SERVICE_LISTS_MAX: Final = 3  # nodes with a list of a service's members, unless its creator says where
 SERVICE_MEMBERS_MAX: Final = 1024  # tasks that accept connections of one service
 SHELL_HISTORY_MAX: Final = 1_000
 

@@ -6,27 +6,45 @@ also share one acceptor, to which clients connect directly (``docs/streams.md``)
 A service is a small object with the names of its acceptors, in the form of a catalogue. An acceptor exists as
 long as its name is found: it ends with its task, so nothing is renewed or probed. Members of the group may
 publish, and may get connections for others: the group is for the servers and their balancers.
+
+In a cluster the object has copies on up to SERVICE_LISTS_MAX nodes. A change goes to all that answer, with
+everything that any of them lists; a query reads all of them, so it needs only one that answers. A copy may
+list what has ended, since every member is looked up; of two entries for one acceptor the later one counts.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
-from typing import Final
+from typing import Final, TypeVar
 
 import msgspec
 
 from dios.client.ops.nodes import name_bytes
 from dios.client.sync.node import Acceptor, Group, Node, Reference
-from dios.errors import Busy, ClosedError, Conflict, DiosError, InvalidError, LimitError, UnreachableError
+from dios.errors import (
+    Busy,
+    ClosedError,
+    Conflict,
+    DiosError,
+    InvalidError,
+    LimitError,
+    NotPermittedError,
+    UnreachableError,
+)
 from dios.lib import catalogue
 from dios.lib.catalogue import CatalogueEntry, StoredCatalogue
-from dios.limits import CATALOGUE_EDITS_MAX, SERVICE_MEMBERS_MAX
+from dios.limits import CATALOGUE_EDITS_MAX, SERVICE_LISTS_MAX, SERVICE_MEMBERS_MAX
 from dios.wire.addresses import split_address
 from dios.wire.nametext import fingerprint
 from dios.wire.types import Deletion, ObjectType
 
+T = TypeVar("T")
+
+_PRESENT: Final = 0
+_WITHDRAWN: Final = 1
+"""The values of the field ``size`` of an entry, for its acceptor."""
 _EVERYWHERE: Final = frozenset({"0.0.0.0", "::"})  # noqa: S104 - such addresses are refused
 
 
@@ -42,7 +60,7 @@ class ServiceMember(msgspec.Struct, frozen=True):
 class Service:
     """A service, identified by its group and its name. For one thread at a time.
 
-    Its list is on one node: while that node is unreachable nobody can publish or query; earlier results stay
+    While none of the nodes with its lists can be reached, nobody can publish or query; earlier results stay
     valid.
     """
 
@@ -51,7 +69,8 @@ class Service:
         """The name with which others find it, in addition to the group. A secret."""
         self._node: Final = node
         self._group: Final = group
-        self._reference: Reference | None = None
+        self._lists: list[Reference] = []
+        self._complete = False
 
     def __repr__(self) -> str:
         return f"<Service {fingerprint(self.name)}>"
@@ -82,43 +101,44 @@ class Service:
             raise InvalidError("an acceptor without a name cannot be found. Listen with groups=[group].")
         if host in _EVERYWHERE:
             raise InvalidError(f"nobody can connect to {host}. Listen on an address that others reach.")
-        entry = CatalogueEntry(acceptor.address, acceptor.name, 0, time.time_ns())
-        self._edit(entry, entry.name)
+        self._change(acceptor.address, acceptor.name, _PRESENT)
 
     def withdraw(self, acceptor: Acceptor) -> None:
-        """Remove an acceptor from the list; it still accepts connections."""
+        """Let nobody be led to an acceptor any more; it still accepts connections."""
         if acceptor.name is not None:
-            self._edit(None, acceptor.name)
+            self._change(acceptor.address, acceptor.name, _WITHDRAWN)
 
     def members(self) -> list[ServiceMember]:
         """Return the present members, in the order of publication.
 
-        Raises UnreachableError while the service's list is unreachable. Members on unreachable nodes are
+        Raises UnreachableError while no list of the service can be reached. Members on unreachable nodes are
         omitted.
         """
-        found = []
-        for entry in self._entries():
-            here, _ = self._look(entry)
-            if here is not None:
-                found.append(here)
-        return found
+        found = (self._look(entry)[0] for entry in self._entries() if entry.size == _PRESENT)
+        return [member for member in found if member is not None]
 
     def places(self) -> list[tuple[str, int]]:
         """Return the addresses and ports of its members, for a load balancer."""
         return [(member.host, member.port) for member in self.members()]
 
-    def _edit(self, entry: CatalogueEntry | None, name: bytes) -> None:
-        """Put an entry into the list or remove it, and remove members that have ended."""
+    def _change(self, address: str, name: bytes, state: int) -> None:
+        """Write what is new about an acceptor into all lists, without the members that have ended."""
+        known = [entry for entry in self._entries() if not self._look(entry)[1]]
+        last = max((entry.put_ns for entry in known), default=0)
+        # Clocks of nodes differ: what is written now is the latest.
+        new = CatalogueEntry(address, name, state, max(time.time_ns(), last + 1))
+        ended: set[bytes] = set()
 
         def change(entries: tuple[CatalogueEntry, ...]) -> list[CatalogueEntry]:
-            left = [each for each in entries if each.name != name and not self._look(each)[1]]
-            if entry is not None and len(left) >= SERVICE_MEMBERS_MAX:
+            ended.update(entry.name for entry in entries if self._look(entry)[1])
+            left = [entry for entry in _merged([entries, known, [new]]) if entry.name not in ended]
+            if len(left) > SERVICE_MEMBERS_MAX:
                 raise LimitError(
                     f"the service is full: it has {SERVICE_MEMBERS_MAX} members. Make a second service."
                 )
-            return left if entry is None else [*left, entry]
+            return left
 
-        catalogue.edit(StoredCatalogue(self._found()), change)
+        self._at_each(lambda reference: catalogue.edit(StoredCatalogue(reference), change))
 
     def _look(self, entry: CatalogueEntry) -> tuple[ServiceMember | None, bool]:
         """Return the member of an entry, and True if it certainly does not exist any more."""
@@ -132,28 +152,61 @@ class Service:
             for reference in found:
                 reference.close()
 
-    def _entries(self) -> tuple[CatalogueEntry, ...]:
-        for _ in range(CATALOGUE_EDITS_MAX):
-            reference = self._found()
-            try:
-                data, _ = StoredCatalogue(reference).read()
-            except (Busy, Conflict):
-                continue
-            except DiosError:
-                # The next use looks it up again: its node may have returned.
-                self._reference = None
-                with suppress(DiosError):
-                    reference.close()
-                raise
-            return catalogue.decode(data)
-        raise UnreachableError("the list of the service is written all the time. Try again.")
+    def _entries(self) -> list[CatalogueEntry]:
+        """Return what any of the lists has, in the order of publication."""
+        return _merged(self._at_each(_read))
 
-    def _found(self) -> Reference:
-        if self._reference is None:
-            self._reference = self._node.find(self.name, group=self._group)
-        if self._reference is None:
-            raise UnreachableError("this group has no such service, or its node is unreachable")
-        return self._reference
+    def _at_each(self, work: Callable[[Reference], T]) -> list[T]:
+        """Do something with each list; return the results of those that could be reached.
+
+        Raises the last error if there is none, and LimitError from any.
+        """
+        results: list[T] = []
+        trouble: DiosError | None = None
+        for reference in self._found():
+            try:
+                results.append(work(reference))
+            except LimitError:
+                raise
+            except DiosError as error:
+                trouble = error
+        if trouble is not None:
+            # The next use looks them up again: a node may have returned.
+            self._forget()
+        if not results and trouble is not None:
+            raise trouble
+        return results
+
+    def _found(self) -> list[Reference]:
+        if not self._lists or not self._complete:
+            self._forget()
+            found = self._node.lookup(self.name, group=self._group)
+            self._lists, self._complete = list(found), not found.incomplete
+        if not self._lists:
+            raise UnreachableError("this group has no such service, or its nodes are unreachable")
+        return list(self._lists)
+
+    def _forget(self) -> None:
+        for reference in self._lists:
+            with suppress(DiosError):
+                reference.close()
+        self._lists = []
+
+
+def _read(reference: Reference) -> tuple[CatalogueEntry, ...]:
+    for _ in range(CATALOGUE_EDITS_MAX):
+        with suppress(Busy, Conflict):
+            return catalogue.decode(StoredCatalogue(reference).read()[0])
+    raise UnreachableError("the list of the service is written all the time. Try again.")
+
+
+def _merged(lists: Iterable[Iterable[CatalogueEntry]]) -> list[CatalogueEntry]:
+    """Return the latest entry of each acceptor, in the order of their times."""
+    latest: dict[bytes, CatalogueEntry] = {}
+    for entry in (entry for each in lists for entry in each):
+        if entry.name not in latest or latest[entry.name].put_ns < entry.put_ns:
+            latest[entry.name] = entry
+    return sorted(latest.values(), key=lambda entry: entry.put_ns)
 
 
 class Followed:
@@ -186,12 +239,37 @@ class Followed:
                 node.close()
 
 
-def create_service(node: Node, group: Group, *, host: str = "", durable: bool = True) -> Service:
-    """Create a service in a group, with its list on the node called ``host`` (empty: this node)."""
+def create_service(
+    node: Node, group: Group, *, hosts: Sequence[str] | None = None, durable: bool = True
+) -> Service:
+    """Create a service in a group, with a list on each of the nodes called ``hosts`` ("" is this node).
+
+    By default these are this node and up to SERVICE_LISTS_MAX - 1 others that answer now, in other racks if
+    there are any; in a pure task, which does not see the nodes, this node alone.
+    """
+    chosen = _usual_hosts(node) if hosts is None else list(hosts)
+    if not chosen:
+        raise InvalidError("a service needs a list on a node: hosts is empty")
     kind = ObjectType.DURABLE_BLOB if durable else ObjectType.SHMEM_BLOB
-    with node.create(kind, groups=[group], deletion=Deletion.IMMEDIATE, host=host) as made:
+    with node.create(kind, groups=[group], deletion=Deletion.IMMEDIATE, host=chosen[0]) as made:
         assert made.name is not None  # noqa: S101 - it is in a group
+        for host in chosen[1:]:
+            try:
+                made.copy(host=host).close()
+            except DiosError:
+                if hosts is not None:
+                    raise  # a node that was chosen here may have no room for it
         return Service(node, group, made.name)
+
+
+def _usual_hosts(node: Node) -> list[str]:
+    try:
+        nodes = [member for member in node.nodes() if member.usable and not member.draining]
+    except NotPermittedError:
+        return [""]
+    here = {member.rack for member in nodes if member.here}
+    others = sorted((member for member in nodes if not member.here), key=lambda member: member.rack in here)
+    return ["", *(member.name for member in others[: SERVICE_LISTS_MAX - 1])]
 
 
 def open_service(node: Node, group: Group | None, name: bytes | str) -> Service:

@@ -15,6 +15,7 @@ from dios.lib.clock import LamportClock
 from dios.lib.keyvalue import create_store, open_store
 from dios.lib.mutex import Guarded, Mutex
 from dios.lib.pickers import spread
+from dios.lib.services import create_service, open_service
 from dios.lib.spawn import Spawner
 from dios.node import local_cluster
 from dios.node.local_cluster import LocalCluster
@@ -182,3 +183,31 @@ def test_any_node_of_a_store_may_be_killed(cluster: LocalCluster) -> None:
             assert store.get("changing") == b"%d" % (number + 1)
             assert store.repair() == (1, 0)
             assert store.repair() == (0, 0)
+
+
+@pytest.mark.parametrize("gone", NAMES)
+def test_any_node_of_a_service_may_be_killed(cluster: LocalCluster, gone: str) -> None:
+    """At the others acceptors are found, published and withdrawn; when the dead node is back, its stale list
+    leads nobody to what was withdrawn.
+    """
+    with connect(cluster, "n1") as node:
+        group = node.create_group()
+        name, inside = create_service(node, group).name, group.read_name()
+        assert len(node.lookup(name, group=group)) == len(NAMES)
+    there = [other for other in NAMES if other != gone]
+    with connect(cluster, there[0], inside) as first, connect(cluster, there[1], inside) as second:
+        one, other = (open_service(node, node.groups[-1], name) for node in (first, second))
+        with one.listen("127.0.0.1:0") as early:
+            pid = cluster.running()[gone].pid
+            os.kill(pid, signal.SIGKILL)
+            wait_until(lambda: not exists(pid), "the node is dead")
+            with other.listen("127.0.0.1:0") as late:
+                places = [("127.0.0.1", int(each.address.rpartition(":")[2])) for each in (early, late)]
+                assert one.places() == other.places() == places
+                one.withdraw(early)
+                assert one.places() == other.places() == places[1:]
+                local_cluster.start(cluster)
+                with connect(cluster, gone, inside) as node:
+                    back = open_service(node, node.groups[-1], name)
+                    wait_until(lambda: back.places() == places[1:], "the late one alone is found")
+                    wait_until(lambda: other.places() == places[1:], "and by those who asked before")
