@@ -304,6 +304,7 @@ LOAD_PERIOD_MS: Final = 3_000
 
 # -- catalogues -----------------------------------------------------------------------------------
 CATALOGUE_ENTRIES_MAX: Final = 100_000
+CATALOGUE_LOOK_MS: Final = 10_000  # a writer looks for new replicas of a catalogue this often
 CATALOGUE_EDITS_MAX: Final = 64
 SERVICE_LISTS_MAX: Final = 3  # nodes with a list of a service's members, unless its creator says where
 SERVICE_MEMBERS_MAX: Final = 1024  # tasks that accept connections of one service
@@ -597,6 +598,35 @@ SERVICE_SPAN_MS_MAX: Final = 3_600_000  # of the times that a service may choose
 SERVICE_CHECK_MS_MAX: Final = 10_000  # for one run of a health check
 SERVICE_CHECK_EVERY_MS: Final = 5_000
 SERVICE_CHECKS_FAILED_MAX: Final = 3  # failed checks in a row, before a replica is replaced
+
+# -- kept replicas ------------------------------------------------------------------------------------
+KEPT_REPLICAS_MAX: Final = 16
+KEPT_PROMISES_MAX: Final = 2_048  # promises of one principal
+KEPT_ENDED_KEPT: Final = 256  # promises that were taken back, remembered for nodes that return
+KEPT_WRITTEN_MAX: Final = 512  # objects of which the versions of replicas are remembered
+KEPT_SEEN_MAX: Final = 32  # versions of the replicas of one object
+KEPT_DIGEST_BYTES: Final = 16
+KEPT_DIGESTS_MAX: Final = 16_384  # digests that a keeper remembers
+KEPT_ROUND_MS: Final = 500  # between two rounds of the keeper
+KEPT_LOOKS: Final = 2  # objects that a round looks at while nothing changes
+KEPT_LOOKS_MAX: Final = 32  # objects that a round looks at after a change
+KEPT_LOOKS_AT_ONCE: Final = 8
+KEPT_COPIES_AT_ONCE: Final = 2
+KEPT_AGAIN_MS: Final = 1_000  # between two looks at an object that is short of its promise
+KEPT_WAITING_MAX: Final = 1_024  # such objects that wait for that; further ones wait for their turn
+KEPT_REFUSED_MS: Final = 60_000  # a node that refused a copy is passed over for this long
+KEPT_CHUNK_BYTES: Final = MIB  # read at once for a digest
+KEPT_SHOWN_MAX: Final = 64  # objects that a report names
+KEPT_SHORT_MAX: Final = 4_096  # objects that a report counts as short of their promise
+KEPT_RECORDS_BYTES_MAX: Final = 2 * MIB  # of all promises of one principal
+KEPT_LIST_BYTES_MAX: Final = 16 * MIB  # of the catalogue of a group with a promise
+KEPT_LISTED_AT_ONCE: Final = 1_024
+KEPT_GRACE_MS_DEFAULT: Final = 300_000
+KEPT_GRACE_MS_MIN: Final = 1_000
+KEPT_GRACE_MS_MAX: Final = 86_400_000
+KEPT_RATE_BYTES_S_DEFAULT: Final = 64 * MIB
+KEPT_RATE_BYTES_S_MIN: Final = 64 * KIB
+KEPT_RATE_BYTES_S_MAX: Final = 64 * GIB
 
 # -- packing --------------------------------------------------------------------------------------
 PACKER_NODES_MAX: Final = 4_096  # tasks and services of one job

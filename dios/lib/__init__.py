@@ -11,6 +11,7 @@
 - ``movable``: runs that go on elsewhere when their task must leave its node
 - ``services``: tasks that accept connections, found by name
 - ``supervised``: replicas of programs that the cluster keeps running
+- ``kept``: replicas of objects whose number the cluster keeps
 - ``catalogue``: lists of stored objects; ``files``: the files of groups, and the fsspec file system
 - ``reservations``: jobs with needs over time (Packer)
 - ``pickers``: the choice among replicas; ``retrying``: repetition of attempts that conflict

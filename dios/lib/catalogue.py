@@ -10,8 +10,8 @@ it has them all.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-from typing import Final, Protocol
+from collections.abc import Callable, Iterable, Iterator
+from typing import Annotated, Final, Protocol
 
 import msgspec
 
@@ -44,6 +44,10 @@ class _CatalogueContent(msgspec.Struct, frozen=True, array_like=True, forbid_unk
 
 _encode: Final = msgspec.msgpack.Encoder().encode
 _decode: Final = msgspec.msgpack.Decoder(_CatalogueContent).decode
+_decode_parts: Final = msgspec.msgpack.Decoder(
+    tuple[int, Annotated[list[msgspec.Raw], msgspec.Meta(max_length=limits.CATALOGUE_ENTRIES_MAX)]]
+).decode
+_decode_entry: Final = msgspec.msgpack.Decoder(CatalogueEntry).decode
 
 
 def encode(entries: Iterable[CatalogueEntry]) -> bytes:
@@ -70,6 +74,23 @@ def decode(data: bytes) -> tuple[CatalogueEntry, ...]:
             f"the catalogue has version {content.version}, this program reads {FORMAT_VERSION}. Update it."
         )
     return content.entries
+
+
+def decode_slowly(data: bytes) -> Iterator[CatalogueEntry]:
+    """Yield the entries one after the other, so that a reader can do other work between them.
+
+    Raises DamagedError, also after the first entries.
+    """
+    try:
+        version, parts = _decode_parts(data) if data else (FORMAT_VERSION, [])
+        if version == FORMAT_VERSION:
+            yield from map(_decode_entry, parts)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise DamagedError(f"the catalogue cannot be read: {error}") from None
+    if version != FORMAT_VERSION:
+        raise DamagedError(
+            f"the catalogue has version {version}, this program reads {FORMAT_VERSION}. Update it."
+        )
 
 
 class CatalogueObject(Protocol):

@@ -151,9 +151,9 @@ async def _serve(
 
                     nursery.start_soon(keep_coordinator, settings)
                 if port is not None:
-                    from dios.node.service_supervisors import supervise_services  # noqa: PLC0415 - as below
+                    from dios.node.service_supervisors import act_for_users  # noqa: PLC0415 - as below
 
-                    nursery.start_soon(supervise_services, server, os.geteuid(), host.stopping)
+                    nursery.start_soon(act_for_users, server, os.geteuid(), host.stopping, settings)
                 await host.stopping.wait()
             _log.info("the node stops")
             await _end_everything(host)

@@ -1,12 +1,14 @@
-"""Runs the supervisors of users' services in the node's process, one for each user with services here.
+"""Runs what acts for users in the node's process: supervisors of services, and keepers of replicas.
 
-A supervisor gets a session of the node that acts for the user, so that a replica has that user's rights and
-no others: a coordinator has no part in it. ``dios.lib.supervised`` has the supervisor.
+Each user with services here has a supervisor, and each user with promised replicas a keeper. Both get a
+session of the node that acts for the user, so that they have that user's rights and limits and no others: a
+coordinator has no part in it. ``dios.lib.supervised`` and ``dios.lib.kept`` have them.
 """
 
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
@@ -16,63 +18,89 @@ from dios import limits
 from dios.errors import DiosError
 
 if TYPE_CHECKING:
+    from dios.client.aio.node import AsyncNode
     from dios.host.process.session_server import SessionServer
+    from dios.lib.kept.keeper import Keeper
+    from dios.lib.supervised.supervisor import Supervisor
+    from dios.node.settings import Settings
 
-_TABLE: Final = "services"
-_LABEL: Final = "supervises services"
+_TABLES: Final = ("services", "kept")
+_LABELS: Final = {"services": "supervises services", "kept": "keeps replicas"}
 
 _log: Final = logging.getLogger(__name__)
 
 
-async def supervise_services(server: SessionServer, own_uid: int, stopping: trio.Event) -> None:
-    """Run a supervisor for each user whose services this node has, until the node stops."""
+async def act_for_users(
+    server: SessionServer, own_uid: int, stopping: trio.Event, settings: Settings
+) -> None:
+    """Run a supervisor for each user with services on this node, and a keeper for each with promises."""
     # Imported late, because a node without a cluster needs no client in its process.
     from dios.client.aio.node import open_session  # noqa: PLC0415 - see above
 
-    running: set[str] = set()
+    running: set[tuple[str, str]] = set()
     async with trio.open_nursery() as nursery:
         while True:
             try:
                 sock = server.open_for(own_uid, nursery)
                 if sock is None:
                     return
-                async with open_session(sock, label=_LABEL) as node:
+                async with open_session(sock, label="looks for records of users") as node:
                     while True:
-                        for row in await node.read_table(_TABLE):
-                            principal = str(row["principal"])
-                            if principal not in running:
-                                running.add(principal)
-                                nursery.start_soon(_supervise, server, principal, running, stopping)
+                        for table in _TABLES:
+                            for row in await node.read_table(table):
+                                who = (table, str(row["principal"]))
+                                if who not in running:
+                                    running.add(who)
+                                    nursery.start_soon(_act, server, who, running, stopping, settings)
                         await trio.sleep(limits.SERVICE_LOOK_MS / 1000)
             except (DiosError, OSError) as error:
                 if stopping.is_set():
                     return
-                _log.warning("cannot look for services", extra={"why": str(error)})
+                _log.warning("cannot look for records of users", extra={"why": str(error)})
                 await trio.sleep(limits.SERVICE_REPAIR_MS / 1000)
 
 
-async def _supervise(server: SessionServer, principal: str, running: set[str], stopping: trio.Event) -> None:
+async def _act(
+    server: SessionServer,
+    who: tuple[str, str],
+    running: set[tuple[str, str]],
+    stopping: trio.Event,
+    settings: Settings,
+) -> None:
     from dios.client.aio.node import open_session  # noqa: PLC0415 - as above
-    from dios.lib.supervised.supervisor import Supervisor  # noqa: PLC0415 - the same
 
-    log = partial(_log.warning, "the services of %s: %s", principal)
+    table, principal = who
+    what = "services" if table == "services" else "replicas"
+    log = partial(_log.warning, "the %s of %s: %s", what, principal)
     try:
         async with trio.open_nursery() as nursery:
             sock = server.open_for(int(principal.removeprefix("uid:")), nursery)
             if sock is None:
-                log("this user may not connect to this node, so it does not lead their services")
+                log("this user may not connect to this node, so it does not act for them")
                 await trio.sleep(limits.SERVICE_REPAIR_MS / 1000)
                 return
-            async with open_session(sock, label=_LABEL) as node:
-                await Supervisor(node, log).run()
+            async with open_session(sock, label=_LABELS[table]) as node:
+                await _actor(table, node, log, settings).run()
     except* Exception as group:  # noqa: BLE001 - the records of a user must not end the node
         if not stopping.is_set():
             expected = group.split((DiosError, OSError))[1] is None
             _log.warning(
-                "the supervisor of a user's services ended and is started again",
-                extra={"user": principal, "why": str(group.exceptions[0])},
+                "a session that acts for a user ended and is started again",
+                extra={"user": principal, "table": table, "why": str(group.exceptions[0])},
                 exc_info=None if expected else group,
             )
             await trio.sleep(limits.SERVICE_REPAIR_MS / 1000)
     finally:
-        running.discard(principal)
+        running.discard(who)
+
+
+def _actor(
+    table: str, node: AsyncNode, log: Callable[[str], None], settings: Settings
+) -> Supervisor | Keeper:
+    if table == "services":
+        from dios.lib.supervised.supervisor import Supervisor  # noqa: PLC0415 - as above
+
+        return Supervisor(node, log)
+    from dios.lib.kept.keeper import Keeper  # noqa: PLC0415 - as above
+
+    return Keeper(node, log, grace_ms=settings.replica_grace, rate=settings.replica_rate)

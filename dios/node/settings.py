@@ -125,6 +125,8 @@ class Settings:
     ``audit_bytes`` and ``audit_age`` (ms) are the bounds of the audit log, 0 for none; ``audit_rate`` is the
     rate in bytes per second at which each principal may add to it.
     ``remote_cache_bytes`` is the maximum for kept bytes of other nodes' objects.
+    ``replica_grace`` (ms) is the time after which promised replicas on a silent node count as lost,
+    ``replica_rate`` the bytes per second with which a keeper copies.
     ``name`` and ``rack`` are the names of this node and of its fault domain. ``listen`` is the address for
     other nodes ("HOST:PORT"; empty for no network), ``advertise`` the address given to them if it differs,
     and ``announce`` turns on the search for other nodes by UDP on the local network.
@@ -143,6 +145,8 @@ class Settings:
     tasks_max: int = field(default_factory=machine.tasks_max)
     volatile_bytes_max: int = field(default_factory=machine.volatile_bytes)
     remote_cache_bytes: int = field(default_factory=machine.remote_cache_bytes)
+    replica_grace: int = limits.KEPT_GRACE_MS_DEFAULT
+    replica_rate: int = limits.KEPT_RATE_BYTES_S_DEFAULT
     task_memory_bytes: int = limits.TASK_MEMORY_BYTES_DEFAULT
     task_limits: tuple[Bound, ...] = ()
     group_limits: tuple[Bound, ...] = ()
@@ -413,6 +417,8 @@ KEYS: Final[Mapping[str, Callable[[object], object]]] = {
     "tasks_max": _integer(1, limits.TASKS_MAX),
     "volatile_bytes_max": _size(limits.VOLATILE_BYTES_MIN, limits.VOLATILE_BYTES_MAX),
     "remote_cache_bytes": _size(0, limits.REMOTE_CACHE_BYTES_MAX),
+    "replica_grace": _span(limits.KEPT_GRACE_MS_MIN, limits.KEPT_GRACE_MS_MAX),
+    "replica_rate": _size(limits.KEPT_RATE_BYTES_S_MIN, limits.KEPT_RATE_BYTES_S_MAX),
     "task_memory_bytes": _size(limits.TASK_MEMORY_BYTES_MIN, limits.TASK_MEMORY_BYTES_MAX),
     "task_limits": read_bounds,
     "group_limits": read_bounds,

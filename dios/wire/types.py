@@ -138,6 +138,7 @@ class Flag(enum.IntFlag):
     WITH_NETWORK = 8192  # run: the child may use the network of the node on which it runs
     SERVICES = 16384  # create: under the one name of the records of the caller's services
     SANDBOX = 32768  # run: the child is a sandbox's session, with the node's limits for these
+    KEPT = 65536  # create: under the one name of the records of the caller's kept replicas
 
 
 class Brand(Named):

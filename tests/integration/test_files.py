@@ -211,9 +211,9 @@ def test_a_put_of_many_files_is_one_change(
 
 
 def _catalogue(files: DiosFileSystem) -> dios.Reference:
-    found = files._groups.files("analytics")._place.find()
-    assert found is not None
-    return found
+    found = files._groups.files("analytics")._place.replicas()
+    assert len(found) == 1
+    return found[0]
 
 
 def test_a_replaced_or_removed_file_leaves_no_object(files: DiosFileSystem, running: RunningNode) -> None:

@@ -1,11 +1,11 @@
-"""Attacks on supervised services: start a program in another's name, or as a task with another's rights."""
+"""Attacks on records of users: start a program or move data in another's name, or as a task of that user."""
 
 from __future__ import annotations
 
 import pytest
 from msgspec.structs import replace
 
-from dios.core.model.names import SERVICES, special_name
+from dios.core.model.names import KEPT, SERVICES, special_name
 from dios.errors import Code
 from dios.ids import Principal
 from dios.wire import messages
@@ -39,21 +39,25 @@ def sees(who: Citizen, name: bytes = RECORDS) -> int:
     return len(answer.references)
 
 
+@pytest.mark.parametrize(("flag", "number"), [(Flag.SERVICES, SERVICES), (Flag.KEPT, KEPT)])
 @pytest.mark.parametrize("brand", [Brand.PURE, Brand.LIMBO])
-def test_a_task_reaches_no_record_of_its_own_user(cluster: Cluster, brand: Brand) -> None:
+def test_a_task_reaches_no_record_of_its_own_user(
+    cluster: Cluster, brand: Brand, flag: Flag, number: int
+) -> None:
     """Not by the special name, nor by creating one, even as a member of the home group on every node."""
     here, there = cluster.nodes
     victim = here.session()
-    made = victim.call(CREATE)
+    create = replace(CREATE, flags=int(flag))
+    made = victim.call(create)
     assert isinstance(made, messages.Created)
     me = victim.welcome.self_ref.ref
     victim.call(messages.Copy(made.reference.ref, me, persistence=Persistence.DURABLE, host="n2"))
     assert victim.welcome.home is not None
     task = started(cluster, victim, brand, victim.welcome.home.ref)
     assert task.node is there
-    assert sees(task) == 0
+    assert sees(task, special_name(number)) == 0
     for host in ("", "n1", "n2"):
-        assert task.ask(messages.Failure, replace(CREATE, host=host)).code == Code.EPERM
+        assert task.ask(messages.Failure, replace(create, host=host)).code == Code.EPERM
 
 
 def test_a_task_cannot_choose_the_name(cluster: Cluster) -> None:
@@ -68,21 +72,23 @@ def test_a_task_cannot_choose_the_name(cluster: Cluster) -> None:
     assert sees(victim) == sees(here.session()) == 0
 
 
-def test_another_user_reaches_no_record(cluster: Cluster) -> None:
+@pytest.mark.parametrize(("flag", "number"), [(Flag.SERVICES, SERVICES), (Flag.KEPT, KEPT)])
+def test_another_user_reaches_no_record(cluster: Cluster, flag: Flag, number: int) -> None:
     """Each user has records of their own, and the node's own user does not find those of others either."""
     here, there = cluster.nodes
+    create, records = replace(CREATE, flags=int(flag)), special_name(number)
     victim, other, owner = (
         here.session(Principal("uid:2000")),
         there.session(Principal("uid:3000")),
         there.session(),
     )
-    made = victim.call(CREATE)
+    made = victim.call(create)
     assert isinstance(made, messages.Created)
     assert made.name is not None
     for attacker in (other, owner):
-        assert sees(attacker) == sees(attacker, made.name) == 0
-    assert isinstance(other.call(CREATE), messages.Created)
-    assert sees(victim) == sees(other) == 1
+        assert sees(attacker, records) == sees(attacker, made.name) == 0
+    assert isinstance(other.call(create), messages.Created)
+    assert sees(victim, records) == sees(other, records) == 1
 
 
 def test_nobody_gains_the_network_by_a_run(cluster: Cluster) -> None:

@@ -2,6 +2,6 @@
 
 - ``files``: ``dios put``, ``ls``, ``du``, ``get`` and ``rm``.
 - ``replicas``: ``dios stat`` and ``dios replicate``.
-- ``groups``: ``dios group``.
+- ``groups``: ``dios group``; ``kept``: promises of replicas as text.
 - ``logs``: ``dios log``.
 """

@@ -37,10 +37,12 @@ from dios.lib.files.group_files import destroy
 from dios.lib.files.paths import checked_path, path_of_local, stored_path
 from dios.lib.files.staging import StagedFiles
 from dios.lib.files.tree import is_directory
+from dios.lib.kept.promises import Promises
 from dios.wire.nametext import fingerprint, format_name
 from dios.wire.types import Semantics
 
 CHUNK_BYTES: Final = 4 * limits.MIB
+_LABEL_CHARACTERS: Final = 100
 
 app: Final = typer.Typer(rich_markup_mode=None)
 
@@ -63,6 +65,7 @@ class _Local(NamedTuple):
     epilog="\b\nExamples:\n  dios put data/*.txt --group analytics\n"
     "  dios put report.pdf --group analytics --as july/report.pdf\n"
     "  dios put data --recursive --group analytics\n"
+    "  dios put results.csv --group analytics --acknowledge 2\n"
     "  dios put big.csv --group analytics --json | jq -r .[].fingerprint"
 )
 def put(
@@ -75,6 +78,16 @@ def put(
     recursive: Annotated[
         bool, typer.Option("--recursive", "-r", help="Store directories with everything in them.")
     ] = False,
+    acknowledge: Annotated[
+        int,
+        typer.Option(
+            "--acknowledge", metavar="N", min=1, help="End when the files are on the disks of N nodes."
+        ),
+    ] = 1,
+    replicas: Annotated[
+        int | None,
+        typer.Option("--replicas", metavar="N", min=1, help="Promise N replicas of each of these files."),
+    ] = None,
     names: NamesOption = False,
     node: NodeOption = None,
     as_json: JsonOption = False,
@@ -82,7 +95,9 @@ def put(
     """Store files as durable objects, and add them to the group's catalogue.
 
     They become visible together, each under its path as you typed it, and replace files that had these paths.
-    When the command ends successfully, the objects survive a power failure.
+    When the command ends successfully, the objects survive a power failure, and with --acknowledge N also the
+    loss of N - 1 nodes. If fewer nodes take the files, nothing is stored. --replicas promises a number for
+    these files, whatever is promised for the group.
     """
     with reporting("dios put", as_json=as_json):
         if label and len(files) != 1:
@@ -99,12 +114,18 @@ def put(
                             continue
                         with path.open("rb", buffering=0) as file:
                             staged.add_file(stored, file, size, moved)
+                if acknowledge > 1:
+                    staged.hold(acknowledge)
             except BaseException:
                 staged.discard()
                 raise
-            _show_put(
-                group, [entry for entry in staged.publish() if entry.name], names=names, as_json=as_json
-            )
+            stored_entries = [entry for entry in staged.publish() if entry.name]
+            if acknowledge > 1:
+                place.files(group).hold_list(acknowledge)
+            if replicas is not None and stored_entries:
+                labels = {entry.name: entry.file[-_LABEL_CHARACTERS:] for entry in stored_entries}
+                Promises(place.node).keep_objects(place.group(group), labels, replicas=replicas)
+            _show_put(group, stored_entries, names=names, as_json=as_json)
 
 
 def _local_files(path: Path, label: str, *, recursive: bool) -> Iterator[_Local]:

@@ -1,17 +1,33 @@
-"""``dios group``: makes groups, and lists and forgets groups of the keyring."""
+"""``dios group``: makes groups, sets the replicas of their files, and lists and forgets them."""
 
 from __future__ import annotations
 
 import sys
+from dataclasses import asdict
+from enum import StrEnum
 from typing import Annotated, Final
 
 import typer
 
 from dios.cli.common.context import groups_of_keyring, opened
-from dios.cli.common.output import FAILED, JsonOption, NodeOption, facts, reporting, say, table, write_json
+from dios.cli.common.output import (
+    FAILED,
+    JsonOption,
+    NodeOption,
+    facts,
+    reporting,
+    say,
+    size_text,
+    table,
+    time_text,
+    write_json,
+)
+from dios.cli.objects.kept import kept_text, why_text
 from dios.client.keyring import Keyring
 from dios.errors import InvalidError
-from dios.lib.files.catalogue_places import CATALOGUE_ALIAS
+from dios.lib.files.catalogue_places import CATALOGUE_ALIAS, KeyringCatalogue
+from dios.lib.files.tree import is_directory
+from dios.lib.kept.promises import KeptStatus, Promises, ShortObject
 from dios.wire.nametext import fingerprint, format_name
 
 app: Final = typer.Typer(
@@ -38,6 +54,114 @@ def create(
             return
         facts([("group", alias), ("fingerprint", group.fingerprint), ("keyring", str(place.keyring.path))])
         say(f"next: dios put FILE --group {alias}")
+
+
+class Apart(StrEnum):
+    """Things that fail together."""
+
+    NODE = "node"
+    RACK = "rack"
+
+
+@app.command(
+    "set",
+    epilog="\b\nExamples:\n  dios group set papers --replicas 3 --apart rack\n"
+    "  dios group set papers --replicas 0     (no promise any more; nothing is removed)",
+)
+def set_group(
+    alias: Annotated[str, typer.Argument(metavar="ALIAS", help="Your name for the group.")],
+    *,
+    replicas: Annotated[
+        int,
+        typer.Option("--replicas", metavar="N", help="Durable replicas of a file; 0 ends this."),
+    ],
+    apart: Annotated[
+        Apart, typer.Option("--apart", help="Spread them over nodes, or over racks where there are several.")
+    ] = Apart.NODE,
+    node: NodeOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Promise a number of replicas for all files of a group, those that are put later included.
+
+    The cluster makes them, restores their number when a node is lost, and moves them off nodes that drain.
+    They count with you on the nodes where they are. `dios group describe` shows if the promise is kept.
+    """
+    with reporting("dios group set", as_json=as_json), opened(node, [alias]) as place:
+        group = place.group(alias)
+        promises = Promises(place.node)
+        if replicas:
+            catalogue = KeyringCatalogue(place.node, place.keyring, alias, group).create()
+            promises.keep_group(group, catalogue, label=alias, replicas=replicas, apart=apart is Apart.RACK)
+        else:
+            promises.end(group.fingerprint)
+        if as_json:
+            write_json({"alias": alias, "fingerprint": group.fingerprint, "replicas": replicas})
+        elif replicas:
+            say(f"{replicas} replicas of each file of {alias}; next: dios group describe {alias}")
+        else:
+            say(f"no number of replicas is promised for {alias} any more; existing replicas stay")
+
+
+@app.command(
+    "describe", epilog="\b\nExamples:\n  dios group describe papers\n  dios group describe papers --json"
+)
+def describe_group(
+    alias: Annotated[str, typer.Argument(metavar="ALIAS", help="Your name for the group.")],
+    *,
+    node: NodeOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Show a group: its files, its promised replicas, and the files that are short of them and since when."""
+    with reporting("dios group describe", as_json=as_json), opened(node, [alias]) as place:
+        group = place.group(alias)
+        entries = [entry for entry in place.entries(alias) if not is_directory(entry)]
+        promises = Promises(place.node)
+        promise = promises.promise(group)
+        files = {fingerprint(entry.name): entry.file for entry in entries}
+        short = [] if promise is None else _short_of(promises, files, promise)
+        if as_json:
+            write_json(
+                {
+                    "alias": alias,
+                    "fingerprint": group.fingerprint,
+                    "files": len(entries),
+                    "size": sum(entry.size for entry in entries),
+                    "promise": None if promise is None else asdict(promise),
+                    "short": [{"file": file, **asdict(one)} for file, one in short],
+                }
+            )
+            return
+        size = size_text(sum(entry.size for entry in entries))
+        shown = [
+            ("group", alias),
+            ("fingerprint", group.fingerprint),
+            ("files", f"{len(entries)} ({size})"),
+            ("replicas", "no number is promised" if promise is None else _wish_text(promise)),
+        ]
+        if promise is not None:
+            shown += [("kept", kept_text(promise)), ("keeper", promise.leader or "none yet")]
+        facts(shown)
+        if short:
+            table(
+                ("FILE", "REPLICAS", "SINCE", "WHY"),
+                [
+                    (file, f"{one.current} of {one.wanted}", time_text(one.since * 10**9), why_text(one))
+                    for file, one in short
+                ],
+            )
+
+
+def _short_of(
+    promises: Promises, files: dict[str, str], promise: KeptStatus
+) -> list[tuple[str, ShortObject]]:
+    found = [one for one in promises.short_objects() if one.promise == promise.key]
+    return sorted((files.get(one.fingerprint, "(the list of the files)"), one) for one in found)
+
+
+def _wish_text(promise: KeptStatus) -> str:
+    return (
+        f"{promise.replicas} of each file, {'in different racks' if promise.apart else 'on different nodes'}"
+    )
 
 
 @app.command("ls", epilog="\b\nExamples:\n  dios group ls\n  dios group ls --json")

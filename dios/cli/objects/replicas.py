@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from typing import Annotated, Final
 
 import typer
 
-from dios.cli.common.context import opened
+from dios.cli.common.context import CommandContext, opened
 from dios.cli.common.output import (
     JsonOption,
     NodeOption,
@@ -15,11 +16,15 @@ from dios.cli.common.output import (
     say,
     size_text,
     table,
+    time_text,
     waiting,
     write_json,
 )
 from dios.cli.nodes.members import silent
+from dios.cli.objects.kept import why_text
 from dios.client.sync.node import Reference
+from dios.errors import DiosError
+from dios.lib.kept.promises import Promises, ShortObject
 from dios.wire.types import Persistence
 
 app: Final = typer.Typer(rich_markup_mode=None)
@@ -64,8 +69,10 @@ def stat(name: NameArgument, *, node: NodeOption = None, as_json: JsonOption = F
         nearest = replicas[0]
         shown = _attributes(nearest)
         where = [_where(replica) for replica in replicas]
+        short = _short(place, nearest.fingerprint) if nearest.node else None
         if as_json:
-            write_json({**shown, "replicas": where, "incomplete": replicas.incomplete})
+            lack = None if short is None else asdict(short)
+            write_json({**shown, "replicas": where, "incomplete": replicas.incomplete, "short": lack})
             return
         shown["size"] = f"{nearest.size} bytes ({size_text(nearest.size)})"
         facts(
@@ -76,8 +83,19 @@ def stat(name: NameArgument, *, node: NodeOption = None, as_json: JsonOption = F
         )
         if nearest.node or len(replicas) > 1:
             _show_replicas(where)
+        if short is not None:
+            since = time_text(short.since * 10**9)
+            say(f"{short.current} of {short.wanted} promised replicas, since {since}: {why_text(short)}")
         if replicas.incomplete:
             say(f"{silent(place.node.nodes())} did not answer and may have more replicas; see `dios node ls`")
+
+
+def _short(place: CommandContext, mark: str) -> ShortObject | None:
+    """Return how the object is short of its promise, as far as the keeper says so."""
+    try:
+        return next((one for one in Promises(place.node).short_objects() if one.fingerprint == mark), None)
+    except DiosError:
+        return None
 
 
 def _show_replicas(rows: list[dict[str, object]]) -> None:

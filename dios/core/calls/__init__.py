@@ -11,7 +11,7 @@ Begin with ``dispatch``, which finds the function for a call, and ``access``, th
   child), ``admission`` (the child's limits), ``starting`` (the child's records), ``lifecycle`` (beginning and
   end), ``threads`` and ``devices`` (those that a task gets), ``task_calls`` (pause, resume, select,
   attach, cancel), ``logs`` (the stored output of ended tasks). ``moves`` asks tasks to leave the node.
-- The records of users' services: ``service_records``.
+- The records of users' services and kept replicas: ``user_records``.
 - The node: ``introspection``, ``tables`` (rows of the node's tables), ``limit_calls``, ``node_calls``,
   ``scheduling_calls`` and ``rate_calls`` (calls of the scheduler).
 """

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from dios import limits
 from dios.core import effects, lifetimes
-from dios.core.calls import access, groups, network_streams, service_records
+from dios.core.calls import access, groups, network_streams, user_records
 from dios.core.calls.lifecycle import end_task_by
 from dios.core.effects import WriteSource
 from dios.core.model.accounts import require_object
-from dios.core.model.names import deterministic_name, group_name, services_name
+from dios.core.model.names import deterministic_name, group_name
 from dios.core.model.records import (
     Holder,
     LocalHolder,
@@ -48,15 +48,15 @@ def create_in(
     step: Step, task: Holder, seq: int, call: messages.Create, group_names: tuple[Name, ...]
 ) -> None:
     """Create an object on this node in groups given by name. The caller may be a task of another node."""
-    flags = access.flags_of(call.flags, Flag.SERVICES)
+    flags = access.flags_of(call.flags, user_records.FLAGS)
     with_ring = min(2, len(group_names)) if call.object_type in _WITH_RING else 0
     step.spend(1 + (1 + len(group_names) + with_ring) // 3)
     rules = rules_for_creation(call.object_type, call.buffering)
     network_streams.require_right(step, task, call)
     if call.name_kind is NameKind.ANONYMOUS:
         group_names = ()
-    if flags & Flag.SERVICES:
-        group_names = service_records.groups_for(step, task, call)
+    if flags & user_records.FLAGS:
+        group_names = user_records.groups_for(step, task, call)
     _check_size(call, rules)
     deletion = rules.deletion if call.deletion is None else call.deletion
     if deletion is Deletion.IMMORTAL:
@@ -127,8 +127,8 @@ def _new_name(step: Step, task: Holder, call: messages.Create) -> Name | None:
         return group_name(step.state.secret, random, task.principal)
     if kind is NameKind.ANONYMOUS:
         return None
-    if call.flags & Flag.SERVICES:
-        return services_name(step.state.secret, task.principal)
+    if call.flags & user_records.FLAGS:
+        return user_records.name_of(step.state.secret, call.flags, task.principal)
     if kind is NameKind.RANDOM:
         return step.state.fresh_name()
     own = access.local(task)

@@ -9,9 +9,9 @@ from __future__ import annotations
 from msgspec.structs import replace
 
 from dios.core import lifetimes
-from dios.core.calls import access, network_streams, service_records
+from dios.core.calls import access, network_streams, user_records
 from dios.core.model.accounts import require_each
-from dios.core.model.names import CONSOLE, NETWORK, SERVICES, TIMER, internal_name, special_number
+from dios.core.model.names import CONSOLE, NETWORK, TIMER, internal_name, special_number
 from dios.core.model.records import Holder, PhysicalObject, Provenance
 from dios.core.model.type_states import TimerState
 from dios.core.remote import remote_lookup
@@ -30,7 +30,7 @@ def lookup(step: Step, task: Holder, seq: int, call: messages.Lookup) -> None:
     name = Name(call.name)
     number = special_number(name)
     incomplete = False
-    records = service_records.searched(step, task) if number == SERVICES else None
+    records = user_records.searched(step, task, number)
     if number and records is None:
         task.table.require_room()
         task.account.require(Resource.REFERENCES, 1)  # both checked before a timer is created

@@ -10,8 +10,9 @@ from collections.abc import Callable, Iterable, Iterator
 from itertools import islice
 from typing import Final, NamedTuple, TypeAlias
 
-from dios.core.calls import access, service_records
+from dios.core.calls import access, user_records
 from dios.core.model.accounts import Account
+from dios.core.model.names import KEPT, SERVICES
 from dios.core.model.records import Holder, LocalHolder, PhysicalObject, RemoteTask, Session, Task
 from dios.core.model.state import State
 from dios.core.remote.peers import Peer
@@ -221,7 +222,11 @@ def _accounts(state: State, start: int) -> Iterator[Row]:
 
 
 def _services(state: State, start: int) -> Iterator[Row]:
-    return ((principal,) for principal in islice(service_records.principals(state), start, None))
+    return ((principal,) for principal in islice(user_records.principals(state, SERVICES), start, None))
+
+
+def _kept(state: State, start: int) -> Iterator[Row]:
+    return ((principal,) for principal in islice(user_records.principals(state, KEPT), start, None))
 
 
 _TABLES: Final[dict[str, _Table]] = {
@@ -260,5 +265,6 @@ _TABLES: Final[dict[str, _Table]] = {
         _peers,
     ),
     "services": _Table(("principal",), _services),
+    "kept": _Table(("principal",), _kept),
     "accounts": _Table(("scope", "subject", *(one.name.lower() for one in Resource)), _accounts),
 }  # fmt: skip

@@ -19,6 +19,7 @@ _LOG: Final = b"dios task log\0"
 _LOGS: Final = b"dios logs of a principal\0"
 _HOME: Final = b"dios home group\0"
 _SERVICES: Final = b"dios services of a principal\0"
+_KEPT: Final = b"dios kept replicas of a principal\0"
 _GROUP: Final = b"dios group name\0"
 _HOLDER: Final = b"dios task of another node\0"
 _SPECIAL_PREFIX: Final = bytes(NAME_BYTES - 2)
@@ -30,6 +31,7 @@ CONSOLE: Final = 1
 TIMER: Final = 2
 NETWORK: Final = 3
 SERVICES: Final = 4
+KEPT: Final = 5
 
 
 def internal_name(name: Name, group: Name) -> InternalName:
@@ -65,6 +67,11 @@ def home_name(secret: bytes, principal: str) -> Name:
 def services_name(secret: bytes, principal: str) -> Name:
     """Return the name of the records of a principal's services, which no task can derive."""
     return Name(blake3(_SERVICES + principal.encode(), key=secret).digest())
+
+
+def kept_name(secret: bytes, principal: str) -> Name:
+    """Return the name of the records of a principal's kept replicas, which no task can derive."""
+    return Name(blake3(_KEPT + principal.encode(), key=secret).digest())
 
 
 def group_name(secret: bytes, random: bytes, owner: str) -> Name:

@@ -10,7 +10,7 @@ from msgspec.structs import replace
 
 from dios import limits
 from dios.core import effects, lifetimes
-from dios.core.calls import access, groups, service_records
+from dios.core.calls import access, groups, user_records
 from dios.core.effects import WriteSource
 from dios.core.model.accounts import require_all, require_bytes
 from dios.core.model.records import Holder, PhysicalObject, Provenance
@@ -77,7 +77,7 @@ def replica_requested(step: Step, peer: Peer, number: int, body: dcp.CreateRepli
         guessed = home is not peer
         caller = replace(body.caller, brand=Brand.PURE, label="") if guessed else body.caller
         task = remote_tasks.remote_task_for(step, home, caller, guessed=guessed)
-    if service_records.is_record(step.state, body.name, body.owner):
+    if user_records.is_record(step.state, body.name, body.owner):
         # A home group is stored, so that the node finds the record again after its restart.
         groups.home_of(step, Principal(body.owner))
     names = groups.names_for(step, body.groups)

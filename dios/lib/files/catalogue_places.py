@@ -9,6 +9,7 @@ from dios.client.sync.node import Group, Node, Reference
 from dios.errors import ExistsError, UnreachableError
 from dios.ids import Name
 from dios.lib import catalogue
+from dios.lib.files.catalogue_replicas import latest
 from dios.wire.types import ObjectType
 
 CATALOGUE_ALIAS: Final = "catalogue/"
@@ -17,8 +18,8 @@ CATALOGUE_ALIAS: Final = "catalogue/"
 class CataloguePlace(Protocol):
     """The place of a group's catalogue."""
 
-    def find(self) -> Reference | None:
-        """Return a reference to the catalogue; None if there is none yet."""
+    def replicas(self) -> list[Reference]:
+        """Return references to the catalogue's replicas; none if there is no catalogue yet."""
 
     def create(self) -> Reference:
         """Return a reference to the catalogue, which is created if there is none."""
@@ -33,21 +34,25 @@ class KeyringCatalogue:
         self._alias: Final = alias
         self._group: Final = group
 
-    def find(self) -> Reference | None:
-        """Return the catalogue, or None. Raises UnreachableError if its node does not answer."""
+    def replicas(self) -> list[Reference]:
+        """Return the replicas. Raises UnreachableError if none is found and a node does not answer."""
         name = self._keyring.objects.get(CATALOGUE_ALIAS + self._alias)
         if name is None:
             # Another process may have made it after this process read the keyring.
             name = Keyring.load(self._keyring.path).objects.get(CATALOGUE_ALIAS + self._alias)
-        return None if name is None else self._look_up(name)
+        return [] if name is None else self._look_up(name)
 
-    def _look_up(self, name: Name) -> Reference | None:
-        found = self._node.lookup(name, group=self._group, limit=1)
+    def find(self) -> Reference | None:
+        """Return the replica with the latest version, or None."""
+        return latest(self.replicas())
+
+    def _look_up(self, name: Name) -> list[Reference]:
+        found = self._node.lookup(name, group=self._group)
         if not found and found.incomplete:
             raise UnreachableError(
                 f"the catalogue of group {self._alias!r} is on a node that does not answer", call="lookup"
             )
-        return found[0] if found else None
+        return found
 
     def create(self) -> Reference:
         """Return the catalogue; create it, and add its name to the keyring, if there is none."""
@@ -73,9 +78,9 @@ class HandedCatalogue:
     def __init__(self, reference: Reference) -> None:
         self._reference: Final = reference
 
-    def find(self) -> Reference | None:
+    def replicas(self) -> list[Reference]:
         """Return the catalogue."""
-        return self._reference
+        return [self._reference]
 
     def create(self) -> Reference:
         """Return the catalogue: its giver has created it."""

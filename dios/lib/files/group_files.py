@@ -24,9 +24,11 @@ from dios.errors import (
     StaleError,
     UnreachableError,
 )
-from dios.lib.catalogue import CatalogueEntry, StoredCatalogue
+from dios.lib.catalogue import CatalogueEntry
 from dios.lib.files.cached_catalogue import CachedCatalogue
 from dios.lib.files.catalogue_places import CataloguePlace
+from dios.lib.files.catalogue_replicas import CatalogueReplicas
+from dios.lib.files.further_disks import hold_on
 from dios.lib.files.tree import FileTree, is_directory
 from dios.wire.nametext import fingerprint
 from dios.wire.types import ObjectType, Permission, Proximity
@@ -63,9 +65,9 @@ class GroupFiles:
 
     def _known(self) -> CachedCatalogue | None:
         if self._catalogue is None:
-            found = self._place.find()
-            if found is not None:
-                self._catalogue = CachedCatalogue(StoredCatalogue(found))
+            found = self._place.replicas()
+            if found:
+                self._catalogue = CachedCatalogue(CatalogueReplicas(found, self._place.replicas))
         return self._catalogue
 
     def tree(self) -> FileTree:
@@ -82,8 +84,22 @@ class GroupFiles:
         """Change the catalogue in one write; see ``CachedCatalogue.edit``."""
         known = self._known()
         if known is None:
-            known = self._catalogue = CachedCatalogue(StoredCatalogue(self._place.create()))
+            known = self._catalogue = CachedCatalogue(
+                CatalogueReplicas([self._place.create()], self._place.replicas)
+            )
         known.edit(change)
+
+    def hold_list(self, disks: int) -> None:
+        """Make replicas of the catalogue until its latest version is on this number of disks.
+
+        Raises UnreachableError if too few nodes take it.
+        """
+        found = self._place.replicas()
+        name = found[0].name if found else None
+        for one in found:
+            one.close()
+        if name is not None:
+            hold_on(self.node, self.group, name, disks)
 
     # -- reading ------------------------------------------------------------------------------------
     def entry(self, path: str) -> CatalogueEntry:

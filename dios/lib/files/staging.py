@@ -21,6 +21,7 @@ from dios.errors import (
     UnreachableError,
 )
 from dios.lib.catalogue import CatalogueEntry
+from dios.lib.files.further_disks import hold_on
 from dios.lib.files.group_files import BATCH_OBJECTS, GroupFiles, destroy
 from dios.lib.files.paths import stored_path
 from dios.lib.files.tree import FileTree, directory_entry, is_directory
@@ -152,6 +153,16 @@ class StagedFiles:
                 batch.add(reference.close)
         for _, _, pending in asked:
             pending.result()
+
+    def hold(self, disks: int) -> None:
+        """Make replicas of everything that is staged, until each file is on this number of disks.
+
+        Raises UnreachableError if too few nodes take a file. Nothing is visible then.
+        """
+        self._store_waiting()
+        for entry in self._entries.values():
+            if entry.name:
+                hold_on(self.files.node, self.files.group, entry.name, disks)
 
     def publish(self) -> list[CatalogueEntry]:
         """Make everything visible in one write, and return its entries. On an error nothing is visible.

@@ -5,7 +5,8 @@ A user's program records what it wants with ``Services``; ``docs/services.md`` s
 - ``records``: a service as bytes that every node keeps, and its changes
 - ``decisions``: the replicas to start and to stop next, as a function without effects
 - ``pauses``: the pauses before restarts
-- ``copies``: the copies of records and programs on all nodes
+- ``record_kind``, ``user_records``, ``copies``: records that all nodes keep, and the objects that they name
+- ``leadership``: the node that acts for a user
 - ``supervisor``: starts, watches and replaces the replicas of one user; the leading node runs it
 - ``services``: the interface for users' programs; ``service_files``: services in TOML files
 - ``autoscaling``: changes the number of replicas with the load

@@ -1,28 +1,28 @@
-"""The copies of a user's records, and of the programs and inputs that they name, on all nodes."""
+"""The copies of a user's records, and of the objects that they name, on all nodes."""
 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable
 from contextlib import suppress
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, Generic
 
 from dios.errors import Busy, Conflict, DiosError
-from dios.lib.supervised import records
-from dios.lib.supervised.records import SERVICES_NAME, ServiceRecord
+from dios.lib.supervised.record_kind import RecordKind, S
 from dios.wire.types import ObjectType, Persistence, Semantics
 
 if TYPE_CHECKING:
     from dios.client.aio.node import AsyncNode, AsyncReference
 
 
-class ServiceCopies:
+class RecordCopies(Generic[S]):
     """The copies that can be reached, as references of one session."""
 
-    def __init__(self, node: AsyncNode) -> None:
+    def __init__(self, node: AsyncNode, kind: RecordKind[S]) -> None:
         self._node: Final = node
+        self._kind: Final = kind
         self._copies: list[AsyncReference] = []
         self._read_version = -1
-        self._known: dict[str, ServiceRecord] = {}
+        self._known: S = kind.decode(b"")
 
     @property
     def nodes(self) -> set[str]:
@@ -32,34 +32,34 @@ class ServiceCopies:
     async def find(self) -> None:
         """Look the copies up again."""
         await self.close()
-        found = await self._node.lookup(SERVICES_NAME)
+        found = await self._node.lookup(self._kind.special_name)
         self._copies = [one for one in found if one.type is ObjectType.DURABLE_BLOB]
         for one in found:
             if one.type is not ObjectType.DURABLE_BLOB:
                 await _closed(one)
         self._read_version = -1
 
-    async def read_own(self, here: str) -> dict[str, ServiceRecord]:
+    async def read_own(self, here: str) -> S:
         """Return the records of this node's copy, which is read again only if it has changed."""
         own = next((one for one in self._copies if one.node == here), None)
         if own is None:
             return self._known
         version = (await own.stat()).v_w
         if version != self._read_version:
-            self._known, self._read_version = records.decode(await own.read_bytes()), version
+            self._known, self._read_version = self._kind.decode(await own.read_bytes()), version
         return self._known
 
-    async def repair(self, nodes: Collection[str]) -> dict[str, ServiceRecord]:
+    async def repair(self, nodes: Collection[str]) -> S:
         """Make all copies equal, add one on each of these nodes that has none, and return the records."""
-        read: list[tuple[AsyncReference, dict[str, ServiceRecord], int]] = []
+        read: list[tuple[AsyncReference, S, int]] = []
         for one in self._copies:
             with suppress(DiosError):
                 async with one.read(Semantics.MRSW) as request:
-                    read.append((one, records.decode(bytes(request.view)), request.v_w))
-        whole = records.merged(copy for _, copy, _ in read)
-        data = records.encode(whole.values())
+                    read.append((one, self._kind.decode(bytes(request.view)), request.v_w))
+        whole = self._kind.merge(copy for _, copy, _ in read)
+        data = self._kind.encode(whole)
         for one, copy, version in read:
-            if records.encode(copy.values()) != data:
+            if self._kind.encode(copy) != data:
                 with suppress(Busy, Conflict):
                     await _replace(one, data, version)
         self._read_version = -1
@@ -70,14 +70,13 @@ class ServiceCopies:
                     self._copies.append(added)
         return whole
 
-    async def store(self, record: ServiceRecord) -> None:
-        """Write the record of one service into all copies, unless they have a later one."""
+    async def store(self, change: S) -> None:
+        """Merge changed records into all copies, unless a copy has later ones."""
         for one in self._copies:
             with suppress(DiosError):
                 async with one.read(Semantics.MRSW) as request:
-                    copy, version = records.decode(bytes(request.view)), request.v_w
-                merged = records.merged((copy, {record.name: record}))
-                await _replace(one, records.encode(merged.values()), version)
+                    copy, version = self._kind.decode(bytes(request.view)), request.v_w
+                await _replace(one, self._kind.encode(self._kind.merge((copy, change))), version)
 
     async def spread(self, names: Iterable[bytes], nodes: Collection[str]) -> None:
         """Copy objects to those of the nodes that have none."""
@@ -109,7 +108,7 @@ class ServiceCopies:
 async def _replace(one: AsyncReference, data: bytes, version: int) -> None:
     async with one.write(len(data), Semantics.EXCL, blank=True, replace=True) as request:
         if request.v_w != version:
-            raise Conflict("another program changed the records of the services")
+            raise Conflict("another program changed the records")
         request.fill(memoryview(data))
 
 

@@ -18,8 +18,10 @@ from msgspec.structs import replace
 
 from dios import limits
 from dios.errors import DamagedError, InvalidError, LimitError, UnreachableError
+from dios.lib.supervised.record_kind import RecordKind
 from dios.wire.fields import U63, Arguments, Count, Label, NameBytes
 from dios.wire.messages import Limits, Work
+from dios.wire.types import Flag
 
 FORMAT_VERSION: Final = 1
 SERVICES_NAME: Final = bytes(31) + b"\x04"
@@ -182,6 +184,11 @@ def merged(copies: Iterable[dict[str, ServiceRecord]]) -> dict[str, ServiceRecor
             if known is None or _order(record) > _order(known):
                 found[name] = record
     return found
+
+
+SERVICE_RECORDS: Final[RecordKind[dict[str, ServiceRecord]]] = RecordKind(
+    SERVICES_NAME, Flag.SERVICES, decode, lambda services: encode(services.values()), merged
+)
 
 
 def _order(record: ServiceRecord) -> tuple[int, bytes]:

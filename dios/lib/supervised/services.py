@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Collection, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
@@ -15,13 +14,12 @@ from dios.client.ops.scheduling import work
 from dios.client.ops.status import Status
 from dios.client.program import ProgramText, decode_program, encode_program, with_files
 from dios.client.sync.node import Group, Node, Reference, Task
-from dios.errors import Busy, Conflict, DiosError, ExistsError, InvalidError, TooLargeError, UnreachableError
-from dios.lib.catalogue import StoredCatalogue
-from dios.lib.retrying import Pauses
+from dios.errors import DiosError, InvalidError, TooLargeError, UnreachableError
 from dios.lib.supervised import records
-from dios.lib.supervised.records import SERVICES_NAME, ServiceGeneration, ServiceInput, ServiceRecord
+from dios.lib.supervised.records import ServiceGeneration, ServiceInput, ServiceRecord
+from dios.lib.supervised.user_records import UserRecords
 from dios.wire.messages import Limits, Work
-from dios.wire.types import Flag, ObjectType, Persistence
+from dios.wire.types import ObjectType, Persistence
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,6 +95,7 @@ class Services:
 
     def __init__(self, node: Node) -> None:
         self._node: Final = node
+        self._records: Final = UserRecords(node, records.SERVICE_RECORDS)
 
     # -- changes --------------------------------------------------------------------------------------
     def create(self, name: str, program: ServiceProgram, *, replicas: int = 1) -> None:
@@ -154,7 +153,7 @@ class Services:
         """Return the status of all services, by name."""
         found = self._read()
         rows = self._node.tasks()
-        board = self._board()
+        board = self._records.board()
         return [
             _status(record, rows, board, incomplete=rows.incomplete)
             for record in sorted(records.living(found), key=lambda one: one.name)
@@ -164,7 +163,7 @@ class Services:
         """Return the status of one service; InvalidError if there is none of this name."""
         record = records.found(self._read(), name)
         rows = self._node.tasks()
-        return _status(record, rows, self._board(), incomplete=rows.incomplete)
+        return _status(record, rows, self._records.board(), incomplete=rows.incomplete)
 
     def task(self, replica: ReplicaStatus) -> Task | None:
         """Return the task of a replica, or None if it does not run any more."""
@@ -173,65 +172,17 @@ class Services:
         return found if isinstance(found, Task) else None
 
     # -- records --------------------------------------------------------------------------------------
-    def _copies(self) -> list[Reference]:
-        found = self._node.lookup(SERVICES_NAME)
-        for one in found:
-            if one.type is not ObjectType.DURABLE_BLOB:
-                one.close()
-        return sorted((one for one in found if one.type is ObjectType.DURABLE_BLOB), key=lambda one: one.node)
-
     def _read(self) -> dict[str, ServiceRecord]:
-        copies = self._copies()
-        try:
-            return records.merged(content for _, content, _ in _contents(copies))
-        finally:
-            _close(copies)
+        return self._records.read()
 
     def _edit(self, change: Callable[[dict[str, ServiceRecord]], ServiceRecord]) -> None:
         """Change the record of one service in every copy that can be reached."""
-        pauses = Pauses()
-        for attempt in range(limits.CATALOGUE_EDITS_MAX):
-            copies = self._copies()
-            try:
-                self._try_edit(copies, change)
-            except (Busy, Conflict, ExistsError) as conflict:
-                if attempt == limits.CATALOGUE_EDITS_MAX - 1:
-                    raise
-                if not isinstance(conflict, ExistsError):
-                    pauses.wait(conflict)
-            else:
-                return
-            finally:
-                _close(copies)
 
-    def _try_edit(
-        self, copies: list[Reference], change: Callable[[dict[str, ServiceRecord]], ServiceRecord]
-    ) -> None:
-        read = _contents(copies)
-        services = records.merged(content for _, content, _ in read)
-        record = change(services)
-        data = records.encode({**services, record.name: record}.values())
-        if not read:
-            first = self._node.create(ObjectType.DURABLE_BLOB, data=data, flags=Flag.SERVICES)
-            copies.append(first)
-        failures: list[DiosError] = []
-        for one, _, version in read:
-            try:
-                StoredCatalogue(one).replace(data, version)
-            except DiosError as error:
-                # If another copy has the change, the leader unites them.
-                if isinstance(error, Busy | Conflict) and one is read[0][0]:
-                    raise
-                failures.append(error)
-        if read and len(failures) == len(read):
-            raise failures[0]
-        there = {one.node for one in copies}
-        for name in self._others(there):
-            with suppress(DiosError):
-                copies.append(copies[0].copy(persistence=Persistence.DURABLE, host=name))
+        def changed(services: dict[str, ServiceRecord]) -> dict[str, ServiceRecord]:
+            record = change(services)
+            return {**services, record.name: record}
 
-    def _others(self, there: Collection[str]) -> list[str]:
-        return [one.name for one in self._node.nodes() if one.usable and one.name not in there]
+        self._records.edit(changed)
 
     # -- programs -------------------------------------------------------------------------------------
     def _change_spec(
@@ -295,7 +246,7 @@ class Services:
             if first.name is None:
                 raise UnreachableError("the program could not be stored under a name")
             made.append(first.name)
-            for name in self._others({first.node}):
+            for name in self._records.others({first.node}):
                 with suppress(UnreachableError):
                     first.copy(persistence=Persistence.DURABLE, host=name).close()
             return first.name
@@ -305,38 +256,6 @@ class Services:
             with suppress(DiosError):
                 for one in self._node.lookup(name):
                     one.destroy()
-
-    def _board(self) -> dict[str, object]:
-        """Return what the leader reports: an empty dictionary if there is none that can be reached."""
-        found = self._node.lookup(SERVICES_NAME)
-        told: dict[str, object] = {}
-        for one in found:
-            if one.type is not ObjectType.DURABLE_BLOB:
-                with suppress(DiosError, ValueError):
-                    told = json.loads(one.read_bytes())
-        _close(found)
-        return told
-
-
-def _contents(copies: list[Reference]) -> list[tuple[Reference, dict[str, ServiceRecord], int]]:
-    """Return the copies that can be read. Raise UnreachableError if there are some and none can be."""
-    found: list[tuple[Reference, dict[str, ServiceRecord], int]] = []
-    failed: DiosError | None = None
-    for one in copies:
-        try:
-            data, version = StoredCatalogue(one).read()
-            found.append((one, records.decode(data), version))
-        except DiosError as error:
-            failed = error
-    if failed is not None and not found:
-        raise failed
-    return found
-
-
-def _close(references: Iterable[Reference]) -> None:
-    for one in references:
-        with suppress(DiosError):
-            one.close()
 
 
 def _status(

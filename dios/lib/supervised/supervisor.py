@@ -19,8 +19,9 @@ import trio
 from dios import limits
 from dios.errors import ClosedError, DiosError, ExistsError, TimeLimitError
 from dios.lib.supervised import records
-from dios.lib.supervised.copies import ServiceCopies
+from dios.lib.supervised.copies import RecordCopies
 from dios.lib.supervised.decisions import Replica, ServiceDecision, Start, next_steps
+from dios.lib.supervised.leadership import Leadership
 from dios.lib.supervised.pauses import StartPause
 from dios.lib.supervised.records import SERVICES_NAME, ServiceGeneration, ServiceRecord
 from dios.wire.types import Cause, Flag, NodeStatus, ObjectType, TaskState
@@ -61,9 +62,9 @@ class Supervisor:
     def __init__(self, node: AsyncNode, log: Callable[[str], None]) -> None:
         self._node: Final = node
         self._log: Final = log
-        self._copies: Final = ServiceCopies(node)
+        self._copies: Final = RecordCopies(node, records.SERVICE_RECORDS)
+        self._leadership: Final = Leadership()
         self._members: tuple[tuple[int, NodeStatus, bool], ...] = ()
-        self._leads_since: float | None = None
         self._repaired_at = float("-inf")
         self._kept: dict[str, int] = {}
         self._acts = False
@@ -108,7 +109,7 @@ class Supervisor:
             await self._copies.find()
             self._members, self._repaired_at = known, now
         here = next(one for one in members if one.here)
-        if not self._leads(members, here, now):
+        if not self._leadership.holds(members, here, self._copies.nodes, now):
             await self._rest()
             return
         living = [one for one in members if one.usable]
@@ -129,16 +130,6 @@ class Supervisor:
             await self._supervise(nursery, record, rows, living)
         self._forget(services)
         await self._show(services, here.name)
-
-    def _leads(self, members: Sequence[Member], here: Member, now: float) -> bool:
-        holders = self._copies.nodes
-        first = min(one.node for one in members if one.here or (one.usable and one.name in holders))
-        if first != here.node or here.name not in holders:
-            self._leads_since = None
-            return False
-        if self._leads_since is None:
-            self._leads_since = now
-        return now - self._leads_since >= limits.SERVICE_SETTLE_MS / 1000
 
     async def _rest(self) -> None:
         """Forget what this node knew as the leader."""
@@ -238,7 +229,7 @@ class Supervisor:
                 self._starting[key] = order[0]
                 nursery.start_soon(self._start, record, record.specs()[place.generation], place, order)
         if steps.complete:
-            await self._copies.store(records.verified(record))
+            await self._copies.store({record.name: records.verified(record)})
 
     async def _kill(self, one: Replica) -> None:
         found = None if one.name is None else await self._node.find(one.name)

@@ -5,4 +5,5 @@
 - ``store``: tests that a directory can hold a node's store.
 - ``processor``: tests that the daemon has its turn while tasks compute.
 - ``cluster``: tests identity, addresses, port and clock of a node in a cluster.
+- ``replicas``: tests that promised replicas are there.
 """

@@ -356,6 +356,11 @@ PROMISES: Final = (
     ),
     Promise(
         "Schedulers",
+        "A keeper of replicas reads, copies and drops only what its user could, and counts it with that user on each node; no task, no coordinator and no other user reads or changes a promise",
+        left="a node of the cluster has the names that promises and catalogues hold, as it has those of its own objects",
+    ),
+    Promise(
+        "Schedulers",
         "Nothing is started twice, by any number of schedulers, and no more is reserved on a node than it has",
         left="a node that fails after a start: a restartable run may run again",
     ),

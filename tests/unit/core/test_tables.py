@@ -15,7 +15,18 @@ from dios.wire.types import Flag, ObjectType
 from tests.support.core.harness import Client, Node
 from tests.support.core.local_or_remote import Site
 
-TABLES = ("node", "objects", "tasks", "references", "waiting", "requests", "peers", "services", "accounts")
+TABLES = (
+    "node",
+    "objects",
+    "tasks",
+    "references",
+    "waiting",
+    "requests",
+    "peers",
+    "services",
+    "kept",
+    "accounts",
+)
 
 
 def read(client: Client, table: str) -> list[dict[str, int | str]]:

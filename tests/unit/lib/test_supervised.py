@@ -12,7 +12,7 @@ from msgspec.structs import replace
 
 from dios import limits
 from dios.errors import DamagedError, InvalidError, LimitError, NoSpaceError
-from dios.lib.supervised import records, services
+from dios.lib.supervised import records, services, user_records
 from dios.lib.supervised.decisions import Replica, Start, next_steps
 from dios.lib.supervised.pauses import StartPause
 from dios.lib.supervised.records import ServiceGeneration, ServiceRecord
@@ -237,7 +237,7 @@ def test_a_change_that_one_node_could_store_is_made(
 ) -> None:
     """The full disk of another node does not refuse it."""
     copies = [CopyOnFullDisk(f"n{number}", full=each) for number, each in enumerate(full)]
-    monkeypatch.setattr(services, "StoredCatalogue", StoredCopy)
+    monkeypatch.setattr(user_records, "StoredCatalogue", StoredCopy)
     services.Services(cast("Node", NodeOfCopies(*copies))).scale("web", 2)
     (stored,) = [each for each in copies if not each.full]
     assert records.decode(stored.data)["web"].replicas == 2
@@ -246,6 +246,6 @@ def test_a_change_that_one_node_could_store_is_made(
 def test_a_change_that_no_node_could_store_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
     """The caller learns the reason, also if there are several copies."""
     copies = [CopyOnFullDisk(f"n{number}", full=True) for number in range(3)]
-    monkeypatch.setattr(services, "StoredCatalogue", StoredCopy)
+    monkeypatch.setattr(user_records, "StoredCatalogue", StoredCopy)
     with pytest.raises(NoSpaceError):
         services.Services(cast("Node", NodeOfCopies(*copies))).scale("web", 2)

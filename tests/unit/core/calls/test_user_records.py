@@ -1,11 +1,11 @@
-"""The records of supervised services: one name for each user, which the user's sessions find and no task."""
+"""The records of services and kept replicas: names that the sessions of a user find, and no task."""
 
 from __future__ import annotations
 
 import pytest
 from msgspec.structs import replace
 
-from dios.core.model.names import SERVICES, special_name
+from dios.core.model.names import KEPT, SERVICES, special_name
 from dios.errors import Code
 from dios.ids import Principal
 from dios.wire import messages
@@ -28,6 +28,13 @@ def found(client: Client) -> list[int]:
     answer = client.call(messages.Lookup(NAME))
     assert isinstance(answer, messages.References)
     return [one.size for one in answer.references]
+
+
+def found_kept(client: Client) -> int:
+    """The number of records of kept replicas that a client finds."""
+    answer = client.call(messages.Lookup(special_name(KEPT)))
+    assert isinstance(answer, messages.References)
+    return len(answer.references)
 
 
 def started(cluster: Cluster, me: Citizen, call: messages.Run) -> Citizen:
@@ -136,3 +143,17 @@ def test_only_the_nodes_own_user_gives_the_network(cluster: Cluster, host: str) 
     limbo = started(cluster, me, messages.Run(program, brand=Brand.LIMBO, inputs=handed))
     given = limbo.welcome.inputs[0].ref
     assert limbo.refused(messages.Run(given, host=host, flags=flags)) == Code.EPERM
+
+
+def test_the_records_of_services_and_of_kept_replicas_are_different_objects(cluster: Cluster) -> None:
+    """Each kind has a name and a list of users of its own, and one call cannot mean both."""
+    here, _ = cluster.nodes
+    me = here.session()
+    me.call(replace(CREATE, flags=int(Flag.KEPT)))
+    assert (found(me), found_kept(me)) == ([], 1)
+    assert me.refused(replace(CREATE, flags=int(Flag.KEPT))) == Code.EEXIST
+    assert me.refused(replace(CREATE, flags=int(Flag.KEPT | Flag.SERVICES))) == Code.EINVAL
+    for table, rows in (("services", ()), ("kept", ((OWNER,),))):
+        answer = me.call(messages.ReadTable(table))
+        assert isinstance(answer, messages.TableRows)
+        assert answer.rows == rows

@@ -1,0 +1,26 @@
+"""Promises of replicas as text, for the commands that show them."""
+
+from __future__ import annotations
+
+from dios.cli.common.output import time_text
+from dios.lib.kept.promises import KeptStatus, ShortObject
+
+
+def kept_text(promise: KeptStatus) -> str:
+    """Return one line: if a promise is kept, or how many objects are short of it and since when."""
+    if not promise.leader:
+        return "not known: no node has begun to keep it"
+    if promise.short:
+        conflicts = f", {promise.conflicts} of them in conflict" if promise.conflicts else ""
+        short = f"{promise.short} of {promise.objects} objects are short{conflicts}"
+        return f"{short}, since {time_text(promise.since * 10**9)}: {promise.reason}"
+    if promise.reason:
+        return f"not known: {promise.reason}"
+    if not promise.checked:
+        return "not known yet: the objects are being looked at"
+    return f"yes, for {promise.objects} objects"
+
+
+def why_text(one: ShortObject) -> str:
+    """Return why an object is short of its promise, with the versions of replicas in conflict."""
+    return f"{one.reason} ({', '.join(one.conflict)})" if one.conflict else one.reason

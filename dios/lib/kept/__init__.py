@@ -1,0 +1,12 @@
+"""Kept replicas: the nodes hold the number of replicas of a group's files that its user was promised.
+
+A user's program records the promise with ``Promises``; ``docs/replicas.md`` shows that. Read in this order:
+
+- ``records``: promises, and the versions that replicas were seen to have, as bytes that every node keeps
+- ``versions``: which replicas are current, and which conflict, from the versions that were seen
+- ``decisions``: the copies to make and to drop next for one object, as a function without effects
+- ``objects``: the objects that a user's promises cover, and the order in which the keeper looks at them
+- ``keeper``: looks at objects, copies and drops replicas; the leading node runs it for each user
+- ``replicas``: the replicas of one object, as references of a session
+- ``promises``: the interface for users' programs
+"""

@@ -1,0 +1,77 @@
+"""The objects that a user's promises cover, and the order in which a keeper looks at them."""
+
+from __future__ import annotations
+
+import heapq
+from collections import deque
+from collections.abc import Iterator
+from typing import Final
+
+from dios import limits
+
+
+class LookOrder:
+    """The names of the objects with the keys of their promises, in the order of the keeper's looks.
+
+    Objects that are new, and objects whose turn was advanced by ``again``, come first.
+    """
+
+    def __init__(self) -> None:
+        self._promises: dict[bytes, str] = {}
+        self._turns: Final[deque[bytes]] = deque()
+        self._queued: Final[set[bytes]] = set()
+        self._soon: Final[list[tuple[float, bytes]]] = []
+        self._hurried = 0
+
+    def __len__(self) -> int:
+        """Return the number of objects."""
+        return len(self._promises)
+
+    @property
+    def hurried(self) -> bool:
+        """Return True if objects wait to be looked at since a change."""
+        return self._hurried > 0
+
+    def promise(self, name: bytes) -> str | None:
+        """Return the key of an object's promise, or None if the object is covered by none any more."""
+        return self._promises.get(name)
+
+    def replace(self, promises: dict[bytes, str]) -> Iterator[None]:
+        """Replace the objects, with a pause after each part. New ones come before all others."""
+        self._promises = promises
+        for number, name in enumerate(promises, 1):
+            if not number % limits.KEPT_LISTED_AT_ONCE:
+                yield
+            if name not in self._queued:
+                self._queued.add(name)
+                self._turns.appendleft(name)
+                self._hurried += 1
+
+    def hurry(self) -> None:
+        """Look at every object soon, because nodes or promises have changed."""
+        self._hurried = len(self._turns)
+
+    def again(self, name: bytes, at: float) -> None:
+        """Look at an object again at a time; in its turn if too many wait for that."""
+        if len(self._soon) < limits.KEPT_WAITING_MAX:
+            heapq.heappush(self._soon, (at, name))
+
+    def take(self, now: float) -> Iterator[bytes]:
+        """Yield the objects to look at in this round, each once."""
+        most = limits.KEPT_LOOKS_MAX if self._hurried else limits.KEPT_LOOKS
+        given: set[bytes] = set()
+        while self._soon and self._soon[0][0] <= now and len(given) < limits.KEPT_LOOKS_MAX // 2:
+            name = heapq.heappop(self._soon)[1]
+            if name in self._promises and name not in given:
+                given.add(name)
+                yield name
+        for _ in range(min(most, len(self._turns))):
+            name = self._turns.popleft()
+            self._hurried = max(self._hurried - 1, 0)
+            if name not in self._promises:
+                self._queued.discard(name)
+                continue
+            self._turns.append(name)
+            if name not in given:
+                given.add(name)
+                yield name

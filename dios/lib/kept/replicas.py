@@ -1,0 +1,119 @@
+"""The replicas of one object, as references of a keeper's session."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, suppress
+from typing import TYPE_CHECKING, Final
+
+import trio
+from blake3 import blake3
+
+from dios import limits
+from dios.errors import Conflict, DiosError
+from dios.lib.kept.versions import CREATED, VersionState
+from dios.wire.types import ObjectType, Persistence, Semantics
+
+if TYPE_CHECKING:
+    from dios.client.aio.node import AsyncGroup, AsyncNode, AsyncReference
+    from dios.client.ops.cluster import Gathered
+
+
+@asynccontextmanager
+async def found(node: AsyncNode, name: bytes, group: AsyncGroup) -> AsyncIterator[Gathered[AsyncReference]]:
+    """Yield references to the physical objects of a name, and close them."""
+    references = await node.lookup(name, group=group)
+    try:
+        yield references
+    finally:
+        with trio.CancelScope(shield=True):
+            for one in references:
+                with suppress(DiosError):
+                    await one.close()
+
+
+def is_durable_blob(one: AsyncReference) -> bool:
+    """Return True for a replica that a promise counts."""
+    return one.type is ObjectType.DURABLE_BLOB and not one.zombie
+
+
+class Digests:
+    """The states of replicas by object id. Bytes are read only for versions that do not say enough."""
+
+    def __init__(self) -> None:
+        self._known: Final[dict[int, VersionState]] = {}
+        self.bytes_read = 0
+
+    async def state(self, one: AsyncReference, *, written: bool) -> VersionState:
+        """Return the state of a replica; ``written`` objects are compared by their bytes from version 1 on.
+
+        An object of more than INLINE_BYTES_MAX bytes is created empty, and filled by its first write. So
+        version 1 of it is what was put, unless the object is one that programs edit.
+
+        Raises Conflict if it is written meanwhile.
+        """
+        v_w, size = one.v_w, one.size
+        if v_w == 0:
+            return CREATED
+        if v_w == 1 and size > limits.INLINE_BYTES_MAX and not written:
+            return VersionState(1, b"")
+        known = self._known.get(one.object_id)
+        if known is not None and known.v_w == v_w:
+            return known
+        hasher = blake3()
+        at = 0
+        while True:
+            want = min(size - at, limits.KEPT_CHUNK_BYTES)
+            async with one.read(Semantics.MRSW, size=want, offset=at) as request:
+                if request.v_w != v_w:
+                    raise Conflict("the object is written while its bytes are compared")
+                hasher.update(request.view[:want])
+            at += want
+            self.bytes_read += want
+            if at >= size:
+                break
+        return self.note(one.object_id, VersionState(v_w, hasher.digest(limits.KEPT_DIGEST_BYTES)))
+
+    def note(self, object_id: int, state: VersionState) -> VersionState:
+        """Remember the state of a replica, as that of a copy that has just been made."""
+        if len(self._known) >= limits.KEPT_DIGESTS_MAX:
+            self._known.clear()
+        self._known[object_id] = state
+        return state
+
+
+async def copy_to(
+    node: AsyncNode, name: bytes, group: AsyncGroup, one: AsyncReference, host: str
+) -> AsyncReference | None:
+    """Make a durable replica on another node; None if the object was destroyed in the meantime."""
+    made = await one.copy(persistence=Persistence.DURABLE, host=host)
+    try:
+        async with found(node, name, group) as now:
+            others = [each for each in now if is_durable_blob(each) and each.object_id != made.object_id]
+            is_gone = not now.incomplete and not others
+    except DiosError:
+        is_gone = False  # the source's node may have died just now, and then the copy is what remains
+    if not is_gone:
+        return made
+    # The object was destroyed while its bytes were on their way: the replica must not bring it back.
+    with trio.CancelScope(shield=True), suppress(DiosError):
+        await made.destroy()
+    return None
+
+
+async def drop(one: AsyncReference, v_w: int) -> bool:
+    """Destroy a replica if it still has this version. Nobody can write to it between the look and the end."""
+    try:
+        request = await one.write(1, Semantics.EXCL, blank=True)
+    except DiosError:
+        return False  # it is in use: another time
+    gone = False
+    try:
+        if request.v_w == v_w:
+            with suppress(DiosError):
+                await one.destroy()
+                gone = True
+    finally:
+        with trio.CancelScope(shield=True), suppress(DiosError):
+            await request.release()
+    return gone

@@ -1,0 +1,71 @@
+"""Versions of replicas: which one is current, which ones are behind, and which ones conflict.
+
+Replicas of an object begin with the bytes and the version of the one that they were copied from. From then on
+each has a history of its own, in which its version only grows. The keeper notes the states in which it sees
+each replica. A replica is behind another one if the other one had its state before. Two replicas conflict if
+the notes do not show that one of them is behind the other.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping
+from typing import Annotated, NamedTuple, TypeAlias
+
+from msgspec import Meta
+
+from dios import limits
+from dios.wire.fields import U63
+
+
+class VersionState(NamedTuple):
+    """A version of an object with the digest of its bytes, which is empty for the bytes that were put."""
+
+    v_w: U63
+    digest: Annotated[bytes, Meta(max_length=limits.KEPT_DIGEST_BYTES)]
+
+
+class Seen(NamedTuple):
+    """A state in which a replica, a physical object, was seen."""
+
+    v_w: U63
+    digest: Annotated[bytes, Meta(max_length=limits.KEPT_DIGEST_BYTES)]
+    object_id: U63
+
+
+SeenVersions: TypeAlias = Mapping[str, tuple[Seen, ...]]
+
+CREATED = VersionState(0, b"")
+"""The state of an object that was not written since its creation."""
+
+
+def is_behind(state: VersionState, other: VersionState, seen: Collection[Seen]) -> bool:
+    """Return True if ``other`` is known to come from ``state``, by the histories of replicas."""
+    if state.v_w >= other.v_w:
+        return False
+    if not state.digest:
+        return True  # the bytes that were put
+    reached, open_states = {state}, [state]
+    while open_states:
+        at = open_states.pop()
+        there = {one.object_id for one in seen if (one.v_w, one.digest) == at}
+        for one in seen:
+            found = VersionState(one.v_w, one.digest)
+            if one.object_id in there and one.v_w > at.v_w and found not in reached:
+                reached.add(found)
+                open_states.append(found)
+    return other in reached
+
+
+def latest(states: Iterable[VersionState], seen: Collection[Seen]) -> list[VersionState]:
+    """Return the states that are behind no other one: one if the replicas agree, more if they conflict."""
+    every = sorted(set(states))
+    return [state for state in every if not any(is_behind(state, other, seen) for other in every)]
+
+
+def noted(seen: Collection[Seen], states: Mapping[int, VersionState]) -> tuple[Seen, ...]:
+    """Return the seen versions with the present states of replicas by object id; the latest of each remain.
+
+    The bytes that were put are not noted, because every state comes from them.
+    """
+    now = {Seen(*state, object_id) for object_id, state in states.items() if state.digest}
+    return tuple(sorted({*seen, *now})[-limits.KEPT_SEEN_MAX :])

@@ -1,0 +1,112 @@
+"""The records of one kind of a user, read and changed by the user's program in all copies that it reaches."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Collection, Iterable
+from contextlib import suppress
+from typing import Final, Generic
+
+from dios import limits
+from dios.client.sync.node import Node, Reference
+from dios.errors import Busy, Conflict, DiosError, ExistsError
+from dios.lib.catalogue import StoredCatalogue
+from dios.lib.retrying import Pauses
+from dios.lib.supervised.record_kind import RecordKind, S
+from dios.wire.types import ObjectType, Persistence
+
+
+class UserRecords(Generic[S]):
+    """The records of a user; ``node`` is a session of that user."""
+
+    def __init__(self, node: Node, kind: RecordKind[S]) -> None:
+        self._node: Final = node
+        self._kind: Final = kind
+
+    def read(self) -> S:
+        """Return the records. Raise UnreachableError if there are some and none can be read."""
+        copies = self._copies()
+        try:
+            return self._kind.merge(content for _, content, _ in self._contents(copies))
+        finally:
+            _close(copies)
+
+    def edit(self, change: Callable[[S], S]) -> None:
+        """Change the records in every copy that can be reached; ``change`` may be called several times."""
+        pauses = Pauses()
+        for attempt in range(limits.CATALOGUE_EDITS_MAX):
+            copies = self._copies()
+            try:
+                self._try_edit(copies, change)
+            except (Busy, Conflict, ExistsError) as conflict:
+                if attempt == limits.CATALOGUE_EDITS_MAX - 1:
+                    raise
+                if not isinstance(conflict, ExistsError):
+                    pauses.wait(conflict)
+            else:
+                return
+            finally:
+                _close(copies)
+
+    def others(self, there: Collection[str]) -> list[str]:
+        """Return the names of the nodes that answer, without those ``there``."""
+        return [one.name for one in self._node.nodes() if one.usable and one.name not in there]
+
+    def board(self) -> dict[str, object]:
+        """Return what the leading node reports: an empty dictionary if there is none that can be reached."""
+        found = self._node.lookup(self._kind.special_name)
+        told: dict[str, object] = {}
+        for one in found:
+            if one.type is not ObjectType.DURABLE_BLOB:
+                with suppress(DiosError, ValueError):
+                    told = json.loads(one.read_bytes())
+        _close(found)
+        return told
+
+    def _copies(self) -> list[Reference]:
+        found = self._node.lookup(self._kind.special_name)
+        for one in found:
+            if one.type is not ObjectType.DURABLE_BLOB:
+                one.close()
+        return sorted((one for one in found if one.type is ObjectType.DURABLE_BLOB), key=lambda one: one.node)
+
+    def _try_edit(self, copies: list[Reference], change: Callable[[S], S]) -> None:
+        read = self._contents(copies)
+        data = self._kind.encode(change(self._kind.merge(content for _, content, _ in read)))
+        if not read:
+            copies.append(self._node.create(ObjectType.DURABLE_BLOB, data=data, flags=self._kind.flag))
+        failures: list[DiosError] = []
+        for one, _, version in read:
+            try:
+                StoredCatalogue(one).replace(data, version)
+            except DiosError as error:
+                # If another copy has the change, the leader unites them.
+                if isinstance(error, Busy | Conflict) and one is read[0][0]:
+                    raise
+                failures.append(error)
+        if read and len(failures) == len(read):
+            raise failures[0]
+        there = {one.node for one in copies}
+        for name in self.others(there):
+            with suppress(DiosError):
+                copies.append(copies[0].copy(persistence=Persistence.DURABLE, host=name))
+
+    def _contents(self, copies: list[Reference]) -> list[tuple[Reference, S, int]]:
+        """Return the copies that can be read. Raise UnreachableError if there are some and none can be."""
+        found: list[tuple[Reference, S, int]] = []
+        failed: DiosError | None = None
+        for one in copies:
+            try:
+                data, version = StoredCatalogue(one).read()
+                found.append((one, self._kind.decode(data), version))
+            except DiosError as error:
+                failed = error
+        if failed is not None and not found:
+            raise failed
+        return found
+
+
+def _close(references: Iterable[Reference]) -> None:
+    for one in references:
+        with suppress(DiosError):
+            one.close()

@@ -1,0 +1,223 @@
+"""Kept replicas on real nodes: their number comes back after a loss, and files stay readable and writable."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import TypeVar
+
+import msgspec
+import pytest
+
+from dios.node import daemon, local_cluster
+from dios.node.doctor.replicas import examine_replicas
+from dios.node.local_cluster import LocalCluster
+from tests.support.node.command_user import Person
+from tests.support.node.running_node import exists, wait_until
+
+PATIENCE_S = 90
+SETTINGS = {"accept_weaker_sandbox": "yes", "coordinator": "off", "pool_size": "0", "replica_grace": "1s"}
+FILES = {"a.txt": "one", "b.txt": "two", "c.txt": "three"}
+
+
+T = TypeVar("T")
+
+
+class PromiseRow(msgspec.Struct):
+    """A promise as `dios group describe --json` shows it."""
+
+    objects: int
+    short: int
+    since: int
+    leader: str
+    checked: bool
+
+
+class ShortRow(msgspec.Struct):
+    """An object that is short of its promise."""
+
+    wanted: int
+    current: int
+    reason: str
+
+
+class GroupRow(msgspec.Struct):
+    """A group with its promise."""
+
+    promise: PromiseRow | None
+    short: list[ShortRow]
+
+
+class ReplicaRow(msgspec.Struct):
+    """A replica of an object."""
+
+    node: str
+
+
+class ObjectRow(msgspec.Struct):
+    """An object as `dios stat --json` shows it."""
+
+    replicas: list[ReplicaRow]
+    short: ShortRow | None
+
+
+class FileRow(msgspec.Struct):
+    """A file as `dios ls --json` shows it."""
+
+    file: str
+
+
+class Keeping:
+    """A cluster and a user who keeps files there; commands go to the first node that runs."""
+
+    def __init__(self, made: LocalCluster, home: Path) -> None:
+        home.mkdir()
+        self.made = made
+        self.person = Person(home)
+
+    def types(self, command: str) -> str:
+        """Type a command."""
+        running = self.made.running()
+        place = next(node for node in self.made.nodes if node.name in running)
+        self.person.environment["DIOS_NODE"] = str(place.data)
+        return self.person.types(command).stdout
+
+    def asks(self, command: str, kind: type[T]) -> T:
+        """Type a command, and return its JSON."""
+        return msgspec.json.decode(self.types(f"{command} --json"), type=kind)
+
+    def group(self) -> GroupRow:
+        """The description of the group."""
+        return self.asks("dios group describe papers", GroupRow)
+
+    def nodes_of(self, file: str) -> set[str]:
+        """The nodes with a durable replica of a file."""
+        return {one.node for one in self.asks(f"dios stat {file}", ObjectRow).replicas}
+
+    def kill(self, name: str) -> None:
+        """Kill -9 a node."""
+        place = next(node for node in self.made.nodes if node.name == name)
+        running = daemon.find(place.socket)
+        if running is not None:
+            os.kill(running.pid, signal.SIGKILL)
+            wait_until(lambda: daemon.find(place.socket) is None, f"{name} is silent")
+            wait_until(lambda: not exists(running.pid), f"{name} is gone")
+
+    def until(self, holds: Callable[[GroupRow], bool], what: str) -> GroupRow:
+        """The description of the group once a condition holds."""
+        seen: list[GroupRow] = []
+
+        def now() -> bool:
+            try:
+                seen.append(self.group())
+            except AssertionError:
+                return False  # a node that has just been killed did not answer
+            return holds(seen[-1])
+
+        try:
+            wait_until(now, what, PATIENCE_S)
+        except AssertionError as late:
+            raise AssertionError(f"{late}: {seen[-1] if seen else None}") from None
+        return seen[-1]
+
+
+@pytest.fixture
+def three(tmp_path: Path) -> Iterator[Keeping]:
+    """Three nodes, killed at the end whatever happened."""
+    made = local_cluster.make(tmp_path / "cluster", nodes=3, keep=True, settings=SETTINGS)
+    keeping = Keeping(made, tmp_path / "person")
+    try:
+        local_cluster.start(made)
+        yield keeping
+    finally:
+        for node in made.nodes:
+            keeping.kill(node.name)
+
+
+def is_kept(objects: int) -> Callable[[GroupRow], bool]:
+    """Return a condition: this number of objects has been looked at, and none is short of the promise."""
+
+    def holds(found: GroupRow) -> bool:
+        promise = found.promise
+        return promise is not None and promise.checked and (promise.objects, promise.short) == (objects, 0)
+
+    return holds
+
+
+def test_the_number_of_replicas_comes_back_after_each_loss(three: Keeping) -> None:
+    """After the death of the keeper's own node and of another one; files are read and put all the while."""
+    for name, text in FILES.items():
+        three.person.writes(name, text)
+    three.types("dios group create papers")
+    three.types(f"dios put {' '.join(FILES)} --group papers")
+    assert three.group().promise is None
+    three.types("dios group set papers --replicas 2")
+    found = three.until(is_kept(len(FILES) + 1), "two replicas of each file and of their list")
+    for file in FILES:
+        assert len(three.nodes_of(file)) == 2
+
+    files = dict(FILES)
+    assert found.promise is not None
+    for lost in (found.promise.leader, "n3"):
+        three.kill(lost)
+        three.person.writes(f"after-{lost}.txt", lost)
+        three.types(f"dios put after-{lost}.txt --group papers")
+        files[f"after-{lost}.txt"] = lost
+        three.until(is_kept(len(files) + 1), f"two replicas of each file without {lost}")
+        for file, text in files.items():
+            assert len(three.nodes_of(file)) == 2
+            assert lost not in three.nodes_of(file)
+            assert three.types(f"dios get {file}") == text
+        local_cluster.start(three.made)
+        three.until(is_kept(len(files) + 1), f"two replicas of each file with {lost}")
+        wait_until(
+            lambda: all(len(three.nodes_of(file)) == 2 for file in files),
+            "surplus replicas are dropped",
+            PATIENCE_S,
+        )
+    assert {line.file for line in three.asks("dios ls", list[FileRow])} == set(files)
+
+    three.types("dios node drain n2")
+    wait_until(lambda: all("n2" not in three.nodes_of(file) for file in files), "n2 is empty", PATIENCE_S)
+    found = three.until(is_kept(len(files) + 1), "two replicas of each file off the draining node")
+    assert found.short == []
+
+
+def test_a_promise_that_cannot_be_kept_is_shown(three: Keeping) -> None:
+    """Four replicas on three nodes: the group, the file and the doctor say so, until the promise ends."""
+    three.person.writes("a.txt", "one")
+    three.types("dios group create papers")
+    three.types("dios put a.txt --group papers")
+    three.types("dios group set papers --replicas 4")
+    found = three.until(
+        lambda told: [one.current for one in told.short] == [3, 3], "both objects are one replica short"
+    )
+    assert found.short[0].reason == "3 of the nodes can have replicas"
+    assert found.promise is not None
+    assert found.promise.since > 0
+    short = three.asks("dios stat a.txt", ObjectRow).short
+    assert short is not None
+    assert (short.current, short.wanted) == (3, 4)
+    assert "3 of 4 promised replicas" in three.person.types("dios stat a.txt").stderr
+    looked = examine_replicas(three.made.nodes[0].data)
+    assert looked is not None
+    assert looked.advice
+    assert "papers: 2 of 2 objects since" in looked.detail
+    three.types("dios group set papers --replicas 0")
+    assert three.group().promise is None
+    assert len(three.nodes_of("a.txt")) == 3
+
+
+def test_a_put_that_two_disks_acknowledge_survives_the_loss_of_its_node(three: Keeping) -> None:
+    """The file and the list are on two disks when the command ends; four disks there are not."""
+    three.person.writes("a.txt", "one")
+    three.types("dios group create papers")
+    three.types("dios put a.txt --group papers --acknowledge 2 --replicas 2")
+    assert len(three.nodes_of("a.txt")) == 2
+    refused = three.person.types("dios put a.txt --group papers --as b.txt --acknowledge 4", status=1)
+    assert "3 of 4 disks took" in refused.stderr
+    three.kill("n1")
+    assert three.types("dios get a.txt") == "one"
+    assert [line.file for line in three.asks("dios ls", list[FileRow])] == ["a.txt"]
