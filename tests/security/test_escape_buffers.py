@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Callable, Iterator
+from operator import attrgetter
 
 import pytest
 from capability_memory import address_of, attempt
@@ -17,17 +18,18 @@ from dios.errors import Code
 from dios.wire import messages
 from dios.wire.types import AcquireIov, CommitIov, Flag, Mode, NameKind, ObjectType, Permission
 from tests.support.security.every_call import by_buffer
-from tests.support.security.hostile_pair import SECRET, GoneError, Puppet, Stage, open_stage
+from tests.support.security.hostile_pair import SECRET, Puppet, Stage, open_stage
+from tests.support.security.places import PLACES, GoneError
 
 READ, WRITE = int(Permission.READ), int(Permission.WRITE)
 LARGE = 256 * limits.KIB
 PAGE = SECRET.ljust(4096, b".")
 
 
-@pytest.fixture(scope="module")
-def opened(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stage]:
-    """One node and its tasks for all attempts."""
-    with open_stage(tmp_path_factory.mktemp("buffers")) as stage:
+@pytest.fixture(scope="module", params=PLACES, ids=attrgetter("name"))
+def opened(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stage]:
+    """One node and its tasks, or sessions, for all attempts."""
+    with open_stage(tmp_path_factory.mktemp("buffers"), request.param) as stage:
         yield stage
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Callable, Iterator
+from operator import attrgetter
 from typing import NamedTuple
 
 import pytest
@@ -21,14 +22,15 @@ from dios.wire.codec import decode_event, encode_request
 from dios.wire.types import Flag, Mode, NameKind, ObjectType, Permission, Resource, Scope
 from tests.support.security.every_call import ALL, own_program
 from tests.support.security.hostile_pair import SECRET, Puppet, Stage, open_stage
+from tests.support.security.places import PLACES
 
 READ = int(Permission.READ)
 
 
-@pytest.fixture(scope="module")
-def opened(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stage]:
-    """One node and its tasks for all attempts."""
-    with open_stage(tmp_path_factory.mktemp("names")) as stage:
+@pytest.fixture(scope="module", params=PLACES, ids=attrgetter("name"))
+def opened(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stage]:
+    """One node and its tasks, or sessions, for all attempts."""
+    with open_stage(tmp_path_factory.mktemp("names"), request.param) as stage:
         yield stage
 
 

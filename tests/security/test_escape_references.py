@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Callable, Iterator
+from operator import attrgetter
 
 import msgspec
 import pytest
@@ -20,6 +21,7 @@ from dios.wire import messages
 from dios.wire.types import Brand, Cause, Flag, Mode, ObjectType, Permission, Persistence
 from tests.support.security.every_call import ALL, BY_REFERENCE, own_program
 from tests.support.security.hostile_pair import SECRET, Puppet, Stage, anonymous, open_stage, status_of
+from tests.support.security.places import PLACES
 
 READ, WRITE, EXECUTE = int(Permission.READ), int(Permission.WRITE), int(Permission.EXECUTE)
 DELEGATE, DELETE = int(Permission.DELEGATE), int(Permission.DELETE)
@@ -28,10 +30,10 @@ NEVER = 0x5EED_5EED
 """A number that was never anybody's reference, but by a chance of one in 2**63."""
 
 
-@pytest.fixture(scope="module")
-def opened(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stage]:
-    """One node and its tasks for all attempts."""
-    with open_stage(tmp_path_factory.mktemp("references")) as stage:
+@pytest.fixture(scope="module", params=PLACES, ids=attrgetter("name"))
+def opened(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stage]:
+    """One node and its tasks, or sessions, for all attempts."""
+    with open_stage(tmp_path_factory.mktemp("references"), request.param) as stage:
         yield stage
 
 

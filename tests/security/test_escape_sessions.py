@@ -1,8 +1,8 @@
 """The escape suite in other places than a task: sessions, their forks, after a reset, and templates.
 
 The attempts and the answers to them are those of ``test_escape_*``; this says where a place differs. Attempts
-by calls to the node (``test_escape_names`` and its neighbours) are not repeated: to the node a session is a
-pure task like others, and the process of a template has no connection to a node.
+by calls to the node (``test_escape_names``, ``_references``, ``_buffers``) are made in these places by their
+files; the process of a template has no connection to a node.
 """
 
 from __future__ import annotations

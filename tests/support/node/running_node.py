@@ -5,10 +5,12 @@ from __future__ import annotations
 import os
 import signal
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
+from unittest.mock import patch
 
+from dios.node import daemon
 from dios.node.daemon import DaemonProcess, find, start_detached
 
 DEADLINE_SECONDS = 30.0
@@ -17,10 +19,11 @@ DEADLINE_SECONDS = 30.0
 class RunningNode:
     """A started node: its process, its socket, and what the system says of it."""
 
-    def __init__(self, data: Path, flags: dict[str, str]) -> None:
+    def __init__(self, data: Path, flags: dict[str, str], module: str = "") -> None:
         self.data = data
         self.flags = {"accept_weaker_sandbox": "yes", **flags}
-        self.running: DaemonProcess = start_detached(data, flags=self.flags)
+        with _daemon_of(module):
+            self.running: DaemonProcess = start_detached(data, flags=self.flags)
 
     @property
     def place(self) -> str:
@@ -90,9 +93,28 @@ def wait_until(condition: object, what: str, seconds: float = DEADLINE_SECONDS) 
 
 
 @contextmanager
-def running_node(data: Path, **flags: str) -> Iterator[RunningNode]:
-    """A node for the length of a block; killed at the end, whatever happened."""
-    node = RunningNode(data, flags)
+def _daemon_of(module: str) -> Iterator[None]:
+    """Start nodes by another module than the daemon's, such as one that breaks a rule."""
+    honest = daemon.command
+
+    def command(
+        data: Path, *, config: Path | None, flags: Mapping[str, str] | None, ready: int | None = None
+    ) -> list[str]:
+        line = honest(data, config=config, flags=flags, ready=ready)
+        line[line.index("-m") + 1] = module
+        return line
+
+    with patch.object(daemon, "command", command if module else honest):
+        yield
+
+
+@contextmanager
+def running_node(data: Path, *, module: str = "", **flags: str) -> Iterator[RunningNode]:
+    """A node for the length of a block; killed at the end, whatever happened.
+
+    ``module`` runs in place of the daemon's.
+    """
+    node = RunningNode(data, flags, module)
     try:
         yield node
     finally:

@@ -16,7 +16,7 @@ import pytest
 
 import dios
 from dios.client.sync.node import Group, Task
-from dios.errors import Code, EndOfStreamError
+from dios.errors import Code
 from dios.host.audit.log import AuditRecord
 from dios.host.audit.reader import AuditReader
 from dios.host.sandbox.mechanisms import missing_for_pure, probe
@@ -25,39 +25,24 @@ from dios.wire.codec import decode_event, decode_reply, decode_status, encode_re
 from dios.wire.types import Cause, Flag, NameKind, ObjectType, Permission
 from tests.support.node.raw_client import RawClient, create, read
 from tests.support.node.running_node import RunningNode, running_node, wait_until
+from tests.support.security.places import TASK, WAIT_S, GoneError, Place, require
 
 T = TypeVar("T")
 SECRET: Final = b"what no other task may read"
-WAIT_S: Final = 30.0
 SEQ_FIRST: Final = 1 << 20
-PROGRAM: Final = b"import capability_puppet\ncapability_puppet.main()\n"
 DENIED: Final = frozenset({Code.EPERM, Code.EBADF})
-HERE: Final = Path(__file__).parents[1] / "programs"
-
-
-class GoneError(Exception):
-    """The node closed the puppet's connection."""
 
 
 class Puppet:
-    """One pure task that does what it is told; a member of an empty group of its own, or of ``groups``."""
+    """One pure task, or session, that does what it is told; see ``places``."""
 
     def __init__(self, stage: Stage, name: str, *groups: Group) -> None:
         self.stage = stage
         self.name = name
-        node = stage.director
-        self._orders = node.create_stream()
-        self._answers = node.create_stream()
-        self.task: Task = node.run(
-            stage.program,
-            groups=groups,
-            inputs={"orders": self._orders.restrict("read")},
-            outputs={"answers": self._answers.restrict("write")},
-            label=name,
-        )
+        self._hands = stage.place.open(stage.director, name, groups)
+        self.task: Task = self._hands.task
         self.seq = SEQ_FIRST
-        self._orders.send(b"welcome", WAIT_S)
-        first = decode_reply(self._answers.receive(WAIT_S)).result
+        first = decode_reply(self._hands.first()).result
         assert isinstance(first, messages.Welcome)
         self.welcome: messages.Welcome = first
         self.self_ref = first.self_ref.ref
@@ -73,7 +58,7 @@ class Puppet:
 
     def bare(self, frame: bytes) -> messages.AnyResult:
         """Send bytes over the task's socket; the next reply, or GoneError."""
-        self._orders.send(inside.ASK + frame, WAIT_S)
+        self._hands.order(inside.ASK + frame)
         return self._reply()
 
     def breaks_the_rules(self, frame: bytes) -> None:
@@ -88,28 +73,24 @@ class Puppet:
     def send(self, call: messages.AnyCall, seq: int = 0) -> int:
         """Make a call and wait for nothing; its sequence number."""
         self.seq += 1
-        self._orders.send(inside.SEND + encode_request(seq or self.seq, call), WAIT_S)
+        self._hands.order(inside.SEND + encode_request(seq or self.seq, call))
         return seq or self.seq
 
     def take(self) -> messages.AnyResult:
         """The next reply to what was sent."""
-        self._orders.send(inside.TAKE, WAIT_S)
+        self._hands.order(inside.TAKE)
         return self._reply()
 
     def bytes_for(self, call: messages.AnyCall) -> bytes:
         """Make a call, always under the same number; the bytes that the task gets for it."""
-        self._orders.send(inside.ASK + encode_request(SEQ_FIRST, call), WAIT_S)
+        self._hands.order(inside.ASK + encode_request(SEQ_FIRST, call))
         return self._body()
 
     def _reply(self) -> messages.AnyResult:
         return decode_reply(self._body()).result
 
     def _body(self) -> bytes:
-        try:
-            said = self._answers.receive(WAIT_S)
-        except EndOfStreamError:
-            self.task.wait(timeout=WAIT_S)
-            raise GoneError(self.name) from None
+        said = self._hands.answer()
         if said == inside.GONE:
             raise GoneError(self.name)
         assert said != inside.LATE, f"{self.name} got no answer"
@@ -122,15 +103,11 @@ class Puppet:
 
     def begins(self, source: str) -> None:
         """Let the task run source text, and wait for nothing."""
-        self._orders.send(inside.DO + source.encode(), WAIT_S)
+        self._hands.order(inside.DO + source.encode())
 
     def has_done(self) -> str:
         """What the source text that was begun left in ``said``."""
-        try:
-            said = self._answers.receive(WAIT_S).decode()
-        except EndOfStreamError:
-            self.task.wait(timeout=WAIT_S)
-            raise GoneError(self.name) from None
+        said = self._hands.answer().decode()
         assert not said.startswith("failed: "), said
         return said
 
@@ -203,22 +180,21 @@ class Puppet:
 
     def end(self) -> None:
         """End the task and let go of its strings."""
-        self.task.kill()
-        self.task.wait(timeout=WAIT_S)
-        for handle in (self.task, self._orders, self._answers):
-            handle.close()
+        self._hands.end()
 
 
 class Stage:
     """A node, who directs, who suffers and who attacks."""
 
-    def __init__(self, folder: Path, stack: ExitStack, flags: dict[str, str]) -> None:
+    def __init__(
+        self, folder: Path, stack: ExitStack, place: Place, module: str, flags: dict[str, str]
+    ) -> None:
+        self.place = place
+        settings = {"accept_weaker_sandbox": "no", **place.settings, **flags}
         self.running: RunningNode = stack.enter_context(
-            running_node(folder / "data", accept_weaker_sandbox="no", **flags)
+            running_node(folder / "data", module=module, **settings)
         )
         self.director = stack.enter_context(dios.connect(self.running.place, groups=()))
-        sources = {"capability_puppet": HERE / "capability_puppet.py"}
-        self.program = self.director.create_program(PROGRAM, modules=sources)
         self.neighbour = RawClient(self.running.running.socket)
         stack.callback(self.neighbour.close)
         self._audit = AuditReader(folder / "data" / "audit")
@@ -310,16 +286,18 @@ class Stage:
 
 
 @contextmanager
-def open_stage(folder: Path, **flags: str) -> Iterator[Stage]:
+def open_stage(folder: Path, place: Place = TASK, /, *, module: str = "", **flags: str) -> Iterator[Stage]:
     """A stage, gone at the end with all that it started; ``flags`` are settings of its node.
 
-    The test is skipped where tasks cannot be confined: then there is nothing to break out of.
+    ``module`` runs in place of the daemon's. The test is skipped where tasks cannot be confined: then there
+    is nothing to break out of.
     """
     missing = missing_for_pure(probe())
     if missing:
         pytest.skip(f"pure tasks cannot be confined here: {missing}")
+    require(place)
     with ExitStack() as stack:
-        yield Stage(folder, stack, flags)
+        yield Stage(folder, stack, place, module, flags)
 
 
 def anonymous(data: bytes | None = SECRET) -> messages.Create:
