@@ -57,10 +57,11 @@ SECONDS_MAX: Final = {
     "idle_tasks": 1200,
     "long_queues": 600,
     "contended": 300,
+    "services": 240,
 }
 """The sections in order, and the seconds after which a section is killed."""
 
-ON_REQUEST: Final = frozenset({"idle_tasks", "contended"})
+ON_REQUEST: Final = frozenset({"idle_tasks", "contended", "services"})
 """The sections that run only by name: they take the memory or the processors of the whole machine."""
 
 PAGES: Final = {
@@ -84,6 +85,7 @@ PAGES: Final = {
                 "long_queues",
                 "idle_tasks",
                 "contended",
+                "services",
             )
         )
     ),
@@ -99,6 +101,7 @@ PAGES: Final = {
     "sandbox": ("sandbox",),
     "scale": ("large_stores", "client_tables", "node_count", "idle_tasks"),
     "contended": ("contended",),
+    "services": ("services",),
     "long-queues": ("long_queues",),
 }
 """The result files, and the sections of each."""

@@ -124,13 +124,14 @@ async def runs(cluster: BenchCluster, coordinator: int, count: int, *, record: P
 
 async def first_of_many(cluster: BenchCluster, coordinator: int, count: int, *, cpus: int, say: Say) -> Burst:
     """Submit runs of which each fills a node, and wait until the first three run; withdraw the others."""
-    burst = Burst(f"first {_FIRST} of {count} runs with needs", _FIRST)
+    wanted = min(_FIRST, count)
+    burst = Burst(f"first {wanted} of {count} runs with needs", wanted)
     enough = trio.Event()
 
     async def one(node: AsyncNode, program: AsyncReference) -> None:
         work = dios.work(cpus=cpus)
         await burst.attempt(lambda: node.run(program, work=work, brand=Brand.LIMBO, label="long"))
-        if len(burst.times) >= _FIRST or burst.refused:
+        if len(burst.times) >= wanted or burst.refused:
             enough.set()
 
     async def some(first: int, done: trio.Event) -> None:
@@ -148,7 +149,7 @@ async def first_of_many(cluster: BenchCluster, coordinator: int, count: int, *, 
             nursery.start_soon(some, first, done)
         await enough.wait()
         done.set()
-    burst.lost = max(0, _FIRST - len(burst.times))
+    burst.lost = max(0, wanted - len(burst.times))
     return burst
 
 
