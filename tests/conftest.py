@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import gc
+import signal
 import sys
 from collections import Counter
 from collections.abc import Iterator
@@ -27,6 +28,13 @@ def _own_home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
         # A scheduler's process beside each node would cost every test seconds; tests of it ask for it.
         patch.setenv("DIOS_COORDINATOR", "off")
         yield
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _interruptible() -> None:
+    """Let programs under test notice Ctrl-C, also if the suite runs in the background of a shell."""
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture(scope="module", autouse=True)

@@ -218,6 +218,7 @@ def test_a_put_that_two_disks_acknowledge_survives_the_loss_of_its_node(three: K
     assert len(three.nodes_of("a.txt")) == 2
     refused = three.person.types("dios put a.txt --group papers --as b.txt --acknowledge 4", status=1)
     assert "3 of 4 disks took" in refused.stderr
+    three.person.types("dios put a.txt --group papers --as b.txt --replicas 1000", status=1)
     three.kill("n1")
     assert three.types("dios get a.txt") == "one"
     assert [line.file for line in three.asks("dios ls", list[FileRow])] == ["a.txt"]

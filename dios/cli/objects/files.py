@@ -33,7 +33,7 @@ from dios.cli.common.output import (
 from dios.cli.nodes.members import silent
 from dios.errors import InvalidError, UnreachableError
 from dios.lib.catalogue import CatalogueEntry
-from dios.lib.files.group_files import destroy
+from dios.lib.files.group_files import GroupFiles, destroy
 from dios.lib.files.paths import checked_path, path_of_local, stored_path
 from dios.lib.files.staging import StagedFiles
 from dios.lib.files.tree import is_directory
@@ -116,16 +116,28 @@ def put(
                             staged.add_file(stored, file, size, moved)
                 if acknowledge > 1:
                     staged.hold(acknowledge)
+                if replicas is not None:
+                    # A promise for objects that are discarded ends with them.
+                    labels = {entry.name: entry.file[-_LABEL_CHARACTERS:] for entry in staged.stored()}
+                    Promises(place.node).keep_objects(place.group(group), labels, replicas=replicas)
             except BaseException:
                 staged.discard()
                 raise
             stored_entries = [entry for entry in staged.publish() if entry.name]
             if acknowledge > 1:
-                place.files(group).hold_list(acknowledge)
-            if replicas is not None and stored_entries:
-                labels = {entry.name: entry.file[-_LABEL_CHARACTERS:] for entry in stored_entries}
-                Promises(place.node).keep_objects(place.group(group), labels, replicas=replicas)
+                _hold_list(staged.files, acknowledge)
             _show_put(group, stored_entries, names=names, as_json=as_json)
+
+
+def _hold_list(files: GroupFiles, disks: int) -> None:
+    """Hold the list with the new files on this number of disks; a node may have failed meanwhile."""
+    try:
+        files.hold_list(disks)
+    except UnreachableError as error:
+        raise UnreachableError(
+            f"the files are visible and on {disks} disks each, but their list is not: {error.message}. "
+            "Put one of them again when enough nodes answer."
+        ) from None
 
 
 def _local_files(path: Path, label: str, *, recursive: bool) -> Iterator[_Local]:

@@ -155,14 +155,18 @@ class StagedFiles:
             pending.result()
 
     def hold(self, disks: int) -> None:
-        """Make replicas of everything that is staged, until each file is on this number of disks.
+        """Make replicas of everything that is staged and of the catalogue, on this number of disks each.
 
-        Raises UnreachableError if too few nodes take a file. Nothing is visible then.
+        Raises UnreachableError if too few nodes take them. Nothing is visible then.
         """
+        for entry in self.stored():
+            hold_on(self.files.node, self.files.group, entry.name, disks)
+        self.files.hold_list(disks)
+
+    def stored(self) -> list[CatalogueEntry]:
+        """Return the entries of all staged files, whose objects exist then."""
         self._store_waiting()
-        for entry in self._entries.values():
-            if entry.name:
-                hold_on(self.files.node, self.files.group, entry.name, disks)
+        return [entry for entry in self._entries.values() if entry.name]
 
     def publish(self) -> list[CatalogueEntry]:
         """Make everything visible in one write, and return its entries. On an error nothing is visible.
