@@ -26,6 +26,7 @@ from dios.cli.common.output import (
     write_json,
     write_line,
 )
+from dios.cli.scheduling import start_queues
 from dios.client.plain_text import plain_lines
 from dios.errors import InvalidError
 from dios.firmament.custom_model.source import SUFFIX, read_source
@@ -308,11 +309,16 @@ def explain(
 ) -> None:
     """Explain why a task waits, or why it runs where it is, from the scheduler's current network.
 
+    Of a run in a node's start queue, it shows the place there and the reason; that needs no scheduler.
+
     Shows the path of the task's unit of flow with the cost of each arc, the more expensive alternatives, the
     arc that limits it, the reasons that exclude other nodes, and the changes that would place it.
     """
     with reporting("dios explain", as_json=as_json):
-        found = ask(node, {"ask": "explain", "task": task})
+        with opened(node) as place:
+            found = start_queues.explanation(place.node.tasks(), task) or ask_at(
+                place, {"ask": "explain", "task": task}
+            )
         if as_json:
             write_json(found)
             return

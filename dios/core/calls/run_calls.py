@@ -226,7 +226,8 @@ def _start_one(step: Step, queued: QueuedStart) -> bool:
             remote_run.start_for_node(step, peer, seq, queued.body, row)
         else:
             start(step, task, seq, cast("messages.Run", row.call), queued.chosen, row)
-    except admission.NoRoomError:
+    except admission.NoRoomError as error:
+        queued.reason = error.message
         return False
     except WouldBlockError as error:
         _leave_queue(step, row)

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 
 from dios import limits
 from dios.core.calls.admission import NoRoomError
+from dios.core.model.accounts import Account
 from dios.core.model.records import ChildIdentity, Holder, Pending
 from dios.core.model.start_queue import QueuedStart
 from dios.core.model.state import State
@@ -19,7 +20,7 @@ from dios.errors import LimitError
 from dios.ids import NodeId, Principal
 from dios.wire import dcp, messages
 from dios.wire.nametext import fingerprint
-from dios.wire.types import Brand, Cause, Flag, TaskState
+from dios.wire.types import Brand, Cause, Flag, Resource, TaskState
 
 
 def may_wait(step: Step, task: Holder, call: messages.Run) -> bool:
@@ -63,9 +64,10 @@ def serve(step: Step) -> None:
 
 
 def waiting_rows(state: State, principal: Principal) -> Iterator[messages.TaskRow]:
-    """Return the waiting runs of a principal, as `dios ps` shows them."""
+    """Return the waiting runs of a principal, as `dios ps` shows them; the first one with its reason."""
     for place, queued in enumerate(state.starts.waiting_of(principal), 1):
         call = queued.row.call
+        reason = f": {_reason(queued)}" if place == 1 else ""
         if not isinstance(call, messages.Run):
             continue
         label = queued.body.call.label if queued.body is not None else call.label
@@ -82,7 +84,17 @@ def waiting_rows(state: State, principal: Principal) -> Iterator[messages.TaskRo
             Cause.NONE,
             0,
             0,
-            f"place {place} of {state.starts.count_of(principal)} in the start queue",
+            f"place {place} of {state.starts.count_of(principal)} in the start queue{reason}",
             queued.row.task.object.fingerprint,
             state.place,
         )
+
+
+def _reason(queued: QueuedStart) -> str:
+    """Return why the first run of a principal waits now."""
+    account: Account | None = queued.row.task.account
+    while account is not None:
+        if account.used[Resource.TASKS] >= account.bounds[Resource.TASKS]:
+            return account.refusal(Resource.TASKS, 1).message
+        account = account.parent
+    return queued.reason or "it starts in a moment"

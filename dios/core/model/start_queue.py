@@ -21,7 +21,8 @@ CallKey: TypeAlias = tuple[int, int]
 class QueuedStart(Struct):
     """A run that waits for room, and its future task's identity.
 
-    ``node`` is the node of the caller and ``body`` its request if the caller is on another node.
+    ``node`` is the node of the caller and ``body`` its request if the caller is on another node. ``reason``
+    is that of the last attempt to start it.
     """
 
     row: Pending
@@ -30,6 +31,7 @@ class QueuedStart(Struct):
     since: int
     node: NodeId = NodeId(0)
     body: dcp.Start | None = None
+    reason: str = ""
 
 
 class StartQueue:

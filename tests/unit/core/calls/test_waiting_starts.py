@@ -157,7 +157,7 @@ def test_a_run_that_nobody_waits_for_leaves_the_queue(how: str) -> None:
 
 
 def test_waiting_runs_are_listed_with_their_places() -> None:
-    """The list of tasks shows each waiting run with its place in the queue."""
+    """The list of tasks shows each waiting run with its place in the queue, and the reason of the first."""
     node = Node()
     bind(node, 1)
     session = node.session()
@@ -165,7 +165,25 @@ def test_waiting_runs_are_listed_with_their_places() -> None:
         session.send(run_of(session, str(number)))
     rows = session.ask(messages.Tasks, messages.ListTasks()).tasks
     waiting = [(row.label, row.detail) for row in rows if row.state is TaskState.WAITING]
-    assert waiting == [("1", "place 1 of 2 in the start queue"), ("2", "place 2 of 2 in the start queue")]
+    reason = node.core.state.account.refusal(Resource.TASKS, 1).message
+    assert waiting == [
+        ("1", f"place 1 of 2 in the start queue: {reason}"),
+        ("2", "place 2 of 2 in the start queue"),
+    ]
+
+
+def test_the_reason_is_that_of_the_last_attempt() -> None:
+    """The first waiting run has room for a task and not for its memory, so the list says that of memory."""
+    node = Node()
+    session = node.session()
+    node.core.state.account_of(OWNER).bind((Bound(Resource.MEMORY_BYTES, 1 << 30),))
+    for label in ("one", "two", "three"):
+        session.send(run_of(session, label, limits=Limits(memory_bytes=3 << 28)))
+    end_next(node, set())
+    rows = session.ask(messages.Tasks, messages.ListTasks()).tasks
+    (detail,) = [row.detail for row in rows if row.state is TaskState.WAITING]
+    assert detail.startswith("place 1 of 1 in the start queue: ")
+    assert "memory" in detail
 
 
 # -- from another node ------------------------------------------------------------------------------

@@ -1,0 +1,51 @@
+"""The explanation of a run that waits in the start queue of a node, which no coordinator decides about."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+from dios.client.ops.status import Status
+from dios.errors import InvalidError
+from dios.wire.types import TaskState
+
+_QUEUE: Final = " in the start queue"
+_MATCHES_SHOWN: Final = 8
+
+
+def explanation(tasks: Sequence[Status], word: str) -> dict[str, object] | None:
+    """Return the explanation of the run that ``word`` names, or None if it waits in no start queue.
+
+    ``tasks`` are all tasks of the user, and ``word`` is a fingerprint, its beginning, or a label.
+
+    Raises:
+        InvalidError: several runs that wait in start queues match.
+    """
+    waiting = [task for task in tasks if task.state is TaskState.WAITING and _QUEUE in task.detail]
+    matches = [task for task in waiting if word in {task.fingerprint, task.label}]
+    matches = matches or [task for task in waiting if word and task.fingerprint.startswith(word)]
+    if not matches:
+        return None
+    if len(matches) > 1:
+        some = ", ".join(task.fingerprint for task in matches[:_MATCHES_SHOWN])
+        raise InvalidError(
+            f"{len(matches)} runs that wait are called {word!r}. Name one by its fingerprint: {some}"
+        )
+    (task,) = matches
+    place, _, reason = task.detail.partition(_QUEUE)
+    where = f"node {task.node}" if task.node else "this node"
+    lines = [f"{task.label or task.fingerprint} waits until {where} has room for it: {place}{_QUEUE}"]
+    first = next((one for one in waiting if one.node == task.node and f"{_QUEUE}: " in one.detail), None)
+    if first is not None and first is not task:
+        reason = first.detail.partition(_QUEUE)[2]
+        lines.append(f"your runs start in their order there; the first of them is {first.fingerprint}")
+    if reason:
+        lines.append(f"the first of them waits because {reason[2:]}" if first is not task else reason[2:])
+    return {
+        "task": task.fingerprint,
+        "label": task.label,
+        "node": task.node,
+        "phase": "waiting",
+        "lines": lines,
+        "explanation": None,
+    }
