@@ -178,10 +178,10 @@ class LimitError(DiosError):
 
 
 class TooManyCallsError(LimitError):
-    """The call would have to wait, and as many calls of the task wait as may wait at once.
+    """The call would have to wait, and as many calls of the task, or runs of its principal, wait as may wait.
 
-    Nothing was changed. The Python clients wait until another call of theirs is answered, and then make the
-    call again, so that programs rarely see this error.
+    Nothing was changed. The Python clients make the call again when another call of theirs is answered, and
+    after a pause, so that programs rarely see this error.
     """
 
     code = Code.ENOBUFS

@@ -7,7 +7,7 @@ import socket
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Final
 
-from dios.client.aio.event_loop import Stop
+from dios.client.aio.event_loop import Stop, Waiter
 from dios.errors import InvalidError
 
 
@@ -40,6 +40,14 @@ class AsyncioLoop:
         self._loop: Final = asyncio.get_running_loop()
         self._waited: Final[set[int]] = set()
         """The descriptors at which a task waits: asyncio would silently forget the first of two."""
+
+    async def wait_at_most(self, waiter: Waiter, seconds: float) -> None:
+        """Wait for ``wake``, or until the time is over."""
+        timer = self._loop.call_later(seconds, waiter.wake)
+        try:
+            await waiter.wait()
+        finally:
+            timer.cancel()
 
     def watch_readable(self, sock: socket.socket, callback: Callable[[], None]) -> Stop:
         """Call ``callback`` whenever the socket is readable."""

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Final, TypeVar, cast
 from dios.client.aio.channel import AsyncChannel
 from dios.client.aio.event_loop import EventLoop, Stop, Waiter
 from dios.client.aio.running_loop import running_loop
+from dios.client.held_calls import pause_s
 from dios.client.session import Answer, Operation, Session, refusal
 from dios.client.welcome import expect_welcome
 from dios.errors import ClosedError, Code, DiosError, TooManyCallsError
@@ -75,34 +76,34 @@ class AsyncConnection:
         """Make one call and wait for its answer; a Failure is raised as its exception.
 
         If it is cancelled, the call is abandoned at the node too, and references that it granted are dropped.
-        If as many calls wait at the node as may wait, it is made again when another one is answered.
+        If as many calls wait at the node as may wait, it is made again when another one is answered, and
+        after a pause.
         """
         refused = 0
         while True:
             try:
                 return await self._make(call)
             except TooManyCallsError:
-                if not self._slots:
-                    await self.loop.checkpoint()
-                else:
-                    await self._wait_for_answer(refused)
+                await self._wait_for_answer(refused)
                 refused += 1
 
     async def _wait_for_answer(self, refused: int) -> None:
-        """Wait until another call is answered. A call that was refused before comes first."""
+        """Wait until another call is answered or a pause is over. A call that was refused before is first."""
+        pause = pause_s(refused, len(self._held), others=bool(self._slots))
         waiter = self.loop.waiter()
         if refused:
             self._held.appendleft(waiter)
         else:
             self._held.append(waiter)
         try:
-            await waiter.wait()
+            await self.loop.wait_at_most(waiter, pause)
         except BaseException:
-            if waiter in self._held:
-                self._held.remove(waiter)
-            else:
+            if waiter not in self._held:
                 self._wake_held()
             raise
+        finally:
+            with contextlib.suppress(ValueError):
+                self._held.remove(waiter)
 
     def _wake_held(self) -> None:
         if self._held:

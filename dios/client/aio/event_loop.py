@@ -31,6 +31,9 @@ class EventLoop(Protocol):
     def waiter(self) -> Waiter:
         """Return a place for one wait."""
 
+    async def wait_at_most(self, waiter: Waiter, seconds: float) -> None:
+        """Wait for ``wake``, or until the time is over."""
+
     def watch_readable(self, sock: socket.socket, callback: Callable[[], None]) -> Stop:
         """Call ``callback`` whenever the socket is readable, until the returned function is called."""
 

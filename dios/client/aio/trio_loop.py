@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable, Sequence
 
 import trio
 
-from dios.client.aio.event_loop import Stop
+from dios.client.aio.event_loop import Stop, Waiter
 
 
 class TrioWaiter:
@@ -58,6 +58,11 @@ class TrioLoop:
     checkpoint = staticmethod(trio.lowlevel.checkpoint)
     sleep = staticmethod(trio.sleep)
     wait_readable = staticmethod(trio.lowlevel.wait_readable)
+
+    async def wait_at_most(self, waiter: Waiter, seconds: float) -> None:
+        """Wait for ``wake``, or until the time is over."""
+        with trio.move_on_after(seconds):
+            await waiter.wait()
 
     def watch_readable(self, sock: socket.socket, callback: Callable[[], None]) -> Stop:
         """Call ``callback`` whenever the socket is readable."""

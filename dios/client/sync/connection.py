@@ -18,6 +18,7 @@ import weakref
 from collections import deque
 from typing import TYPE_CHECKING, Final, TypeVar, cast
 
+from dios.client.held_calls import pause_s
 from dios.client.session import Answer, Operation, Session, refusal
 from dios.client.welcome import expect_welcome
 from dios.errors import ClosedError, Code, DiosError, ProtocolError, TooManyCallsError
@@ -120,8 +121,8 @@ class Connection:
     def call(self, call: AnyCall) -> Answer:
         """Make one call and wait for its answer; a Failure is raised as its exception.
 
-        If as many calls wait at the node as may wait, it is made again when another one is answered. Raises
-        ClosedError in a forked child.
+        If as many calls wait at the node as may wait, it is made again when another one is answered, and
+        after a pause. Raises ClosedError in a forked child.
         """
         refused = 0
         while True:
@@ -133,7 +134,7 @@ class Connection:
                 refused += 1
 
     def _wait_for_answer(self, answers: int, refused: int) -> None:
-        """Wait until another call is answered, but not if one was since there were ``answers``.
+        """Wait until another call is answered or a pause is over, but not if one was since ``answers``.
 
         A call that was refused before comes first. Another thread receives: it waits for one of these calls.
         """
@@ -145,8 +146,8 @@ class Connection:
         else:
             self._held.append(held)
         try:
-            if self._answers == answers and self._waiting:
-                held.acquire()
+            if self._answers == answers:
+                held.acquire(timeout=pause_s(refused, len(self._held), others=bool(self._waiting)))
         except BaseException:
             if held not in self._held:
                 self._wake_held()

@@ -41,9 +41,9 @@ from dios.core.step import Step
 from dios.errors import (
     DiosError,
     InvalidError,
-    LimitError,
     NotSupportedError,
     TooLargeError,
+    TooManyCallsError,
     UnreachableError,
     WouldBlockError,
 )
@@ -102,9 +102,11 @@ def _is_scheduled(step: Step, call: messages.Run) -> bool:
 def _submit(step: Step, task: Holder, seq: int, call: messages.Run) -> None:
     """Put a run in the submission queue. A wrong run is refused at once."""
     table = step.state.queue
-    if len(table.waiting) >= limits.SUBMISSIONS_MAX:
-        raise LimitError(
-            f"cannot submit the run: {limits.SUBMISSIONS_MAX} runs wait on this node; try again later"
+    own, principals = table.count_of(task.principal), len(table.by_principal.keys() | {task.principal})
+    if own >= max(limits.SUBMISSIONS_MAX // max(principals, 2), 1):
+        raise TooManyCallsError(
+            f"cannot submit the run now: {own} runs of {task.principal} and {len(table.waiting)} of all wait "
+            "on this node for the scheduler. Make the call again later; the Python clients do so."
         )
     inputs = run_orders.ordered(step, task, call).recipe.inputs
     chosen = lifecycle.fresh_identity(step, access.local(task))
@@ -183,13 +185,10 @@ def start(
 def _wait_for_room(
     step: Step, task: Holder, seq: int, call: messages.Run, chosen: ChildIdentity | None
 ) -> None:
+    waiting_starts.require_place(step, task.principal)
     row = Pending(task, seq, call, {})
     step.wait(row)
-    try:
-        waiting_starts.wait(step, row, chosen or lifecycle.fresh_identity(step, access.local(task)))
-    except DiosError:
-        step.state.pending.remove(row)
-        raise
+    waiting_starts.wait(step, row, chosen or lifecycle.fresh_identity(step, access.local(task)))
 
 
 # -- the start queue --------------------------------------------------------------------------------

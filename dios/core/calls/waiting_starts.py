@@ -16,7 +16,7 @@ from dios.core.model.start_queue import QueuedStart
 from dios.core.model.state import State
 from dios.core.model.work_items import QueuedStarts
 from dios.core.step import Step
-from dios.errors import LimitError
+from dios.errors import TooManyCallsError
 from dios.ids import NodeId, Principal
 from dios.wire import dcp, messages
 from dios.wire.nametext import fingerprint
@@ -34,6 +34,21 @@ def require_turn(step: Step, task: Holder, call: messages.Run) -> None:
         raise NoRoomError("earlier runs wait for the room that is left")
 
 
+def require_place(step: Step, principal: Principal) -> None:
+    """Raise TooManyCallsError if the queue has no place for another run of a principal.
+
+    A principal may use half of the queue, or an equal part of it if more principals have runs in it. So a
+    principal without waiting runs always has room for some, although the queue may become longer by them.
+    """
+    queue = step.state.starts
+    own, principals = queue.count_of(principal), len(queue.by_principal.keys() | {principal})
+    if own >= max(limits.STARTS_WAITING_MAX // max(principals, 2), 1):
+        raise TooManyCallsError(
+            f"cannot start the task now: {own} runs of {principal} and {len(queue)} of all wait on this node "
+            "for a place. Make the call again later; the Python clients do so."
+        )
+
+
 def wait(
     step: Step,
     row: Pending,
@@ -41,17 +56,9 @@ def wait(
     node: NodeId = NodeId(0),  # noqa: B008 - an int
     body: dcp.Start | None = None,
 ) -> None:
-    """Let a waiting call wait for room. Raise LimitError if too many wait, and leave the call waiting."""
-    queue, principal = step.state.starts, row.task.principal
-    if (
-        len(queue) >= limits.STARTS_WAITING_MAX
-        or queue.count_of(principal) >= limits.STARTS_WAITING_OF_PRINCIPAL_MAX
-    ):
-        raise LimitError(
-            f"cannot start the task: {queue.count_of(principal)} runs of {principal} and {len(queue)} of all "
-            "wait on this node for a place. Try again later."
-        )
-    queue.put(QueuedStart(row, chosen, fingerprint(chosen.name), step.now, node, body))
+    """Let a waiting call wait for room. If too many do, raise TooManyCallsError, and change nothing."""
+    require_place(step, row.task.principal)
+    step.state.starts.put(QueuedStart(row, chosen, fingerprint(chosen.name), step.now, node, body))
     serve(step)
 
 

@@ -186,6 +186,25 @@ def test_the_reason_is_that_of_the_last_attempt() -> None:
     assert "memory" in detail
 
 
+def test_a_full_queue_lets_callers_wait_and_others_in(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Beyond its part a principal is asked to call again; another one has room, and both have it later."""
+    monkeypatch.setattr(limits, "STARTS_WAITING_MAX", 4)
+    node = Node()
+    bind(node, 1)
+    many, few = node.session(OWNER), node.session(STRANGER)
+    for number in range(3):
+        many.send(run_of(many, f"many {number}"))
+    assert many.refused(run_of(many)) == Code.ENOBUFS
+    waiting = [few.send(run_of(few, f"few {number}")) for number in range(2)]
+    assert all(few.answer(seq) is None for seq in waiting)
+    assert few.refused(run_of(few)) == Code.ENOBUFS
+    done: set[TaskId] = set()
+    for _ in range(3):
+        end_next(node, done)
+    assert many.answer(many.send(run_of(many, "again"))) is None
+    assert spawned(node)[-1] != "again"
+
+
 # -- from another node ------------------------------------------------------------------------------
 class Pair:
     """A session on one node that starts tasks on another with room for one, and a third node's object."""

@@ -736,6 +736,22 @@ def test_a_waiting_run_shows_its_place_in_the_queue(yard: Yard) -> None:
             yard.place(first.id, "n2")
 
 
+def test_a_full_queue_lets_callers_wait_and_others_in(yard: Yard, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Beyond its part a principal is asked to call again; another one has room, and the first one later."""
+    monkeypatch.setattr(limits, "SUBMISSIONS_MAX", 4)
+    yard.board()
+    run = messages.Run(yard.program)
+    for _ in range(2):
+        assert yard.caller.answer(yard.submit()) is None
+    assert yard.caller.refused(run) == Code.ENOBUFS
+    other = yard.nodes[0].session(Principal("uid:4321"))
+    program = other.create(name_kind=NameKind.ANONYMOUS, data=b"pass").reference.ref
+    assert other.answer(other.send(messages.Run(program))) is None
+    first, *_ = yard.board().waiting
+    yard.place(first.id, "n2")
+    assert yard.caller.answer(yard.submit()) is None
+
+
 def test_a_waiting_reader_attends_until_it_is_gone(yard: Yard) -> None:
     """A scheduler that waits for a change holds runs longer than a lease; when it ends, nobody attends."""
     since = yard.board().version
