@@ -144,7 +144,8 @@ def as_markdown(report: Report) -> str:
         "",
         f"{versions}.",
         "",
-        "Written by `make bench`; the methods are on the page [Benchmarks](../../docs/benchmarks.md).",
+        "Written by `make bench`; the methods, and the reasons of missed goals, are on the page",
+        "[Benchmarks](../../docs/benchmarks.md).",
         "Both sides of a row were measured in this run. A dash means that there is no goal.",
         "",
     ]

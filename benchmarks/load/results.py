@@ -118,7 +118,8 @@ def save(rows: Sequence[BurstResult], troubles: Sequence[str], about: str, path:
         "each call and a pause of 10 ms it sends one byte to another process and back. This echo has nothing "
         "to do with a node: it shows how late the machine itself is. Times are in milliseconds. The last "
         "five columns are processor time for each run, client or object, by kind of process. A figure with a "
-        "goal says if the goal is met, which is meant for a machine with nothing else to do."
+        "goal says if the goal is met, which is meant for a machine with nothing else to do. "
+        "[Processor time of a trivial run](load-costs.md) has profiles of bursts."
     )
     lines = [
         "# Bursts on a cluster of three nodes",
