@@ -6,11 +6,13 @@ import contextlib
 import shutil
 import subprocess
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import Protocol, cast
+from typing import Final, Protocol, cast
 
 from benchmarks.measure import pin
+
+_SOCKET: Final = "redis.sock"
 
 
 class Pipeline(Protocol):
@@ -27,6 +29,7 @@ class Client(Protocol):
     def get(self, name: str) -> bytes | None: ...  # noqa: D102 - theirs
     def set(self, name: str, value: bytes) -> object: ...  # noqa: D102 - theirs
     def ping(self) -> object: ...  # noqa: D102 - theirs
+    def info(self, section: str) -> Mapping[str, float]: ...  # noqa: D102 - theirs
     def pipeline(self, transaction: bool) -> Pipeline: ...  # noqa: D102, FBT001 - theirs
     def close(self) -> None: ...  # noqa: D102 - theirs
 
@@ -45,7 +48,7 @@ def redis_client(folder: Path, cpu: int | None) -> Iterator[Client]:
     binary = shutil.which("redis-server")
     if binary is None:
         raise MissingPeerError("redis-server is not installed (apt install redis-server)")
-    path = folder / "redis.sock"
+    path = folder / _SOCKET
     arguments = ["--port", "0", "--unixsocket", str(path), "--save", "", "--appendonly", "no"]
     server = subprocess.Popen(
         [binary, *arguments], cwd=folder, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
@@ -60,6 +63,13 @@ def redis_client(folder: Path, cpu: int | None) -> Iterator[Client]:
     finally:
         server.terminate()
         server.wait()
+
+
+def another_client(folder: Path) -> Client:
+    """Return one more client of the server in this folder."""
+    import redis
+
+    return cast("Client", redis.Redis(unix_socket_path=str(folder / _SOCKET)))
 
 
 def _wait(client: Client) -> None:
