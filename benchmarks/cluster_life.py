@@ -1,4 +1,4 @@
-"""The start of a local cluster, the memory of an idle node, and the time to detect that a node is gone.
+"""The start of a local cluster, the costs of an idle node, and the time to detect that a node is gone.
 
 The effect of a lost node on running work is in ``benchmarks.cluster_work``.
 """
@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Final
 
 from benchmarks.cluster import BenchCluster, reap, running_cluster, writing_compiled
-from benchmarks.measure import clock, descendants, median, once, tree_pss_mb
+from benchmarks.measure import clock, descendants, median, once, tree_cpu_seconds, tree_pss_mb
 from benchmarks.nodes import private_environment, workspace
 from benchmarks.peers.ray_cluster import ray_cluster
 from benchmarks.peers.redis_server import MissingPeerError
@@ -28,6 +28,7 @@ STARTS = 5
 DEATHS = 5
 VICTIM = 2
 _SETTLE_SECONDS = 1.5
+_IDLE_SECONDS = 10.0
 _LOOK_SECONDS = 0.004
 _NOTICE_SECONDS_MAX = 15.0
 _PROGRAM: Final = str(Path(sys.executable).with_name("dios"))
@@ -62,6 +63,7 @@ def run(section: Section) -> None:
 def _up(section: Section) -> None:
     starts: list[float] = []
     memory: list[float] = []
+    idle = NAN
     for turn in range(STARTS + 1):
         with workspace() as folder, private_environment(folder), writing_compiled():
             chosen = ["--dir", str(folder / "cluster")]
@@ -77,6 +79,7 @@ def _up(section: Section) -> None:
                 if turn == STARTS:
                     time.sleep(_SETTLE_SECONDS)
                     memory = [tree_pss_mb(pid) for pid in pids]
+                    idle = _idle_ms_s(pids) / NODES
             finally:
                 _dios("down", *chosen)
                 for pid in pids:
@@ -84,7 +87,8 @@ def _up(section: Section) -> None:
     ready, most = median(starts), max(memory)
     section.figure(f"dios up --nodes {NODES}", ready, "s")
     section.figure("largest idle node of three with its pool, PSS", most, "MB")
-    ray_start, ray_memory = _ray(section)
+    section.figure("an idle node of three, processor time", idle, "ms/s")
+    ray_start, ray_memory, ray_idle = _ray(section)
     section.rows += [
         Row(
             f"`dios up --nodes {NODES}` to ready",
@@ -102,6 +106,13 @@ def _up(section: Section) -> None:
             judge("80 MB", most, 80),
             judge("50 MB", most, 50),
         ),
+        Row(
+            "processor time of each idle node",
+            f"{number(idle)} ms/s",
+            f"Ray {number(ray_idle)} ms/s",
+            f"{times(ray_idle / idle)} less",
+            judge("5 ms/s", idle, 5),
+        ),
     ]
 
 
@@ -109,7 +120,14 @@ def _dios(*arguments: str) -> None:
     subprocess.run([_PROGRAM, *arguments], check=True, capture_output=True)
 
 
-def _ray(section: Section) -> tuple[float, float]:
+def _idle_ms_s(pids: list[int]) -> float:
+    """Return the processor time of idle trees of processes, in milliseconds for each second."""
+    before, began = sum(map(tree_cpu_seconds, pids)), clock()
+    time.sleep(_IDLE_SECONDS)
+    return (sum(map(tree_cpu_seconds, pids)) - before) * 1e12 / (clock() - began)
+
+
+def _ray(section: Section) -> tuple[float, float, float]:
     before = tree_pss_mb(os.getpid())
     try:
         with ray_cluster(NODES) as nodes:
@@ -117,10 +135,13 @@ def _ray(section: Section) -> tuple[float, float]:
             each = (tree_pss_mb(os.getpid()) - before) / NODES
             section.figure("idle Ray cluster, processes", len(descendants(os.getpid())), "")
             section.figure(f"start of {NODES} Ray nodes", nodes.start_seconds, "s")
-            return nodes.start_seconds, section.figure("an idle Ray node of three, PSS", each, "MB")
+            section.figure("an idle Ray node of three, PSS", each, "MB")
+            idle = _idle_ms_s([os.getpid()]) / NODES
+            section.figure("an idle Ray node of three, processor time", idle, "ms/s")
+            return nodes.start_seconds, each, idle
     except MissingPeerError as missing:
         section.trouble.append(str(missing))
-        return NAN, NAN
+        return NAN, NAN, NAN
 
 
 # -- failure detection --------------------------------------------------------------------------------
