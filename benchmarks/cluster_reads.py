@@ -61,13 +61,13 @@ def run(section: Section) -> None:
     """Measure, and compare with the goals."""
     ours = _ours(section)
     kept, separate = _ten_readers(section, "kept"), _ten_readers(section, "not kept", remote_cache_bytes="0")
-    ray = _ray(section)
+    ray, shared = _ray(section)
     for size, rates in ours.items():
         for way, value in {**rates, **ray.get(size, {})}.items():
             section.figure(f"{size}, {way}", value, "MB/s")
     _rows(section, ours, ray)
     _kept_row(section, ours["64 KB"])
-    _shared_row(section, kept, separate)
+    _shared_row(section, kept, separate, shared)
 
 
 # -- ours and bare TLS, in turns ----------------------------------------------------------------------
@@ -264,7 +264,7 @@ def _received(pipe: Pipeline) -> int:
     return pipe.node.info().counts["peer_bytes_received"]
 
 
-def _shared_row(section: Section, kept: SharedReads, separate: SharedReads) -> None:
+def _shared_row(section: Section, kept: SharedReads, separate: SharedReads, ray_s: float) -> None:
     transfers = max(kept.at_once_bytes, kept.in_turn_bytes) / SHARED_BYTES
     section.rows.append(
         Row(
@@ -273,7 +273,8 @@ def _shared_row(section: Section, kept: SharedReads, separate: SharedReads) -> N
             f"{number(transfers)} x 100 MB received",
             f"each with its own transfer: {number(separate.at_once_s * 1e3)} ms at once, "
             f"{number(separate.in_turn_s * 1e3)} ms in turn; "
-            f"{number(separate.at_once_bytes / SHARED_BYTES)} x 100 MB received",
+            f"{number(separate.at_once_bytes / SHARED_BYTES)} x 100 MB received; "
+            f"Ray {number(ray_s * 1e3)} ms at once",
             f"{times(separate.at_once_s / kept.at_once_s)} at once, "
             f"{times(separate.in_turn_s / kept.in_turn_s)} in turn",
             judge("1.1 transfers", transfers, 1.1, below=True),
@@ -283,16 +284,30 @@ def _shared_row(section: Section, kept: SharedReads, separate: SharedReads) -> N
 
 
 # -- Ray ----------------------------------------------------------------------------------------------
-def _ray(section: Section) -> Rates:
+def _ray(section: Section) -> tuple[Rates, float]:
     rates: Rates = {}
+    shared = NAN
     try:
         with ray_cluster() as nodes:
             section.figure("start of two Ray nodes", nodes.start_seconds, "s")
             for name, count in (("4 KB", 96), ("64 KB", 96), ("2 MB", 32)):
                 rates[name] = _ray_rates(nodes, SIZES[name], count)
+            shared = _ray_readers(nodes)
+            section.figure(f"{READERS} reads of 100 MB, Ray, at once", shared, "s")
     except MissingPeerError as missing:
         section.trouble.append(str(missing))
-    return rates
+    return rates, shared
+
+
+def _ray_readers(nodes: RayNodes) -> float:
+    """Return the seconds of ten processes of one node that read the same array of the other at once."""
+    readers = nodes.readers(READERS)
+    nodes.read_all(readers, *nodes.fresh(MIB, 1, array=True))
+    taken: list[float] = []
+    for _ in range(SHARED_ROUNDS):
+        (reference,) = nodes.fresh(SHARED_BYTES, 1, array=True)
+        taken.append(once(partial(nodes.read_all, readers, reference)))
+    return median(taken)
 
 
 def _ray_rates(nodes: RayNodes, size: int, count: int) -> dict[str, float]:

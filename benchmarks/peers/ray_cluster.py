@@ -9,14 +9,15 @@ import contextlib
 import importlib
 import logging
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sized
 from typing import Protocol, cast
 
 from benchmarks.measure import once
-from benchmarks.peers.ray_session import Ray, Remote, prepare
+from benchmarks.peers.ray_session import Actor, Ray, Remote, prepare
 from benchmarks.peers.redis_server import MissingPeerError
 
-FAR = "far"
+FAR, NEAR = "far", "near"
+_NEAR_PLACES = 64
 
 
 class _Cluster(Protocol):
@@ -50,6 +51,15 @@ class Maker:
         return [ray.put(np.frombuffer(os.urandom(size), dtype=np.uint8)) for _ in range(count)]
 
 
+class Reader:
+    """An actor that reads objects at the first node."""
+
+    def read(self, references: list[object]) -> int:
+        """Return the number of bytes of the one array in the list; Ray does not fetch it before the call."""
+        ray = cast("Ray", importlib.import_module("ray"))
+        return len(cast("Sized", ray.get(references[0])))
+
+
 class RayNodes:
     """A running cluster, as seen from its first node."""
 
@@ -68,6 +78,16 @@ class RayNodes:
             self.ray.get(cast("_KeywordRemote", self._maker.make).remote(size, count, array=array)),
         )
 
+    def readers(self, count: int) -> list[Actor]:
+        """Start processes at the first node that read objects."""
+        options = {"num_cpus": 0, "resources": {NEAR: 1}}
+        return [cast("Actor", self.ray.remote(Reader).options(**options).remote()) for _ in range(count)]
+
+    def read_all(self, readers: list[Actor], reference: object) -> list[int]:
+        """Let all read the same array at once; return the numbers of bytes."""
+        asked = [reader.read.remote([reference]) for reader in readers]
+        return cast("list[int]", self.ray.get(asked))
+
 
 class _KeywordRemote(Protocol):
     def remote(self, *arguments: object, array: bool) -> object: ...
@@ -85,7 +105,12 @@ def ray_cluster(nodes: int = 2, store_bytes: int = 300_000_000) -> Iterator[RayN
     made: list[_Cluster] = []
 
     def start() -> None:
-        head = {"num_cpus": 1, "object_store_memory": store_bytes, "include_dashboard": False}
+        head = {
+            "num_cpus": 1,
+            "object_store_memory": store_bytes,
+            "include_dashboard": False,
+            "resources": {NEAR: _NEAR_PLACES},
+        }
         made.append(cast("_Clusters", Cluster)(initialize_head=True, head_node_args=head))
         for number in range(1, nodes):
             own = {FAR: 1} if number == nodes - 1 else {}
