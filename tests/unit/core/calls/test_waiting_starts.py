@@ -187,7 +187,7 @@ def test_the_reason_is_that_of_the_last_attempt() -> None:
 
 
 def test_a_full_queue_lets_callers_wait_and_others_in(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Beyond its part a principal is asked to call again; another one has room, and both have it later."""
+    """Beyond its part a principal is asked to call again; another one has room, and the first one later."""
     monkeypatch.setattr(limits, "STARTS_WAITING_MAX", 4)
     node = Node()
     bind(node, 1)
