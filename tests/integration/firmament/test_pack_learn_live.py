@@ -97,7 +97,7 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
     someone = Person(tmp_path_factory.mktemp("home"))
     del someone.environment["DIOS_COORDINATOR"]
     someone.types(
-        "dios up --nodes 2 --pool-size 1 --link-rate 80MiB --store-rate 400MiB --remote-cache-bytes 0"
+        "dios up --nodes 2 --pool-size 1 --link-rate 200MiB --store-rate 400MiB --remote-cache-bytes 0"
     )
     try:
         found = Site(someone)
