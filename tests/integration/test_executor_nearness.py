@@ -1,4 +1,4 @@
-"""``dios.Executor`` on three scheduled nodes: calls run where their arguments are, and on all nodes."""
+"""Calls of executors, runs and mappers on three scheduled nodes run where their data is, and on all nodes."""
 
 from __future__ import annotations
 
@@ -12,7 +12,9 @@ import numpy as np
 import pytest
 
 import dios
+from dios.lib import mapreduce
 from dios.lib.executor import pool
+from dios.lib.jobs.ledger import Role
 from dios.node import local_cluster
 from dios.node.local_cluster import LocalCluster
 from tests.support.node.running_node import wait_until
@@ -156,6 +158,28 @@ def test_runs_go_where_their_input_is(node: dios.Node) -> None:
         assert all(each.wait().state is dios.TaskState.ENDED for each in tasks)
         places += [each.node for each in tasks]
     assert places.count("n3") >= 9, places
+
+
+COUNT = b"""
+def map_keys(line):
+    return [b"lines"]
+
+def reduce(word, counts):
+    return sum(counts)
+"""
+LINE = b"word " * 199 + b"\n"
+
+
+def test_mappers_go_where_their_input_is(node: dios.Node) -> None:
+    """Of ten mappers over 64 MB of another node nine run there, five at a time."""
+    text = LINE * (SIZE // len(LINE))
+    large = node.create(dios.SHMEM_BLOB, naming=dios.ANONYMOUS, data=text, host="n2")
+    places: list[str] = []
+    for _ in range(2):
+        result = mapreduce.run(node, COUNT, [large], splits=5, reducers=1, workers=5)
+        assert dict(result) == {b"lines": SIZE // len(LINE)}
+        places += [each.status.node for each in result.tasks if each.role is Role.MAPPER and each.ok]
+    assert places.count("n2") >= 9, places
 
 
 def accuracy_and_node(estimator: object, points: object, labels: object) -> dict[str, float]:
