@@ -319,6 +319,8 @@ class ZygotePool:
             if link is None:
                 raise OutOfMemoryError("cannot pin the task: its process has ended", call="run")
             await link.pin(child, share.processors)
+        if share.best_effort:
+            limits_of_task.give_memory_back_first(child.pid)
         child.share = _group_share(share)
         if child.group is not None:
             await trio.to_thread.run_sync(self._hold_group, child)

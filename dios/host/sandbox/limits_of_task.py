@@ -20,6 +20,8 @@ from dios import limits
 
 _ZERO: Final = (0, 0)
 _KERNEL_BYTES_PER_FILE: Final = 2 * limits.KIB
+_ENDED_FIRST: Final = "1000"
+"""The largest ``oom_score_adj``; that of other tasks is 500."""
 _OWN: Final = frozenset({b"RssAnon:", b"VmSwap:", b"VmPTE:"})
 
 
@@ -45,6 +47,18 @@ def apply_to_zygote(*, pure: bool) -> None:
     resource.setrlimit(resource.RLIMIT_CORE, _ZERO)
     if pure:
         _lower(resource.RLIMIT_NPROC, process_numbers() // 2)
+
+
+def give_memory_back_first(pid: int) -> None:
+    """Let the kernel end a process before all others when the machine has no memory left.
+
+    This is a preference: only root can set it for a confined process. Processes that it starts inherit it.
+    """
+    try:
+        with open(f"/proc/{pid}/oom_score_adj", "w", encoding="ascii") as file:  # noqa: PTH123 - no pathlib here
+            file.write(_ENDED_FIRST)
+    except OSError:
+        return
 
 
 def process_numbers() -> int:

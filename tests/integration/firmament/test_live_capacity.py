@@ -100,7 +100,7 @@ def test_a_placement_names_threads_and_the_task_runs_there(site: Site) -> None:
             label = f"bound{number}"
             site.person.types(f"dios run where.py --detach --constraint node=n2 --label {label}")
             site.until(label, "running")
-            wait_until(lambda name=label: printed(site, name) != "", f"{label} has printed", 60)  # type: ignore[misc] # no default
+            wait_until(lambda name=label: printed(site, name) != "", f"{label} has printed", 60)
             row = json.loads(site.person.types(f"dios describe {label} --json").stdout)
             assert printed(site, label).startswith(f"{row['processors']} ")
             found += row["processors"]

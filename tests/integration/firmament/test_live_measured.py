@@ -50,6 +50,22 @@ def ticks(pids: list[int]) -> int:
     )
 
 
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can set the score of a confined task")
+def test_best_effort_gives_its_memory_back_first(person: Person) -> None:
+    """The kernel ends a best-effort task before every other when the machine has no memory left."""
+    scores = {}
+    for label, options in (("spare", "--best-effort"), ("owner", "--mem 64MiB")):
+        command = person.starts(f"dios run busy.py {options} --label {label}")
+        try:
+            wait_until(lambda name=label: len(running(person, name)) == 1, f"the task {label} runs", 200)
+            (row,) = running(person, label)
+            scores[label] = int(Path(f"/proc/{row['pid']}/oom_score_adj").read_text())
+        finally:
+            command.kill()
+            command.communicate()
+    assert scores == {"spare": 1000, "owner": 500}
+
+
 def pids_of(person: Person, label: str) -> list[int]:
     """The processes of the tasks with this label, once there are as many as processors."""
     wait_until(lambda: len(running(person, label)) == CPUS, f"{CPUS} tasks {label} run", 200)
@@ -81,8 +97,8 @@ def test_best_effort_fills_idle_reservations_and_yields(person: Person) -> None:
         assert waits.poll() is None, "nothing is free for a run that reserves"
         assert "not enough free" in person.types("dios explain reserved").stdout
         *others, last = [str(row["fingerprint"]) for row in running(person, "owner")]
-        for each in others:
-            person.types(f"dios resume {each}")
+        for other in others:
+            person.types(f"dios resume {other}")
         # From here on every processor has an owner that wants it.
         person.types(f"dios resume {last}")
         wait_until(lambda: all(ticks([owner]) for owner in owners), "every owner computes", 100)
