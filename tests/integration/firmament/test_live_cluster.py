@@ -149,6 +149,23 @@ def test_the_more_important_preempts(site: Site) -> None:
     assert sum("given to another task); the run continues" in text for text in said) == 1
 
 
+def test_fair_shares_bound_the_wait_of_a_job(site: Site) -> None:
+    """With F_j = A_j a job that is alone gets every processor, and gives half of them to the next one."""
+    runs = []
+    site.person.types("dios sched set fairness=bounded")
+    try:
+        for label, shares in (("first", {"first": 6}), ("second", {"first": 3, "second": 3})):
+            line = f"dios run long.py --gang 1/6 --cpus {CPUS / 2} --restartable --label {label}"
+            runs.append(site.person.starts(line))
+            for one, count in shares.items():
+                site.until(one, "running", count)
+    finally:
+        for run in runs:
+            run.send_signal(signal.SIGINT)
+            run.communicate(timeout=60)
+        site.person.types("dios sched reset")
+
+
 def test_needs_that_contradict_each_other_are_refused(site: Site) -> None:
     """Options that cannot both hold are refused before anything is asked of a node, each by its name."""
     for line, named in (

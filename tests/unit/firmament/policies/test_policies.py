@@ -337,6 +337,19 @@ def test_principals_get_equal_shares_by_preemption(fairness: Fairness) -> None:
     assert sorted(shares.values()) == [2, 3, 3]
 
 
+def test_jobs_that_reserve_nothing_take_no_share_of_what_others_reserve() -> None:
+    """Coordinators run as tasks of the same user, whose jobs get and divide all processors nevertheless."""
+    stage = Stage([8, 8, 8], SchedulerSettings(fairness=Fairness.BOUNDED), capacity=Resources(2.0, GB))
+    for number in range(3):
+        stage.submit(100 + number, 1, JobDescriptor(100 + number, "ann"), demand=Resources())
+    stage.round().round()
+    for job, found in ((1, {10: 3, 1: 6}), (2, {10: 3, 1: 3, 2: 3})):
+        stage.submit(10 * job, 6, JobDescriptor(job, "ann"), demand=Resources(1.0))
+        for _ in range(6):
+            stage.round(1.0)
+        assert Counter(task // 10 for task in stage.places) == found
+
+
 def test_shares_are_max_min_fair() -> None:
     """§6.3.2: small demands are met; what they leave is divided evenly, to a task."""
     one = np.ones((4, 1))
