@@ -269,3 +269,14 @@ def _warm(section: Section, size: str, load: int, least: float, wanted: float) -
     section.figure(f"{size}{load}, 1 % changed, the slowest of {ROUNDS}", max(own), "ms")
     note = f"slowest {number(max(own))} ms; our own from scratch {number(fresh)} ms"
     _judged(section, f"{size}{load}, 1 % changed", (taken, peer, peer / taken), least, wanted, note)
+    ratio = taken / section.figure(f"{size}{load}, after the changes, from scratch, ours", fresh, "ms")
+    section.rows.append(
+        Row(
+            f"{size}{load}, 1 % changed, next to our own from scratch",
+            f"{number(taken)} ms",
+            f"{number(fresh)} ms",
+            times(1 / ratio),
+            judge("its time", ratio, 1),
+            judge("half of its time", ratio, 0.5),
+        )
+    )
