@@ -224,7 +224,7 @@ class Supervisor:
                 continue
             # This replica replaces the one in the same slot.
             others = [one for one in living if one.slot != place.slot and one not in steps.stop]
-            order = _order(nodes, others, self._starting, record)
+            order = node_order(nodes, others, self._starting, record)
             if order:
                 self._starting[key] = order[0]
                 nursery.start_soon(self._start, record, record.specs()[place.generation], place, order)
@@ -422,7 +422,7 @@ class Supervisor:
             self._shown = data
 
 
-def _order(
+def node_order(
     nodes: Sequence[Member],
     living: Sequence[Replica],
     starting: Mapping[tuple[str, Start], str],

@@ -11,12 +11,14 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from dios import limits
+from dios.client.ops.cluster import Member
 from dios.errors import DamagedError, InvalidError, LimitError, NoSpaceError
 from dios.lib.supervised import records, services, user_records
 from dios.lib.supervised.decisions import Replica, Start, next_steps
 from dios.lib.supervised.pauses import StartPause
 from dios.lib.supervised.records import ServiceGeneration, ServiceRecord
-from dios.wire.types import ObjectType
+from dios.lib.supervised.supervisor import node_order
+from dios.wire.types import NodeStatus, ObjectType
 
 if TYPE_CHECKING:
     from dios.client.sync.node import Node
@@ -41,6 +43,18 @@ def advance(record: ServiceRecord, living: Iterable[Replica], healthy: set[int])
     there -= set(steps.stop)
     there |= {replica(one.slot, one.generation) for one in steps.start}
     return there, steps.complete
+
+
+def test_replicas_are_spread_over_racks_then_nodes_then_by_load() -> None:
+    """A drained node gets none; of two nodes alike the one with fewer tasks for each processor is first."""
+    racks = {"n1": "r1", "n2": "r1", "n3": "r2", "n4": "r3", "n5": "r3"}
+    nodes = [
+        Member(number, name, rack, "", NodeStatus.ALIVE, name == "n5", 1, 0, 9 - number, 2, 0, here=False)
+        for number, (name, rack) in enumerate(racks.items())
+    ]
+    assert node_order(nodes, [], {}, service()) == ["n4", "n3", "n2", "n1"]
+    starting = {("web", Start(1, 1)): "n4", ("other", Start(0, 1)): "n3"}
+    assert node_order(nodes, [replica(0)], starting, service()) == ["n3", "n2", "n4", "n1"]
 
 
 def test_missing_replicas_are_started_and_surplus_ones_stopped() -> None:
