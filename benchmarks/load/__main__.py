@@ -51,7 +51,10 @@ def main() -> int:
     adopt_orphans()
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     machine = report.begin()
-    about = circumstances(machine.date, ", ".join(f"{name} {it}" for name, it in machine.machine.items()))
+    counts = f"RUNS={options.runs} NEEDS={options.needs} CLIENTS={options.clients} OBJECTS={options.objects}"
+    command = f"make load {counts}{' BUSY=1' if options.busy else ''}"
+    facts = ", ".join(f"{name} {it}" for name, it in machine.machine.items())
+    about = circumstances(command, machine.date, facts)
     say = partial(print, file=sys.stderr, flush=True)
     rows: list[BurstResult] = []
     troubles: list[str] = []

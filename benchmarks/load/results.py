@@ -111,7 +111,7 @@ def _judged(value: float, goal: float, *, digits: int = 0, below: bool = True) -
 def save(rows: Sequence[BurstResult], troubles: Sequence[str], about: str, path: Path) -> None:
     """Write the table."""
     text = (
-        f"`make load`, {about}. Three nodes on this machine, with one scheduler. All calls of a burst are "
+        f"{about}. Three nodes on this machine, with one scheduler. All calls of a burst are "
         "made at once. Every trivial run writes its number to a file, in which each number must stand once. "
         "Each object is read back. In the rows with a busy machine, every processor has a program that only "
         "computes. A neighbour, a process of its own, makes short calls on the second node meanwhile. After "
@@ -136,6 +136,6 @@ def save(rows: Sequence[BurstResult], troubles: Sequence[str], about: str, path:
     path.write_text("\n".join(lines).replace("\n\n\n", "\n\n"), encoding="utf-8")
 
 
-def circumstances(date: str, machine: str) -> str:
+def circumstances(command: str, date: str, machine: str) -> str:
     """Return the conditions of a run as text."""
-    return f"{date}: {machine}"
+    return f"`{command}`, {date}: {machine}"
