@@ -353,6 +353,17 @@ REMOTE_CACHE_BYTES_MAX: Final = 256 * GIB
 REMOTE_CACHE_VERSIONS_MAX: Final = 1_024
 REMOTE_CACHE_READ_BYTES_MIN: Final = 32 * KIB  # below, bytes cost little more than keeping them
 REMOTE_CACHE_UNUSED_MS_MAX: Final = 600_000
+SMALL_CACHE_BYTES_MAX: Final = 64 * MIB  # kept ranges that are smaller than that
+SMALL_CACHE_VERSIONS_MAX: Final = 4_096
+LEASE_MS: Final = 2_000  # at the reader's node, from before its request on
+LEASE_GRANTED_MS: Final = 2_100  # at the object's node, from the grant on
+LEASE_PAUSE_MS: Final = 4_000  # after a call-back, until there are leases on the object again
+LEASE_RETURN_MS: Final = 500  # that a node has to return a lease
+LEASE_UNRETURNED_MS: Final = 60_000  # without leases for a node that has not returned one
+LEASE_OBJECTS_MAX: Final = 4_096  # of this node, on which others have leases
+LEASE_NODES_MAX: Final = 64  # with a lease on the same object
+LEASES_PER_NODE_MAX: Final = 1_024
+LEASES_HELD_MAX: Final = 4_096
 REMOTE_TASK_GRACE_MS: Final = 30_000
 RECONCILE_PERIOD_MS: Final = 20_000
 RECONCILE_YOUNG_MS: Final = 10_000
@@ -698,6 +709,8 @@ assert 2 * GOSSIP_PERIOD_MS + 2 * GOSSIP_ACK_TIMEOUT_MS + GOSSIP_SUSPICION_MS < 
     "a frozen node is dead within 3 s"
 )
 assert EPOCH_MAX * REQUESTS_PER_EPOCH <= COUNTER_MAX, "a request's number fits 63 bits"  # noqa: S101
+assert 20 * (LEASE_GRANTED_MS - LEASE_MS) >= LEASE_MS, "clocks may differ by 5 % in a lease"  # noqa: S101
+assert LEASE_PAUSE_MS > LEASE_GRANTED_MS, "no lease is granted while one is called back"  # noqa: S101
 assert DCP_TRANSFERS_QUEUED_MAX >= 2 * DCP_REQUESTS_MAX, "every open request can be answered"  # noqa: S101
 assert DCP_QUEUE_HIGH_WATER_BYTES + DCP_INLINE_BYTES_MAX < DCP_QUEUE_BYTES_MAX, "small frames fit"  # noqa: S101
 assert ACCEPTOR_DESCRIPTORS > ACCEPT_WAITING_MAX, "waiting connections and their listener"  # noqa: S101

@@ -110,6 +110,8 @@ def drop_reference(step: Step, reference: Reference) -> None:
 def _release_on_node(step: Step, reference: Reference) -> None:
     """Notify the node that has the object, unless the end of the whole task is reported to it anyway."""
     task, cluster = reference.task, step.state.cluster
+    if cluster is not None:
+        cluster.leases.drop(reference.object.home, reference.id)
     if cluster is not None and not task.ended_ns:
         cluster.to_release.setdefault((reference.object.home, task.id), []).append(reference.id)
     mode = _end_of(reference)

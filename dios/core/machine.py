@@ -14,7 +14,7 @@ from typing import Final
 from dios import limits
 from dios.core import containment, effects, events, lifetimes, work
 from dios.core.calls import groups, lifecycle, logs, moves, network_streams
-from dios.core.calls.dispatch import dispatch, dispatch_vector
+from dios.core.calls.dispatch import enter
 from dios.core.calls.retirement import expire
 from dios.core.effects import Outcome
 from dios.core.events import ObjectRecord
@@ -26,7 +26,14 @@ from dios.core.model.rows import NoRows, RowSource
 from dios.core.model.state import State
 from dios.core.model.type_states import ConsoleState
 from dios.core.model.work_items import NodeEnd, RetriedCalls
-from dios.core.remote import cached_replies, cluster_events, proxies, registration, requests
+from dios.core.remote import (
+    cached_replies,
+    cluster_events,
+    granted_leases,
+    proxies,
+    registration,
+    requests,
+)
 from dios.core.remote.peers import Cluster, Here
 from dios.core.remote.resume import resume_all
 from dios.core.step import Step
@@ -147,10 +154,8 @@ class Core:
             reason = f"the client re-used sequence number {event.seq} while its call is waiting"
             lifecycle.disconnected(step, events.Disconnected(event.now, event.task, reason))
             step.emit(effects.CloseConnection(event.task, reason))
-        elif isinstance(call, messages.Vector):
-            dispatch_vector(step, task, event.seq, call, event.payload)
         else:
-            dispatch(step, task, event.seq, call, event.payload)
+            enter(step, task, event.seq, call, event.payload)
 
     def _other(self, step: Step, event: events.Event) -> None:  # noqa: PLR0915 - one case for each event
         match event:
@@ -219,6 +224,8 @@ class Core:
             if counted and self.state.cluster is not None:
                 cluster_events.expect_references(step, self.state.cluster, record.object)
         self.state.expect_dormant(event.dormant)
+        if self.state.cluster is not None:
+            granted_leases.note_start(step, self.state.cluster)
 
     def _reinstate(self, record: ObjectRecord, former: PhysicalObject | None = None) -> None:
         """Enter a stored object; one that was just dropped (``former``) keeps its former accounts."""

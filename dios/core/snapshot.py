@@ -44,7 +44,7 @@ from dios.core.model import (
     type_states,
     work_items,
 )
-from dios.core.remote import continuations, name_index, peers, version_cache, watermark
+from dios.core.remote import continuations, lease_table, name_index, peers, version_cache, watermark
 from dios.wire import calls, dcp, fields, gossip, rates, replies, scheduling, types
 
 VERSION: Final = 1
@@ -63,6 +63,7 @@ _MODULES: Final[tuple[ModuleType, ...]] = (
     gossip,
     history,
     io_requests,
+    lease_table,
     live_view,
     member_table,
     moves,

@@ -76,6 +76,7 @@ class Step:
         "units",
         "units_max",
         "unsent",
+        "wants_lease",
         "woken",
         "writing",
         "written",
@@ -103,6 +104,7 @@ class Step:
         self.writing: PhysicalObject | None = None  # its attributes and its bytes may not fit each other
         self.informed = NodeId(0)  # the node to which the answer itself carries the new versions
         self.known: int | None = None  # the version that the asking node has, of the object of its call
+        self.wants_lease = False  # the asking node wants a lease for the reference of its call
         self.opened_in_vector: set[int] = set()
         self._changed: dict[int, PhysicalObject] = {}
         self._ticket = Ticket(0)

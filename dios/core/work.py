@@ -12,6 +12,7 @@ from typing import Final, Never, TypeAlias, cast
 from dios import limits
 from dios.core.calls import (
     computed_objects,
+    dispatch,
     lifecycle,
     moves,
     network_streams,
@@ -24,6 +25,7 @@ from dios.core.calls import (
 )
 from dios.core.model.records import LocalHolder, Pending, PhysicalObject, RemoteTask, Waking
 from dios.core.model.work_items import (
+    AdmittedCalls,
     EndingHolder,
     EndingRemoteTasks,
     HoldingsReport,
@@ -185,6 +187,7 @@ _HANDLERS: Final[dict[type, Handler]] = {
     NodeEnd: _end_node,
     WokenCalls: _wake,
     RetriedCalls: _retry,
+    AdmittedCalls: dispatch.admit_some,
     Retirement: retirement.retire_some,
     QueuedStarts: run_calls.start_queued,
     LostPeer: cluster_events.lose_some,

@@ -62,6 +62,7 @@ class ClusterMembership(NamedTuple):
     coordinator: bool = False
     enforcement: tuple[tuple[str, str], ...] = ()
     cache_bytes: int = 0
+    leases: bool = True
     devices: tuple[Device, ...] = ()
     threads: tuple[ThreadPlace, ...] = ()
 
@@ -87,6 +88,7 @@ class ClusterMembership(NamedTuple):
             processors,
             self.enforcement,
             self.cache_bytes,
+            self.leases,
             self.devices,
             self.threads,
         )
@@ -149,6 +151,7 @@ async def open_port(
         settings.labels,
         coordinator_supervisor.wanted(settings),
         cache_bytes=settings.remote_cache_bytes,
+        leases=settings.leases,
         devices=own_devices.devices,
         threads=machine.insides().threads,
     )

@@ -124,7 +124,8 @@ class Settings:
     session of a sandbox.
     ``audit_bytes`` and ``audit_age`` (ms) are the bounds of the audit log, 0 for none; ``audit_rate`` is the
     rate in bytes per second at which each principal may add to it.
-    ``remote_cache_bytes`` is the maximum for kept bytes of other nodes' objects.
+    ``remote_cache_bytes`` is the maximum for kept bytes of other nodes' objects. With ``leases``, this node
+    and others answer repeated reads of each other's objects themselves.
     ``replica_grace`` (ms) is the time after which promised replicas on a silent node count as lost,
     ``replica_rate`` the bytes per second with which a keeper copies.
     ``name`` and ``rack`` are the names of this node and of its fault domain. ``listen`` is the address for
@@ -145,6 +146,7 @@ class Settings:
     tasks_max: int = field(default_factory=machine.tasks_max)
     volatile_bytes_max: int = field(default_factory=machine.volatile_bytes)
     remote_cache_bytes: int = field(default_factory=machine.remote_cache_bytes)
+    leases: bool = True
     replica_grace: int = limits.KEPT_GRACE_MS_DEFAULT
     replica_rate: int = limits.KEPT_RATE_BYTES_S_DEFAULT
     task_memory_bytes: int = limits.TASK_MEMORY_BYTES_DEFAULT
@@ -417,6 +419,7 @@ KEYS: Final[Mapping[str, Callable[[object], object]]] = {
     "tasks_max": _integer(1, limits.TASKS_MAX),
     "volatile_bytes_max": _size(limits.VOLATILE_BYTES_MIN, limits.VOLATILE_BYTES_MAX),
     "remote_cache_bytes": _size(0, limits.REMOTE_CACHE_BYTES_MAX),
+    "leases": _boolean,
     "replica_grace": _span(limits.KEPT_GRACE_MS_MIN, limits.KEPT_GRACE_MS_MAX),
     "replica_rate": _size(limits.KEPT_RATE_BYTES_S_MIN, limits.KEPT_RATE_BYTES_S_MAX),
     "task_memory_bytes": _size(limits.TASK_MEMORY_BYTES_MIN, limits.TASK_MEMORY_BYTES_MAX),

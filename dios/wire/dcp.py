@@ -116,13 +116,15 @@ class Forward(Body, frozen=True, tag=1):
 
     The bytes of a commit are inside the call or, if there are many, next to the message. ``groups``
     are those that a create names. ``known`` is the ``v_w`` of a version of which the asking node has all
-    bytes that the call reads: if it is the current one, the answer may come without them.
+    bytes that the call reads: if it is the current one, the answer may come without them. With ``lease``,
+    the asking node wants to answer the next reads through the same reference itself, see ``Leased``.
     """
 
     caller: Caller
     call: PlainCall | Vector
     groups: GroupNames = ()
     known: Counter | None = None
+    lease: bool = False
 
 
 class Resolve(Body, frozen=True, tag=3):
@@ -292,6 +294,12 @@ class FindNames(Body, frozen=True, tag=18):
     digests: Annotated[bytes, Meta(max_length=limits.INDEX_DIGEST_BYTES * RESOLVED_NAMES_MAX)]
 
 
+class CallBack(Body, frozen=True, tag=19):
+    """Return every lease on this object of the asking node: the answer is Done when no read uses one."""
+
+    object: Object
+
+
 RequestBody: TypeAlias = (
     Forward
     | Resolve
@@ -310,6 +318,7 @@ RequestBody: TypeAlias = (
     | ConfirmRemoval
     | Register
     | FindNames
+    | CallBack
 )
 
 
@@ -426,4 +435,14 @@ class PeerHello(Struct, frozen=True, array_like=True, tag=44):
     channel: Count = 0
 
 
-Message: TypeAlias = Ask | PeerReply | Published | Gossip | PeerHello
+class Leased(Struct, frozen=True, array_like=True, tag=45):
+    """Request ``number`` of the receiving node got the lease that it wanted. It comes before the answer.
+
+    The receiving node may answer reads through the reference of that call itself, from the version that the
+    answer confirms, for ``LEASE_MS`` from the time when it first sent the request, or until a ``CallBack``.
+    """
+
+    number: Identifier
+
+
+Message: TypeAlias = Ask | PeerReply | Published | Gossip | PeerHello | Leased

@@ -13,6 +13,7 @@ SHOWN: Final = {
     "tasks-max": "N        most tasks at the same time",
     "volatile-bytes-max": "SIZE     memory for all objects and buffers",
     "remote-cache-bytes": "SIZE     kept bytes of objects of other nodes",
+    "leases": "yes | no  read other nodes' objects under leases",
     "replica-grace": "TIME     until replicas on a silent node are made again: '5m'",
     "replica-rate": "SIZE     bytes/s of copies that keep replicas",
     "task-memory-bytes": "SIZE     memory limit of a task, like '512 MiB'",

@@ -1,6 +1,7 @@
 """The system calls (thesis appendix B), and the beginning and end of tasks and sessions.
 
 Begin with ``dispatch``, which finds the function for a call, and ``access``, the checks that calls share.
+Before, a call may have to wait at the ``entrance`` while other nodes have leases on its objects.
 
 - Objects: ``object_calls`` (create, delete, stat), ``resolution`` (names to references), ``groups``,
   ``delegation`` (copy), ``retirement`` (taking references back).

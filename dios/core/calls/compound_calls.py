@@ -12,6 +12,7 @@ from dios.core.effects import WriteSource
 from dios.core.model.io_requests import admits
 from dios.core.model.records import Holder
 from dios.core.model.type_rules import is_blob
+from dios.core.remote import granted_leases
 from dios.core.step import Step
 from dios.errors import Busy, InvalidError, TooLargeError
 from dios.wire import messages
@@ -46,6 +47,7 @@ def read_once(step: Step, task: Holder, seq: int, call: messages.ReadOnce) -> No
     io_steps.note_in_vector(step, target)
     result = messages.Buffer(0, length, target.v_r, target.v_w)
     if io_steps.is_known(step, target):
+        granted_leases.grant(step, reference)
         step.answer(task, seq, result)
         return
     step.reply(effects.AnswerRead(task.id, seq, result, target.id, call.offset, length))

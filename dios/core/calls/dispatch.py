@@ -12,6 +12,7 @@ from dios import limits
 from dios.core.calls import (
     compound_calls,
     delegation,
+    entrance,
     groups,
     introspection,
     io_calls,
@@ -29,14 +30,16 @@ from dios.core.calls import (
     task_calls,
 )
 from dios.core.effects import AnswerVector, DropPayload, Reply
-from dios.core.model.records import Holder, Pending
+from dios.core.model.records import Holder, LocalHolder, Pending, PhysicalObject
+from dios.core.model.work_items import AdmittedCalls
 from dios.core.remote import cached_reads, forwarding, remote_calls
-from dios.core.remote.continuations import GatherAnswer, GatheredAnswer, VectorPlan
+from dios.core.remote.continuations import EntranceProgress, GatherAnswer, GatheredAnswer, VectorPlan
 from dios.core.remote.peers import Proxy
 from dios.core.step import Step
-from dios.errors import Code, DiosError, InvalidError, LimitError
+from dios.errors import BadReferenceError, Code, DiosError, InvalidError, LimitError
 from dios.ids import PayloadId
 from dios.wire import dcp, messages
+from dios.wire.types import Cause
 
 # Each handler accepts only the call type that is its key in the table; the type checker cannot express that.
 Handler: TypeAlias = Callable[[Step, Holder, int, Never], None]
@@ -111,6 +114,83 @@ def carried_bytes(call: messages.PlainCall) -> bytes | None:
     if type(call) not in _PAYLOAD_CALLS:
         return None
     return cast("_PayloadCall", call).data
+
+
+def enter(
+    step: Step, task: Holder, seq: int, call: messages.AnyCall, payload: PayloadId, attached: int = 0
+) -> None:
+    """Handle a call or a vector, or let it wait until other nodes have no lease on its objects.
+
+    The arguments are those of ``dispatch``.
+    """
+    cluster = step.state.cluster
+    if cluster is not None and (cluster.leases.granted or step.now < cluster.leases.restart_ends):
+        calls = call.calls if isinstance(call, messages.Vector) else (call,)
+        closes = entrance.closed_by(task, calls)
+        if closes and entrance.must_wait(step, closes):
+            _wait(step, task, seq, call, closes, payload, attached)
+            return
+    if isinstance(call, messages.Vector):
+        dispatch_vector(step, task, seq, call, payload, attached)
+    else:
+        dispatch(step, task, seq, cast("messages.PlainCall", call), payload, attached)
+
+
+def _wait(
+    step: Step,
+    task: Holder,
+    seq: int,
+    call: messages.AnyCall,
+    closes: tuple[PhysicalObject, ...],
+    payload: PayloadId,
+    attached: int,
+) -> None:
+    calls = call.calls if isinstance(call, messages.Vector) else (cast("messages.PlainCall", call),)
+    carried = [data for each in calls if (data := carried_bytes(each)) is not None]
+    payloads = tuple(PayloadId(payload + place) for place in range(max(len(carried), 1 if attached else 0)))
+    size = sum(len(data) for data in carried) + attached
+    try:
+        entrance.wait(step, task, seq, call, closes, payloads, size, attached)
+    except LimitError as error:
+        if cached_reads.yield_room(step, task):
+            _wait(step, task, seq, call, closes, payload, attached)
+        else:
+            step.audit(task, type(call).__name__.lower(), "denied", error.fingerprint, error.message)
+            step.refuse(task, seq, error)
+
+
+def admit_some(step: Step, item: AdmittedCalls) -> bool:
+    """Handle calls that have waited for the end of leases; return True if none is left."""
+    while item.rows:
+        if step.exhausted:
+            return False
+        step.spend(1)
+        row = item.rows.pop()
+        progress = row.progress
+        if not step.state.pending.has(row) or not isinstance(progress, EntranceProgress):
+            continue
+        step.state.pending.remove(row)
+        try:
+            _admit(step, row, progress)
+        except Exception as error:  # noqa: BLE001 - whatever it is, it is reported and ends the party
+            step.note_defect(row.task, error)
+        for payload in progress.payloads:
+            step.emit(DropPayload(payload))
+    return True
+
+
+def _admit(step: Step, row: Pending, progress: EntranceProgress) -> None:
+    task, cluster = row.task, step.require_cluster()
+    if isinstance(task, LocalHolder) and task.cause is not Cause.NONE:
+        return  # the last calls of a task that is ending
+    former = step.payload, step.payload_size, step.served, step.units_max
+    peer = cluster.peers.get(task.home)
+    step.served = None if peer is None else (peer, row.seq)
+    first = progress.payloads[0] if progress.payloads else PayloadId(0)
+    try:
+        enter(step, task, row.seq, row.call, first, progress.attached)
+    finally:
+        step.payload, step.payload_size, step.served, step.units_max = former
 
 
 def dispatch(
@@ -217,7 +297,8 @@ def _remote_vector(
                 raise InvalidError(
                     "the calls of a vector that carry bytes must all be for this node or all for other nodes"
                 )
-        remote_calls.vector(step, task, seq, vector, places)
+        own = (call for call, target in zip(vector.calls, places, strict=True) if target is None)
+        remote_calls.vector(step, task, seq, vector, places, entrance.closed_by(task, own))
     except DiosError as error:
         step.refuse(task, seq, error)
 
@@ -242,6 +323,10 @@ def take_gathered(step: Step, then: GatherAnswer, answer: dcp.Answer) -> None:
 def _finish_vector(step: Step, row: Pending, plan: VectorPlan, answers: list[GatheredAnswer | None]) -> None:
     task, seq, call = row.task, row.seq, cast("messages.Vector", row.call)
     parts = remote_calls.remote_parts(step, row, call, plan, answers)
-    own = _answers(step, task, seq, tuple(call.calls[place] for place in plan.local), PayloadId(0))
+    calls = tuple(call.calls[place] for place in plan.local)
+    if entrance.must_wait(step, entrance.closed_by(task, calls)):
+        # The vector has closed its objects, so this one is behind a reference that came since.
+        raise BadReferenceError("a call of the vector names a reference that this task did not have")
+    own = _answers(step, task, seq, calls, PayloadId(0))
     parts.update(zip(plan.local, own, strict=True))
     step.emit_answer(AnswerVector(task.id, seq, tuple(parts[place] for place in range(len(call.calls)))))

@@ -31,7 +31,7 @@ def retire(step: Step, task: Holder, seq: int, call: messages.Retire) -> None:
     if everyone:
         access.held(task, call.ref, Permission.DELETE)
     is_short = _is_short(target if everyone else reference)
-    row = Pending(task, seq, call, {})
+    row = Pending(task, seq, call, {}, closes=(target,))
     if not is_short:
         step.wait(row)
     target.retirements += 1

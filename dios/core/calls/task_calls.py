@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dios import limits
 from dios.core import effects
-from dios.core.calls import access, computed_objects, network_streams
+from dios.core.calls import access, computed_objects, entrance, network_streams
 from dios.core.model.accounts import charge_all
 from dios.core.model.records import Holder, LocalHolder, Pending, PhysicalObject, Reference, Session
 from dios.core.model.type_states import SocketState, StreamState, TimerState
@@ -218,9 +218,12 @@ def attach(step: Step, task: Holder, seq: int, call: messages.Attach) -> None:
 def cancel(step: Step, task: Holder, seq: int, call: messages.Cancel) -> None:
     """Cancel a waiting call. It answers ECANCELED, unless it was answered before.
 
-    A change that other nodes may have made answers EHOSTUNREACH instead.
+    A change that other nodes may have made answers EHOSTUNREACH instead. A call that gives something back is
+    made all the same.
     """
     row = task.pending.get(call.seq)
+    if row is not None and entrance.goes_on_when_cancelled(row):
+        row = None
     if row is not None:
         failure = messages.Failure(int(Code.ECANCELED), "cancelled by the caller")
         if row.requests and not requests.is_reading(row.call):

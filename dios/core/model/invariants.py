@@ -142,6 +142,9 @@ def _is_group(target: PhysicalObject) -> bool:
 
 def _check_pending(state: State) -> None:
     """Check that every waiting call belongs to a living task and that its objects would wake it."""
+    closed = Counter(target for row in state.pending for target in row.closes)
+    for target in state.objects.values():
+        _require(target.closed == closed[target], "an object miscounts the calls that close it to leases")
     for row in state.pending:
         _require(row.task.state is not TaskState.ENDED, "a call of an ended task is waiting")
         _require(row.task.pending.get(row.seq) is row, "a waiting call is missing from its task")
@@ -214,8 +217,9 @@ def _use(state: State) -> Iterable[tuple[Account, list[int]]]:
         if task.state is not TaskState.ENDED and isinstance(task, Task):
             count([task.parent.account, *task.member_accounts], Resource.TASKS, 1)
             count([task.account, *task.member_accounts], Resource.MEMORY_BYTES, task.reserved.memory_bytes)
+    versions |= {id(row.held): row.held for row in state.pending if row.held is not None}
     if state.cluster is not None:
-        versions |= {id(version): version for version in state.cluster.versions.charged()}
+        versions |= {id(version): version for version in state.cluster.charged()}
     for version in versions.values():
         count(version.accounts, Resource.BYTES, version.bytes)
         if version.volatile:

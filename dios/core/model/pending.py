@@ -65,6 +65,8 @@ class PendingTable:
             self.list_readers[row.key] = row
         for target in row.watched:
             target.waiters[row.key] = row
+        for target in row.closes:
+            target.closed += 1
         if row.deadline is not None:
             self.postpone(row, row.deadline)
 
@@ -109,6 +111,11 @@ class PendingTable:
             del self.list_readers[row.key]
         for target in row.watched:
             target.waiters.pop(row.key, None)
+        for target in row.closes:
+            target.closed -= 1
+        if row.held is not None:
+            row.held.release()
+            row.held = None
 
     def next_deadline(self) -> int | None:
         """Return the earliest deadline of a waiting call, or None."""

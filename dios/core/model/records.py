@@ -60,11 +60,24 @@ class Pending:
     look only at these.
     ``deadline`` is the latest moment for the next check, and ``limit`` is the end of the caller's timeout.
     ``requests`` are requests to other nodes, and ``progress`` holds the results of those that are answered.
-    The table assigns ``number``, which distinguishes this call from an earlier one with the same sequence
-    number.
+    While the call waits, no lease is granted on the objects in ``closes``, and the bytes of ``held`` are
+    counted with its task. The table assigns ``number``, which distinguishes this call from an earlier one
+    with the same sequence number.
     """
 
-    __slots__ = ("call", "deadline", "limit", "number", "progress", "requests", "seq", "task", "watched")
+    __slots__ = (
+        "call",
+        "closes",
+        "deadline",
+        "held",
+        "limit",
+        "number",
+        "progress",
+        "requests",
+        "seq",
+        "task",
+        "watched",
+    )
 
     def __init__(
         self,
@@ -74,11 +87,15 @@ class Pending:
         watched: dict[PhysicalObject, tuple[int, ...]],
         deadline: int | None = None,
         limit: int | None = None,
+        *,
+        closes: tuple[PhysicalObject, ...] = (),
     ) -> None:
         self.task: Final = task
         self.seq: Final = seq
         self.call: Final = call
         self.watched: Final = watched
+        self.closes: Final = closes
+        self.held: Version | None = None
         self.deadline = deadline
         self.limit: Final = limit
         self.requests: list[RequestId] = []
@@ -140,7 +157,8 @@ class PhysicalObject:
     are empty for objects that the node makes itself. ``account`` and ``limits`` are those of a group.
     ``raw_memory`` is set once writers change the object's own memory, and ``retirements`` is the number of
     times that references to it were taken back. ``shown`` is a fingerprint that another node gave it.
-    ``handed`` is set once the recipe of a task refers to the object.
+    ``handed`` is set once the recipe of a task refers to the object. ``closed`` is the number of waiting
+    calls because of which no lease on the object is granted.
     """
 
     __slots__ = (
@@ -151,6 +169,7 @@ class PhysicalObject:
         "address",
         "admissions",
         "buffering",
+        "closed",
         "creator",
         "deletion",
         "dirty",
@@ -240,6 +259,7 @@ class PhysicalObject:
         self.creator = TaskId(0)  # of a group: the task that created it
         self.limits: tuple[Bound, ...] = ()
         self.handed = False
+        self.closed = 0
 
     @property
     def persistence(self) -> Persistence:
@@ -331,6 +351,7 @@ class PhysicalObject:
         return (
             self.recorded is not None
             and not (self.references or self.waiters or self.watchers or self.pinned or self.handed)
+            and not self.closed
             and not (self.zombie or self.home or self.a_r or self.a_w or self.version.holders)
             and self.waking is Waking.NO
             and self.state is None

@@ -40,6 +40,15 @@ class RetriedCalls(WorkItem):
         self.rows: Final = rows
 
 
+class AdmittedCalls(WorkItem):
+    """Calls that have waited until no other node had a lease on their objects, the first one last."""
+
+    __slots__ = ("rows",)
+
+    def __init__(self, rows: list[Pending]) -> None:
+        self.rows: Final = rows
+
+
 class EndingHolder(WorkItem):
     """A task whose references, buffers and waiting calls are released; with ``ends`` it is over then."""
 

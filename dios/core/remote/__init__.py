@@ -8,7 +8,9 @@ A good order to read the modules:
 - Sending: ``requests`` numbers, sends and repeats requests; ``resume`` runs the continuations of answers.
 - Calls that leave the node: ``forwarding`` (calls on one object), ``remote_calls`` (calls to a named node or
   to several nodes), ``remote_lookup`` (name resolution), ``remote_run`` (starts of tasks).
-- Large reads: ``version_cache`` (the kept versions of other nodes' objects), ``cached_reads`` (their use).
+- Reads: ``version_cache`` (the kept versions of other nodes' objects), ``cached_reads`` (their use).
+- Leases: ``lease_table`` (their state), ``granted_leases`` (on this node's objects), ``held_leases`` (of this
+  node's tasks).
 - The index of names: ``name_index`` (its state), ``registration`` (its upkeep and its answers).
 - Serving: ``serving`` handles requests after ``validation`` has checked them; ``remote_tasks`` has the
   records of other nodes' tasks, ``replication`` makes copies of objects.

@@ -1,4 +1,4 @@
-"""Read large objects of other nodes through this node's cache of their versions (§4.8).
+"""Read objects of other nodes through this node's cache of their versions (§4.8).
 
 Each read is a call to the object's node, which checks the reference, admits the request and counts it. If
 this node has the bytes of a version, the call names the version. The object's node then answers without
@@ -17,7 +17,7 @@ from dios.core import effects
 from dios.core.model.accounts import require_bytes
 from dios.core.model.records import Holder, Pending
 from dios.core.model.type_rules import is_blob
-from dios.core.remote import forwarding, requests
+from dios.core.remote import forwarding, held_leases, requests
 from dios.core.remote.continuations import EndRead, FitRead, ReadProgress
 from dios.core.remote.peers import Cluster, Proxy
 from dios.core.remote.version_cache import CachedVersion, Fetch, ReadKey, VersionCache
@@ -35,17 +35,17 @@ _FULL_PERCENT: Final = 75
 
 # -- the calls of this node's tasks -------------------------------------------------------------------
 def concerns(step: Step, call: messages.PlainCall, target: Proxy) -> bool:
-    """Return True if a call reads many bytes of a version, which may be in the cache or go there.
+    """Return True if a call reads bytes of a version that may be in the cache or go there.
 
-    The bytes of raw objects change within a version.
+    Few bytes are kept for reads under leases alone. The bytes of raw objects change within a version.
     """
     if not isinstance(call, messages.ReadOnce | messages.AcquireRead) or step.parts is not None:
         return False
-    cache = step.require_cluster().versions
-    left = target.size - call.offset
+    cluster = step.require_cluster()
+    least = 1 if isinstance(call, messages.ReadOnce) and cluster.small_versions.bytes_max else 0
     return (
-        cache.bytes_max > 0
-        and cache.least <= (min(call.size, left) if call.size else left)
+        cluster.versions.bytes_max > 0
+        and (least or cluster.versions.least) <= _length(call, target)
         and is_blob(target.type)
         and target.buffering is Buffering.DOUBLE
         and not target.gone
@@ -55,37 +55,57 @@ def concerns(step: Step, call: messages.PlainCall, target: Proxy) -> bool:
     )
 
 
+def _length(call: Read, target: Proxy) -> int:
+    """Return the number of bytes that a call reads, as far as this node knows the object's size."""
+    left = target.size - call.offset
+    return min(call.size, left) if call.size else left
+
+
 def read(step: Step, task: Holder, seq: int, call: Read, target: Proxy) -> None:
     """Read an object of another node, or wait for the bytes if another call is fetching them."""
+    if isinstance(call, messages.ReadOnce) and held_leases.read(step, task, seq, call, target):
+        return
     forwarding.translate(task, call)  # it raises an error for a task that has no room for another buffer
     row = forwarding.wait(step, task, seq, call, target.home)
     key = ReadKey(target.home, target.id, call.offset, call.size)
     row.progress = ReadProgress(row.id, key)
-    cache = step.require_cluster().versions
-    fetch = cache.fetches.get((key, task.principal))
-    if fetch is None or _usable(step, cache, key) is not None:
+    fetch = step.require_cluster().versions.fetches.get((key, task.principal))
+    if fetch is None or _usable(step, key) is not None:
         _ask(step, row, row.progress)
     else:
         fetch.waiting[row.id] = None
 
 
-def _usable(step: Step, cache: VersionCache, key: ReadKey) -> CachedVersion | None:
-    """Return the cached version for a read, unless a newer one was published."""
-    return cache.find(key, step.require_cluster().peer(key.node).epoch)
+def _usable(step: Step, key: ReadKey) -> CachedVersion | None:
+    """Return the newest cached version for a read, unless a newer one was published."""
+    cluster = step.require_cluster()
+    epoch = cluster.peer(key.node).epoch
+    large, small = cluster.versions.find(key, epoch), cluster.small_versions.find(key, epoch)
+    if large is None or small is None:
+        return large or small
+    return small if small.v_w > large.v_w else large
+
+
+def _cache_of(cluster: Cluster, payload: PayloadId) -> VersionCache:
+    """Return the cache that has the bytes with this number."""
+    return cluster.small_versions if payload < 0 else cluster.versions
 
 
 def _ask(step: Step, row: Pending, progress: ReadProgress) -> None:
     """Make the call to the object's node, with the version whose bytes are here."""
-    cache, key = step.require_cluster().versions, progress.key
-    found = _usable(step, cache, key)
-    if found is None:
+    cluster, key = step.require_cluster(), progress.key
+    call, target = cast("Read", row.call), cluster.peer(key.node).proxies.get(key.object)
+    found = _usable(step, key)
+    known, lease = None, False
+    if found is not None:
+        _cache_of(cluster, found.payload).use(found, step.now)
+        progress.payload, known = found.payload, found.v_w
+        lease, progress.asked_ns = held_leases.wants(step, row.task, call), step.now
+    elif target is None or cluster.versions.least <= _length(call, target):
         progress.fetching = True
-        cache.fetches.setdefault((key, row.task.principal), Fetch(row.id))
-    else:
-        cache.use(found, step.now)
-        progress.payload = found.payload
-    call = cast("messages.PlainCall", row.call)
-    body = dcp.Forward(row.task.caller(), call, known=None if found is None else found.v_w)
+        cluster.versions.fetches.setdefault((key, row.task.principal), Fetch(row.id))
+    counting = call if target is None else held_leases.with_count(step, call, target)
+    body = dcp.Forward(row.task.caller(), counting, known=known, lease=lease)
     requests.ask_for_call(step, row, key.node, body, FitRead(row.id))
 
 
@@ -95,11 +115,12 @@ def answered(step: Step, row: Pending, then: FitRead, answer: dcp.Answer) -> Non
     progress, call = cast("ReadProgress", row.progress), cast("Read", row.call)
     try:
         offset = 0
-        if isinstance(answer, messages.Buffer) and answer.data is None and answer.size:
-            if step.payload_size:
+        if isinstance(answer, messages.Buffer) and answer.size:
+            if step.payload_size or answer.data is not None:
                 _keep(step, row, progress.key, answer)
             else:
                 answer, offset = _from_cache(step, progress, call, answer)
+                held_leases.take(step, row, progress, answer)
         step.reply(forwarding.fit(step, row.task, row.seq, call, answer, offset))
     finally:
         end(step, EndRead(progress, row.task.principal), answer)
@@ -109,23 +130,29 @@ def _from_cache(
     step: Step, progress: ReadProgress, call: Read, answer: messages.Buffer
 ) -> tuple[messages.Buffer, int]:
     """Return the answer with the cached bytes, and their place in the cached payload."""
-    cache = step.require_cluster().versions
+    cache = _cache_of(step.require_cluster(), progress.payload)
     version = cache.kept.get(progress.payload)
     if version is None or answer.v_w != version.v_w or not version.covers(call.offset, answer.size):
         raise ProtocolError(
             "cannot accept the answer: its bytes are missing, and this node does not have them"
         )
     cache.served += 1
+    offset = call.offset - version.key.offset
+    if version.data is not None:
+        return replace(answer, length=answer.size, data=version.data[offset : offset + answer.size]), 0
     step.payload = version.payload
-    return replace(answer, length=answer.size), call.offset - version.key.offset
+    return replace(answer, length=answer.size), offset
 
 
 def _keep(step: Step, row: Pending, key: ReadKey, answer: messages.Buffer) -> None:
     """Put the bytes that came into the cache, if there is room for them in the principal's account."""
-    cluster = step.require_cluster()
-    cache, length, principal = cluster.versions, answer.size, row.task.principal
+    cluster, data = step.require_cluster(), answer.data
+    if data is not None and (answer.buffer or not cluster.small_versions.bytes_max):
+        return
+    cache = cluster.versions if data is None else cluster.small_versions
+    length, principal = answer.size, row.task.principal
     cache.fetched += 1
-    is_whole = answer.length == length == step.payload_size
+    is_whole = answer.length == length == (step.payload_size if data is None else len(data))
     if not is_whole or length < cache.least or length > cache.bytes_max:
         return
     account = step.state.account_of(principal)
@@ -138,8 +165,10 @@ def _keep(step: Step, row: Pending, key: ReadKey, answer: messages.Buffer) -> No
     if not cache.has_room(length):
         return
     version = (cluster.peer(key.node).epoch, answer.v_w)
-    cached = CachedVersion(key, version, step.payload, length, principal, account, step.now)
-    step.emit(effects.KeepPayload(step.payload))
+    payload = step.payload if data is None else cache.number_data()
+    cached = CachedVersion(key, version, payload, length, principal, account, step.now, data)
+    if data is None:
+        step.emit(effects.KeepPayload(payload))
     drop(step, cache.put(cached))
 
 
@@ -147,10 +176,12 @@ def end(step: Step, then: EndRead, answer: dcp.Answer) -> None:
     """End a read: unpin the cached bytes, and let the calls go on that waited for the ones it fetched."""
     del answer
     cluster = step.require_cluster()
-    cache, progress = cluster.versions, then.progress
+    progress = then.progress
+    cache = _cache_of(cluster, progress.payload)
     version = cache.kept.get(progress.payload)
     if version is not None:
         drop(step, cache.end_use(version))
+    cache = cluster.versions
     place = (progress.key, then.principal)
     fetch = cache.fetches.get(place)
     if fetch is None:
@@ -186,12 +217,15 @@ def drop(step: Step, payloads: list[PayloadId]) -> None:
 def forget_node(step: Step, cluster: Cluster, node: NodeId) -> None:
     """Remove the versions of objects of a node that has restarted or was removed."""
     drop(step, cluster.versions.remove_where(node=node))
+    cluster.small_versions.remove_where(node=node)
+    cluster.leases.forget_node(node)
 
 
 def drop_unused(step: Step, cluster: Cluster) -> None:
     """Remove the versions that were not used for a long time."""
     since = step.now - limits.REMOTE_CACHE_UNUSED_MS_MAX * _MS
     drop(step, cluster.versions.remove_where(unused_since=since))
+    cluster.small_versions.remove_where(unused_since=since)
 
 
 def yield_room(step: Step, task: Holder) -> bool:
@@ -200,18 +234,18 @@ def yield_room(step: Step, task: Holder) -> bool:
     Those of the caller's principal go first, then all of them if the node's memory is nearly full.
     """
     cluster = step.state.cluster
-    if cluster is None or not cluster.versions.versions:
+    if cluster is None:
         return False
-    found = cluster.versions.remove_where(principal=task.principal)
+    caches = (cluster.versions, cluster.small_versions)
+    before = sum(len(cache.versions) for cache in caches)
+    for cache in caches:
+        drop(step, cache.remove_where(principal=task.principal))
     node = step.state.account
-    if not found and any(
+    if before == sum(len(cache.versions) for cache in caches) and any(
         node.used[resource] * 100 >= node.bounds[resource] * _FULL_PERCENT
         for resource in (Resource.VOLATILE_BYTES, Resource.DESCRIPTORS)
     ):
-        found = [
-            payload
-            for version in list(cluster.versions.versions.values())
-            for payload in cluster.versions.remove(version)
-        ]
-    drop(step, found)
-    return bool(found)
+        for cache in caches:
+            for version in list(cache.versions.values()):
+                drop(step, cache.remove(version))
+    return before > sum(len(cache.versions) for cache in caches)

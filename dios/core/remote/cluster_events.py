@@ -15,6 +15,8 @@ from dios.core.model.records import LocalHolder, RemoteTask
 from dios.core.model.work_items import LostPeer
 from dios.core.remote import (
     cached_reads,
+    granted_leases,
+    held_leases,
     node_list,
     notices,
     proxies,
@@ -107,6 +109,8 @@ def received(step: Step, event: Received) -> None:
             requests.answered(step, peer, message)
         case dcp.Published():
             proxies.published(step, peer, message)
+        case dcp.Leased():
+            held_leases.granted(step, peer, message)
         case dcp.Gossip():
             gossiped = gossip.decode(message.message)
             follow(step, cluster, cluster.membership.received(step.now, event.node, gossiped))
@@ -156,6 +160,7 @@ def time_passed(step: Step, cluster: Cluster) -> None:
         cached_reads.drop_unused(step, cluster)
     if cluster.working_at is not None and cluster.working_at <= now:
         requests.report_working(step, cluster)
+    granted_leases.time_passed(step, cluster)
     registration.time_passed(step, cluster)
 
 
@@ -303,6 +308,7 @@ def _lose_of_remote_task(
     for row in list(remote_task.pending.values()):
         if row.number < number_before:
             step.state.pending.remove(row)
+            requests.give_up_all(step, row)
             if row.seq in peer.answers:
                 requests.reply(step, peer, row.seq, requests.ended_while_lost(row))
     for buffer in list(remote_task.buffers.values()):

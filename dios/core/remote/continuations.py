@@ -171,6 +171,14 @@ class EndRead(Struct, frozen=True, tag=True):
     principal: Principal
 
 
+class LeaseReturned(Struct, frozen=True, tag=True):
+    """Note that a node has returned its leases on an object, after the call-back numbered ``round``."""
+
+    node: NodeId
+    object: ObjectId
+    round: int
+
+
 CallContinuation: TypeAlias = (
     FitAnswer | FitRead | FitAttached | FitCreated | FitDelegated | FitCopied | AnswerCaller
 )
@@ -189,6 +197,7 @@ Continuation: TypeAlias = (
     | IndexAnswer
     | RegisterAnswer
     | EndRead
+    | LeaseReturned
 )
 
 
@@ -235,12 +244,26 @@ class ReadProgress(Progress):
 
     A read that is ``fetching`` brings the bytes, also for other calls of its principal. ``payload`` are the
     cached bytes that the other node may confirm, 0 for none. A read with neither waits for a fetch.
+    ``asked_ns`` is the time before its request was first sent; ``is_leased`` is set once the other node has
+    granted a lease with it.
     """
 
     call: CallId
     key: ReadKey
     fetching: bool = False
     payload: PayloadId = PayloadId(0)
+    asked_ns: int = 0
+    is_leased: bool = False
+
+
+class EntranceProgress(Progress):
+    """A call that is not handled yet, because other nodes have leases on objects that it changes.
+
+    The bytes of the call are in ``payloads``; ``attached`` is the number of those that came next to it.
+    """
+
+    payloads: tuple[PayloadId, ...]
+    attached: int
 
 
 class SelectProgress(Progress):

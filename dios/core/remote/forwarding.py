@@ -16,7 +16,7 @@ from dios.core.calls import access
 from dios.core.effects import WriteSource
 from dios.core.model.accounts import buffer_version, require_bytes
 from dios.core.model.records import Holder, Pending, Provenance, Reference, RemoteBuffer
-from dios.core.remote import proxies, requests
+from dios.core.remote import held_leases, proxies, requests
 from dios.core.remote.continuations import AnswerCaller, FitAnswer, FitAttached
 from dios.core.remote.peers import Peer, Proxy
 from dios.core.step import Step
@@ -116,6 +116,7 @@ def forward(step: Step, task: Holder, seq: int, call: messages.PlainCall, target
         _forward_attach(step, task, seq, call, target)
         return
     remote_call, source = translate(task, call)
+    remote_call = held_leases.with_count(step, remote_call, target)
     send(step, task, seq, call, target.home, dcp.Forward(task.caller(), remote_call), source)
 
 

@@ -14,9 +14,11 @@ from dios import limits
 from dios.core import effects
 from dios.core.effects import WriteSource
 from dios.core.membership.swim import Membership
+from dios.core.model.accounts import Version
 from dios.core.model.placement import Placement
 from dios.core.model.records import CallId, PhysicalObject, Reference, RemoteTask
 from dios.core.remote.continuations import Continuation
+from dios.core.remote.lease_table import LeaseTable
 from dios.core.remote.name_index import Link, NameIndex, Share
 from dios.core.remote.version_cache import VersionCache
 from dios.core.remote.watermark import Watermark
@@ -40,7 +42,8 @@ class Here(Struct, frozen=True):
     ``coordinator`` is True if a coordinator runs here or will start soon. ``processors`` are the numbers of
     the processors that pinned tasks can have. ``enforcement`` names resources, each with the reason why a
     task cannot be held to its part of it here, or an empty text if it can.
-    ``cache_bytes`` is the maximum for kept versions of other nodes' objects, 0 to keep none.
+    ``cache_bytes`` is the maximum for kept versions of other nodes' objects, 0 to keep none. With ``leases``,
+    the node grants leases on its objects, and asks other nodes for some.
     ``devices`` are those that tasks may ask for. ``threads`` are the same processors with the parts
     of the machine that they are in.
     """
@@ -61,6 +64,7 @@ class Here(Struct, frozen=True):
     processors: tuple[int, ...] = ()
     enforcement: tuple[tuple[str, str], ...] = ()
     cache_bytes: int = 0
+    leases: bool = True
     devices: tuple[messages.Device, ...] = ()
     threads: tuple[messages.ThreadPlace, ...] = ()
 
@@ -194,7 +198,7 @@ class CachedReply(NamedTuple):
 class Proxy(PhysicalObject):
     """The record of an object of another node. ``order`` is the number of the newest message about it."""
 
-    __slots__ = ("ended", "ends", "epoch", "lost", "order", "stored")
+    __slots__ = ("called_back", "ended", "ends", "epoch", "lost", "order", "stored")
 
     def __init__(self, peer: Peer, public: messages.Reference, proximity: Proximity) -> None:
         super().__init__(
@@ -214,6 +218,7 @@ class Proxy(PhysicalObject):
         self.epoch = 0  # the start of the node in which it sent the message with this number
         self.ends: dict[RefId, Mode] = {}  # of a stream: the ends that references of this node have taken
         self.stored = public.persistence
+        self.called_back = 0  # the last time when its node called the leases on it back
         self.lost = False  # for tasks: treated as ended for good, even if the task's node returns
         self.ended: messages.TaskRow | None = None  # for tasks: the end that the task's node has reported
         self.learn(public)
@@ -409,6 +414,7 @@ class Cluster:
         "grace_ends",
         "here",
         "index",
+        "leases",
         "membership",
         "peers",
         "place",
@@ -421,6 +427,7 @@ class Cluster:
         "rows_version",
         "seen_ns",
         "since",
+        "small_versions",
         "to_publish",
         "to_release",
         "unclaimed",
@@ -436,6 +443,9 @@ class Cluster:
         self.peers: Final[dict[NodeId, Peer]] = {}
         self.index: Final = NameIndex(here.secret)
         self.versions: Final = VersionCache(here.cache_bytes)
+        small_bytes = min(here.cache_bytes, limits.SMALL_CACHE_BYTES_MAX) if here.leases else 0
+        self.small_versions: Final = VersionCache(small_bytes, 1, limits.SMALL_CACHE_VERSIONS_MAX)
+        self.leases: Final = LeaseTable(enabled=here.leases)
         self.to_publish: dict[ObjectId, PhysicalObject] = {}
         self.publish_at: int | None = None
         self.to_release: dict[tuple[NodeId, TaskId], list[RefId]] = {}
@@ -455,6 +465,11 @@ class Cluster:
         self.working_at: int | None = None  # the earliest of the nodes' own
         self.reported: dict[NodeId, None] = {}  # the nodes with a working_at
         self._moments: list[tuple[int, NodeId, int]] = []
+
+    def charged(self) -> Iterator[Version]:
+        """Iterate over the kept bytes of other nodes' objects as accounts count them."""
+        yield from self.versions.charged()
+        yield from self.small_versions.charged()
 
     def member_named(self, host: str) -> MemberRow | None:
         """Return the row of the node with this id or name, or None.
@@ -580,6 +595,7 @@ class Cluster:
             self.reconcile_at,
             self.working_at,
             self.index.next_moment(),
+            self.leases.next_moment(),
         ):
             if moment is not None and (earliest is None or moment < earliest):
                 earliest = moment

@@ -111,9 +111,10 @@ def published(step: Step, peer: Peer, message: dcp.Published) -> None:
     target.a_r, target.a_w, target.dirty = message.a_r, message.a_w, message.dirty
     target.zombie = message.zombie
     step.changed(target)
-    versions = step.require_cluster().versions
-    for payload in versions.note_version(peer.node, message.object, message.v_w, zombie=message.zombie):
-        step.emit(effects.DropPayload(payload))
+    cluster = step.require_cluster()
+    for versions in (cluster.versions, cluster.small_versions):
+        for payload in versions.note_version(peer.node, message.object, message.v_w, zombie=message.zombie):
+            step.emit(effects.DropPayload(payload))
 
 
 def release(step: Step, cluster: Cluster) -> None:

@@ -9,7 +9,7 @@ from typing import Final, cast
 from dios.core import effects
 from dios.core.calls import access, groups
 from dios.core.effects import Reply, WriteSource
-from dios.core.model.records import Holder, Pending, Provenance
+from dios.core.model.records import Holder, Pending, PhysicalObject, Provenance
 from dios.core.remote import forwarding, notices, proxies, requests
 from dios.core.remote.continuations import (
     FitCreated,
@@ -97,10 +97,18 @@ def take_gathered(
 
 
 # -- vectors ----------------------------------------------------------------------------------------
-def vector(step: Step, task: Holder, seq: int, call: messages.Vector, places: list[Proxy | None]) -> None:
+def vector(
+    step: Step,
+    task: Holder,
+    seq: int,
+    call: messages.Vector,
+    places: list[Proxy | None],
+    closes: tuple[PhysicalObject, ...],
+) -> None:
     """Make a vector with calls for other nodes. The local calls run once all other nodes have answered.
 
-    The calls of a vector are independent, so their order does not matter.
+    The calls of a vector are independent, so their order does not matter. No lease is granted until then on
+    the objects that it ``closes``.
     """
     refused: dict[int, effects.Answer] = {}
     batches: dict[tuple[NodeId, int], _NodeBatch] = {}
@@ -128,7 +136,7 @@ def vector(step: Step, task: Holder, seq: int, call: messages.Vector, places: li
         tuple(place for place, target in enumerate(places) if target is None),
         refused,
     )
-    gather(step, Pending(task, seq, call, {}), plan, asked)
+    gather(step, Pending(task, seq, call, {}, closes=closes), plan, asked)
 
 
 def remote_parts(

@@ -22,6 +22,7 @@ from dios.core.remote.continuations import (
     ConfirmNotice,
     Continuation,
     EndRead,
+    EntranceProgress,
     GatherProgress,
     ReadProgress,
 )
@@ -238,6 +239,10 @@ def give_up_all(step: Step, row: Pending) -> list[PendingRequest]:
     elif isinstance(row.progress, GatherProgress):
         for payload in row.progress.kept:
             step.emit(effects.DropPayload(payload))
+    elif isinstance(row.progress, EntranceProgress):
+        for payload in row.progress.payloads:
+            step.emit(effects.DropPayload(payload))
+        step.require_cluster().leases.forget_waiting(row)
     return found
 
 

@@ -13,6 +13,7 @@ from dios.core.model.records import Pending
 from dios.core.remote import (
     cached_reads,
     forwarding,
+    granted_leases,
     reconciliation,
     registration,
     remote_calls,
@@ -56,6 +57,7 @@ _HANDLERS: Final[dict[type, Handler]] = {
     types.IndexAnswer: remote_lookup.store_index_answer,
     types.RegisterAnswer: registration.registered,
     types.EndRead: cached_reads.end,
+    types.LeaseReturned: granted_leases.returned,
 }
 
 

@@ -17,6 +17,7 @@ from dios.core.model.names import logs_group
 from dios.core.model.records import Holder, PhysicalObject, Provenance, RemoteTask
 from dios.core.model.work_items import EndingRemoteTasks, ReleasedReferences
 from dios.core.remote import (
+    held_leases,
     notices,
     proxies,
     reconciliation,
@@ -63,7 +64,7 @@ def serve(step: Step, peer: Peer, message: dcp.Ask) -> None:
         failure = messages.Failure(int(error.code), error.message, error.fingerprint)
         requests.reply(step, peer, message.number, failure)
     finally:
-        step.served, step.known = None, None
+        step.served, step.known, step.wants_lease = None, None, False
 
 
 def _forward(step: Step, peer: Peer, number: int, body: dcp.Forward) -> None:
@@ -73,10 +74,8 @@ def _forward(step: Step, peer: Peer, number: int, body: dcp.Forward) -> None:
     if isinstance(call, messages.ReadOnce | messages.WriteOnce):
         step.informed = peer.node
     if isinstance(call, messages.ReadOnce | messages.AcquireRead):
-        step.known = body.known
-    if isinstance(call, messages.Vector):
-        dispatch.dispatch_vector(step, remote_task, number, call, step.payload, attached)
-    elif isinstance(call, messages.Create):
+        step.known, step.wants_lease = body.known, body.lease
+    if isinstance(call, messages.Create):
         if call.data is not None:
             step.payload_size = len(call.data)
         names = groups.names_for(step, body.groups)
@@ -84,7 +83,7 @@ def _forward(step: Step, peer: Peer, number: int, body: dcp.Forward) -> None:
             raise StaleError("cannot create the object: one of its groups was destroyed. Use another group.")
         object_calls.create_in(step, remote_task, number, call, names)
     else:
-        dispatch.dispatch(step, remote_task, number, call, step.payload, attached)
+        dispatch.enter(step, remote_task, number, call, step.payload, attached)
 
 
 def _resolve(step: Step, peer: Peer, number: int, body: dcp.Resolve) -> None:
@@ -231,6 +230,11 @@ def _keep_output(step: Step, peer: Peer, number: int, body: dcp.KeepOutput) -> N
     requests.reply(step, peer, number, messages.Done(1))
 
 
+def _call_back(step: Step, peer: Peer, number: int, body: dcp.CallBack) -> None:
+    held_leases.called_back(step, peer, body.object)
+    requests.reply(step, peer, number, messages.Done(1))
+
+
 _HANDLERS: Final[dict[type, Handler]] = {
     dcp.Forward: _forward,
     dcp.Resolve: _resolve,
@@ -249,4 +253,5 @@ _HANDLERS: Final[dict[type, Handler]] = {
     dcp.ConfirmRemoval: removals.confirm,
     dcp.Register: registration.register,
     dcp.FindNames: registration.find_names,
+    dcp.CallBack: _call_back,
 }

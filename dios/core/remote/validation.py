@@ -71,6 +71,7 @@ _ANSWERS: Final[dict[type, Kinds]] = {
     dcp.ConfirmRemoval: _DONE,
     dcp.Register: _DONE,
     dcp.FindNames: (dcp.NameNodes,),
+    dcp.CallBack: _DONE,
 }
 
 

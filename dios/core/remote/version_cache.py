@@ -30,10 +30,22 @@ class CachedVersion:
 
     ``epoch`` is the start of the object's node, within which ``v_w`` identifies the bytes. ``users`` is the
     number of requests that may be answered with them. ``counted`` counts them with the principal who fetched
-    them.
+    them. The host has the bytes under ``payload``; few bytes are here, as ``data``, and ``payload`` is a
+    negative number then.
     """
 
-    __slots__ = ("counted", "epoch", "key", "length", "payload", "principal", "used_ns", "users", "v_w")
+    __slots__ = (
+        "counted",
+        "data",
+        "epoch",
+        "key",
+        "length",
+        "payload",
+        "principal",
+        "used_ns",
+        "users",
+        "v_w",
+    )
 
     def __init__(
         self,
@@ -44,8 +56,10 @@ class CachedVersion:
         principal: Principal,
         account: Account,
         now: int,
+        data: bytes | None = None,
     ) -> None:
         self.key: Final = key
+        self.data: Final = data
         self.epoch, self.v_w = version
         self.payload: Final = payload
         self.length: Final = length
@@ -72,8 +86,8 @@ class Fetch:
 class VersionCache:
     """All cached versions, and all fetches.
 
-    Ranges of fewer than ``least`` bytes are not kept. Methods that remove versions return the payloads that
-    the host must drop.
+    Ranges of fewer than ``least`` bytes are not kept, and at most ``versions_max`` ranges are. Methods that
+    remove versions return the payloads that the host must drop.
     """
 
     __slots__ = (
@@ -86,14 +100,23 @@ class VersionCache:
         "fetched",
         "fetches",
         "kept",
+        "last_data",
         "least",
         "served",
         "versions",
+        "versions_max",
     )
 
-    def __init__(self, bytes_max: int, least: int = limits.REMOTE_CACHE_READ_BYTES_MIN) -> None:
+    def __init__(
+        self,
+        bytes_max: int,
+        least: int = limits.REMOTE_CACHE_READ_BYTES_MIN,
+        versions_max: int = limits.REMOTE_CACHE_VERSIONS_MAX,
+    ) -> None:
         self.bytes_max = bytes_max
         self.least = least
+        self.versions_max = versions_max
+        self.last_data = PayloadId(0)
         self.bytes = 0
         self._kept_bytes = 0
         self.versions: dict[ReadKey, CachedVersion] = {}
@@ -173,9 +196,12 @@ class VersionCache:
 
     def has_room(self, length: int) -> bool:
         """Return True if ``length`` more bytes fit."""
-        return (
-            self._kept_bytes + length <= self.bytes_max and len(self.kept) < limits.REMOTE_CACHE_VERSIONS_MAX
-        )
+        return self._kept_bytes + length <= self.bytes_max and len(self.kept) < self.versions_max
+
+    def number_data(self) -> PayloadId:
+        """Return the next number for bytes that the core itself keeps."""
+        self.last_data = PayloadId(self.last_data - 1)
+        return self.last_data
 
     def remove(self, version: CachedVersion) -> list[PayloadId]:
         """Remove a version. Its bytes stay as long as requests may be answered with them."""
@@ -202,7 +228,7 @@ class VersionCache:
         del self.kept[version.payload]
         self._kept_bytes -= version.length
         version.counted.release()
-        return [version.payload]
+        return [version.payload] if version.data is None else []
 
     def note_version(self, node: NodeId, target: ObjectId, v_w: int, *, zombie: bool) -> list[PayloadId]:
         """Remove the versions of an object that are older than the one that its node has published."""

@@ -64,6 +64,15 @@ class OwnedPayloads(dict[PayloadId, Content]):
             release_content(content)
 
 
+class JoinedPayloads(dict[PayloadId, Content]):
+    """The payloads of an event, and some of earlier events, whose owners live as long as this."""
+
+    def __init__(self, payloads: Payloads, earlier: list[tuple[PayloadId, Payloads]]) -> None:
+        super().__init__(payloads)
+        self._owners: Final = (payloads, *(owner for _, owner in earlier))
+        self.update((payload, owner[payload]) for payload, owner in earlier)
+
+
 class Source(NamedTuple):
     """Bytes to write: ``length`` bytes of ``content`` from ``start`` on. It does not count as a user."""
 

@@ -10,17 +10,18 @@ from typing import Final
 
 
 class Clock:
-    """The wall-clock time at the node's start, advanced by the monotonic clock.
+    """The wall-clock time at the node's start, advanced by a clock that is never set.
 
     Audit records and ``dios ps`` show wall-clock times; time limits need a clock that is never set back.
-    This clock serves both.
+    This clock serves both. It goes on while the machine is suspended: a lease must not outlast its end at
+    the other node because this machine slept.
     """
 
     __slots__ = ("_offset",)
 
     def __init__(self) -> None:
-        self._offset: Final = time.time_ns() - time.monotonic_ns()
+        self._offset: Final = time.time_ns() - time.clock_gettime_ns(time.CLOCK_BOOTTIME)
 
     def now(self) -> int:
         """Return the nanoseconds since the epoch."""
-        return time.monotonic_ns() + self._offset
+        return time.clock_gettime_ns(time.CLOCK_BOOTTIME) + self._offset

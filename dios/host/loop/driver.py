@@ -325,6 +325,7 @@ class Driver:
         if outcome.deadline != self._deadline:
             self._deadline = outcome.deadline
             self._alarm(outcome.deadline)
+        payloads = self._effector.with_kept(outcome, payloads)
         wait = outcome.wait_for
         if self._volatile_barrier > self._durable and touches_contents(outcome.after):
             wait = max(wait, self._volatile_barrier)

@@ -21,7 +21,7 @@ from dios.host.audit.admission import Journal, refusal
 from dios.host.bandwidth.rates import Rates
 from dios.host.content.buffers import BackgroundWork, Buffers
 from dios.host.content.consoles import Consoles
-from dios.host.content.contents import Content, Contents, Payloads, read_from, size_of
+from dios.host.content.contents import Content, Contents, JoinedPayloads, Payloads, read_from, size_of
 from dios.host.content.log_reader import LogReader
 from dios.host.content.public_pages import PublicPages
 from dios.host.content.streams import Streams
@@ -509,8 +509,29 @@ class Effector:
     def _payload_of(self, payload: PayloadId) -> Content | None:
         return self._payloads.get(payload) or self._kept.get(payload, NO_PAYLOADS).get(payload)
 
+    def with_kept(self, outcome: fx.Outcome, payloads: Payloads) -> Payloads:
+        """Keep the payloads of an event that later steps need. Return its payloads, with those kept before
+        that this step uses for the last time.
+
+        They are kept at once: the effects of this step may wait for the disk while a later step does not.
+        """
+        if payloads:
+            for effect in outcome.after:
+                if type(effect) is fx.KeepPayload:
+                    self._kept[effect.payload] = payloads
+        if not self._kept:
+            return payloads
+        dropped = [
+            (effect.payload, owner)
+            for effect in outcome.after
+            if isinstance(effect, fx.DropPayload)
+            and (owner := self._kept.get(effect.payload)) is not None
+            and owner is not payloads
+        ]
+        return JoinedPayloads(payloads, dropped) if dropped else payloads
+
     def _keep_payload(self, effect: fx.KeepPayload) -> None:
-        self._kept[effect.payload] = self._payloads
+        """Do nothing, because ``with_kept`` has kept the payload."""
 
     def _drop_payload(self, effect: fx.DropPayload) -> None:
         self._kept.pop(effect.payload, None)

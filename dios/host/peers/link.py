@@ -245,11 +245,15 @@ class PeerSession:
         await self._quiet.wait()
 
 
+_CONTROL: Final[frozenset[type]] = frozenset({dcp.Gossip, dcp.Leased, Revoked, Resting})
+"""Notices that overtake others. A lease must come before the answer to the same request."""
+
+
 def _is_control(message: dcp.Message | Control) -> bool:
-    """Return True for messages that overtake others: gossip, acknowledgements, progress and statements."""
+    """Return True for messages that overtake others: gossip, acknowledgements, progress, statements."""
     if type(message) is dcp.PeerReply:
         return isinstance(message.result, dcp.Working | messages.Done | messages.Failure)
-    return type(message) is dcp.Gossip or isinstance(message, Revoked | Resting)
+    return type(message) in _CONTROL
 
 
 def _charged_to(body: dcp.RequestBody) -> tuple[str, TaskId]:

@@ -40,7 +40,7 @@ def is_control(message: dcp.Message) -> bool:
     """Return True for the messages that overtake others on a connection, as in the real host."""
     if isinstance(message, dcp.PeerReply):
         return isinstance(message.result, dcp.Working | messages.Done | messages.Failure)
-    return isinstance(message, dcp.Gossip)
+    return isinstance(message, dcp.Gossip | dcp.Leased)
 
 
 class SlowServer:

@@ -102,6 +102,8 @@ class ClusterNode(Node):
         self.received: dict[tuple[int, int], bytes] = {}
         self.parts: dict[tuple[int, int], list[tuple[dcp.Answer, bytes]]] = {}
         self.tasks = (number << 50) + (epoch << 40)
+        self.inline_bytes = 0
+        """As many bytes are sent inside an answer instead of beside it."""
         self.removed: set[NodeId] = set()
         self.refuses_removals = False
 
@@ -195,6 +197,8 @@ class ClusterNode(Node):
                 result = messages.Results(tuple(cast("messages.PlainResult", one) for one, _ in found))
             elif isinstance(effect, effects.AnswerBytes):
                 result, beside = replace(effect.result, data=beside), b""
+            elif isinstance(result, messages.Buffer) and 0 < len(beside) <= self.inline_bytes:
+                result, beside = replace(result, data=beside), b""
             self.cluster.reply(self, effect.task, effect.seq, result, beside)
             return
         self.parts[effect.task, effect.seq] = found

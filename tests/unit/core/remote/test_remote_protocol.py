@@ -18,7 +18,7 @@ from tests.support.core.two_nodes import Two
 BODIES = (
     dcp.Forward, dcp.Resolve, dcp.Offer, dcp.Delegate, dcp.ReferenceGiven, dcp.Start, dcp.CreateReplica,
     dcp.Release, dcp.TasksEnded, dcp.DeliverEvent, dcp.ReconcileReferences, dcp.Disband, dcp.Rows,
-    dcp.KeepOutput, dcp.ConfirmRemoval,
+    dcp.KeepOutput, dcp.ConfirmRemoval, dcp.CallBack,
 )  # fmt: skip
 
 
@@ -72,6 +72,11 @@ class Story:
         made = two.create(data=b"of two")
         (found,) = one.lookup(made.name)
         self.ask(one, messages.WriteOnce(found.ref, b"ONE"))
+        two.node.inline_bytes = 64
+        for _ in range(2):
+            self.ask(one, messages.ReadOnce(found.ref))  # the second time with a lease
+        self.ask(two, messages.WriteOnce(made.reference.ref, b"TWO"))
+        two.node.inline_bytes = 0
         self.ask(one, messages.Create(ObjectType.SHMEM_BLOB, (one.groups[0],), host="n3", data=b"placed"))
         (of_three,) = one.lookup(three.welcome.name) or (None,)
         if of_three is None:
