@@ -15,6 +15,8 @@ import dios
 from dios import limits
 from dios.node import local_cluster
 from dios.node.local_cluster import LocalCluster, LocalNode
+from dios.wire.messages import WriteOnce
+from dios.wire.types import Flag
 from tests.support.node.running_node import exists, wait_until
 
 SIZES = (
@@ -90,6 +92,44 @@ def test_bytes_go_both_ways(near: dios.Node, far: dios.Node, kind: dios.ObjectTy
     there.write_bytes(pattern(size)[::-1])
     assert found(near, name).read_bytes() == pattern(size)[::-1]
     assert there.read_bytes() == pattern(size)[::-1]
+
+
+@pytest.mark.parametrize("writer", ["near", "far", "both"])
+@pytest.mark.parametrize("size", [1_000, 3 * limits.MIB])
+@pytest.mark.parametrize("kind", [dios.ObjectType.SHMEM_BLOB, dios.ObjectType.DURABLE_BLOB])
+def test_a_read_under_a_lease_misses_no_write(
+    near: dios.Node, far: dios.Node, kind: dios.ObjectType, size: int, writer: str
+) -> None:
+    """A node that answers repeated reads itself gives what was written, by whichever node."""
+    name = blob(near, pattern(size), kind)
+    here, there = found(near, name), found(far, name)
+    for _ in range(2):
+        assert there.read_bytes() == pattern(size)
+    before = here.v_r
+    for _ in range(5):
+        assert there.read_bytes() == pattern(size)
+    assert here.v_r == before  # so that these reads were no calls
+    if writer == "both":
+        with here.write() as buffer:
+            buffer.view[:size] = bytes(size)
+        there.write_bytes(pattern(size)[::-1])
+    else:
+        (here if writer == "near" else there).write_bytes(pattern(size)[::-1])
+    assert there.read_bytes() == here.read_bytes() == pattern(size)[::-1]
+
+
+def test_a_vector_of_writes_waits_for_a_lease(near: dios.Node, far: dios.Node) -> None:
+    """The bytes of each of its calls are kept until the lease was returned."""
+    references = [found(near, blob(near, pattern(100 + number))) for number in range(3)]
+    there = found(far, references[1].name or b"")
+    for _ in range(3):
+        assert there.read_bytes() == pattern(101)
+    flags = int(Flag.NONE)
+    near.vector(
+        [WriteOnce(each.ref, bytes([place]) * 10, flags=flags) for place, each in enumerate(references)]
+    )
+    assert there.read_bytes()[:10] == bytes([1]) * 10
+    assert [each.read_bytes()[:10] for each in references] == [bytes([place]) * 10 for place in range(3)]
 
 
 @pytest.mark.parametrize("size", [1_000, 3 * limits.MIB])
