@@ -70,11 +70,26 @@ def resume(step: Step) -> None:
         if step.exhausted:
             return
         item = queue.take()
+        if isinstance(item, AdmittedCalls):
+            _admit_one(step, item)
+            return
         step.units_max = min(step.units + _TURN_UNITS, limits.STEP_UNITS)
         is_done = _advance(step, item)
         step.units_max = limits.STEP_UNITS
         if not is_done:
             queue.put(item)
+
+
+def _admit_one(step: Step, item: AdmittedCalls) -> None:
+    """Handle one call that has waited at the entrance, alone in its step, as if it had come now.
+
+    If anything in the step waits for the disk already, the next step handles it: the bytes of its answer
+    would wait as well, while later steps might change them.
+    """
+    if step.waits_for:
+        step.state.work.put_first(item)
+    elif not _advance(step, item):
+        step.state.work.put(item)
 
 
 def _advance(step: Step, item: WorkItem) -> bool:
@@ -187,7 +202,7 @@ _HANDLERS: Final[dict[type, Handler]] = {
     NodeEnd: _end_node,
     WokenCalls: _wake,
     RetriedCalls: _retry,
-    AdmittedCalls: dispatch.admit_some,
+    AdmittedCalls: dispatch.admit_one,
     Retirement: retirement.retire_some,
     QueuedStarts: run_calls.start_queued,
     LostPeer: cluster_events.lose_some,

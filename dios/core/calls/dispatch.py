@@ -159,12 +159,9 @@ def _wait(
             step.refuse(task, seq, error)
 
 
-def admit_some(step: Step, item: AdmittedCalls) -> bool:
-    """Handle calls that have waited for the end of leases; return True if none is left."""
+def admit_one(step: Step, item: AdmittedCalls) -> bool:
+    """Handle a call that has waited for the end of leases; return True if it was the last one."""
     while item.rows:
-        if step.exhausted:
-            return False
-        step.spend(1)
         row = item.rows.pop()
         progress = row.progress
         if not step.state.pending.has(row) or not isinstance(progress, EntranceProgress):
@@ -176,7 +173,8 @@ def admit_some(step: Step, item: AdmittedCalls) -> bool:
             step.note_defect(row.task, error)
         for payload in progress.payloads:
             step.emit(DropPayload(payload))
-    return True
+        break
+    return not item.rows
 
 
 def _admit(step: Step, row: Pending, progress: EntranceProgress) -> None:

@@ -71,6 +71,9 @@ def node_info(step: Step, task: Holder, seq: int, call: messages.NodeInfo) -> No
             "cached_bytes_max": cache.bytes_max,
             "reads_from_cache": cache.served,
             "reads_into_cache": cache.fetched,
+            "reads_under_leases": state.cluster.leases.served,
+            "leases_held": len(state.cluster.leases.held),
+            "leased_objects": len(state.cluster.leases.granted),
         }
     step.answer(task, seq, messages.Info("", "", counts, {}))
 

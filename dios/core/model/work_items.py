@@ -272,6 +272,10 @@ class WorkQueue:
         """Add an item behind all others."""
         self._items.append(item)
 
+    def put_first(self, item: WorkItem) -> None:
+        """Add an item before all others."""
+        self._items.appendleft(item)
+
     def take(self) -> WorkItem:
         """Remove and return the first item."""
         return self._items.popleft()

@@ -152,7 +152,8 @@ def _keep(step: Step, row: Pending, key: ReadKey, answer: messages.Buffer) -> No
     cache = cluster.versions if data is None else cluster.small_versions
     length, principal = answer.size, row.task.principal
     cache.fetched += 1
-    is_whole = answer.length == length == (step.payload_size if data is None else len(data))
+    came = step.payload_size if data is None else len(data)
+    is_whole = came == length and (data is not None or answer.length == length)
     if not is_whole or length < cache.least or length > cache.bytes_max:
         return
     account = step.state.account_of(principal)

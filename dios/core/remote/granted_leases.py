@@ -141,7 +141,7 @@ def _let_go_on(step: Step, target: ObjectId, record: LeasedObject) -> None:
     leases.look_at(target, record)
     ready = [row for row in rows if not any(_waits(leases.granted.get(one.id), row) for one in row.closes)]
     if ready:
-        step.start(AdmittedCalls(ready[::-1]))
+        step.state.work.put(AdmittedCalls(ready[::-1]))
 
 
 def _waits(record: LeasedObject | None, row: Pending) -> bool:

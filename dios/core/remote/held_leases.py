@@ -36,7 +36,7 @@ _LEVELS: Final = frozenset({Semantics.ANY, Semantics.MRSW})
 def read(step: Step, task: Holder, seq: int, call: messages.ReadOnce, target: Proxy) -> bool:
     """Answer a read under the lease of its reference. Return False if it must be a call."""
     cluster = step.require_cluster()
-    lease = cluster.leases.held.get((target.home, RefId(call.ref)))
+    lease = lease_of(cluster, target, call.ref)
     if lease is None or not is_valid(lease, step.now) or not _may_serve(task, call, lease):
         return False
     found = _bytes_for(cluster, call, target, lease)
@@ -57,6 +57,11 @@ def read(step: Step, task: Holder, seq: int, call: messages.ReadOnce, target: Pr
     else:
         step.answer(task, seq, replace(version, data=found.data[offset : offset + length]))
     return True
+
+
+def lease_of(cluster: Cluster, target: Proxy, ref: int) -> HeldLease | None:
+    """Return the lease of a reference. Its node chose the id, perhaps that of another node's reference."""
+    return cluster.leases.held.get((target.home, RefId(ref)))
 
 
 def is_valid(lease: HeldLease, now: int) -> bool:
@@ -141,7 +146,7 @@ def with_count(step: Step, call: messages.PlainCall, target: Proxy) -> messages.
     """Return a call with the number of reads through its reference that its object's node has not counted."""
     if not isinstance(call, CountingCall):
         return call
-    lease = step.require_cluster().leases.held.get((target.home, RefId(call.ref)))
+    lease = lease_of(step.require_cluster(), target, call.ref)
     if lease is None or not lease.reads:
         return call
     counted = min(call.counted + lease.reads, DIRECT_READS_MAX)

@@ -7,6 +7,8 @@ from collections.abc import Callable
 import pytest
 
 from dios import limits
+from dios.core import events
+from dios.core.effects import Outcome
 from dios.core.remote.lease_table import LeaseTable
 from dios.errors import Code, ProtocolError
 from dios.ids import Principal
@@ -361,6 +363,26 @@ def test_waiting_calls_are_all_done_when_the_lease_is_returned(scene: Scene) -> 
         scene.done(seq, messages.Committed)
     assert sum(isinstance(body, dcp.CallBack) for body in scene.asked) == 1
     assert not scene.there.core.state.pending
+
+
+def test_a_call_that_has_waited_is_alone_in_its_step(scene: Scene) -> None:
+    """Its bytes would wait for the disk with the write of another call, while later steps may change them."""
+    scene.stops = is_call_back
+    begun = {scene.begin_write(bytes([number]) * 10) for number in range(3)}
+    assert all(scene.waits(seq) for seq in begun)
+    answered: list[set[int]] = []
+    honest = scene.there.step
+
+    def watched(event: events.Event) -> Outcome:
+        outcome = honest(event)
+        answered.append({getattr(effect, "seq", 0) for effect in outcome.after} & begun)
+        return outcome
+
+    scene.there.step = watched  # type: ignore[method-assign]
+    scene.stops = lambda parcel: False  # noqa: ARG005 - everything arrives
+    scene.cluster.advance(2 * limits.DCP_REPEAT_MS_MIN)
+    assert set().union(*answered) == begun
+    assert max(map(len, answered)) == 1
 
 
 # -- call-backs that are lost, late or repeated ---------------------------------------------------------
