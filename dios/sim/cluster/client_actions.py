@@ -184,6 +184,12 @@ class CooperatingClient(SimulatedClient):
             return
         mask = self._rng.choice((31, 31, 3, 1, 9, 11))
         lifetime_ns = self._rng.choice((0, 0, 0, self._rng.randint(MS, LIFETIME_NS_MAX)))
+        self.give(reference, to, mask, lifetime_ns)
+
+    def give(
+        self, reference: messages.Reference, to: messages.Reference, mask: int, lifetime_ns: int = 0
+    ) -> None:
+        """Delegate a reference to a task."""
         call = messages.Copy(reference.ref, to.ref, mask, lifetime_ns=lifetime_ns)
         key = self._promises.keys[reference.object]
         grant = self._promises.grant(
@@ -207,8 +213,11 @@ class CooperatingClient(SimulatedClient):
 
     def _retire(self) -> None:
         reference = self._some()
-        if reference is None:
-            return
+        if reference is not None:
+            self.take_back(reference)
+
+    def take_back(self, reference: messages.Reference) -> None:
+        """Retire the references that were delegated from one."""
         since = self._environment.now
 
         def then(result: messages.AnyResult, data: list[bytes | None]) -> None:

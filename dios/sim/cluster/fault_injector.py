@@ -23,6 +23,7 @@ FROZEN_NS: Final = (50 * MS, 6_000 * MS)
 DOWN_NS: Final = (20 * MS, 8_000 * MS)
 RESTARTED_NS: Final = (500 * MS, 1_500 * MS)
 RESTARTING_NS: Final = (10 * MS, 100 * MS)
+RETIREMENTS_LOST_NS: Final = (6_000 * MS, 9_000 * MS)
 STALLED_NS: Final = (50 * MS, 1_500 * MS)
 
 
@@ -177,6 +178,26 @@ class FaultInjector:
         else:
             self._later(down_ns, partial(self._restart, machine))
 
+    def restart_unnoticed(self, machine: SimMachine, readers: set[NodeId]) -> None:
+        """Restart a node at once, and let some other nodes notice it only later."""
+        if machine.host is None or self._queue.now >= self._until:
+            return
+        node = machine.node
+        self.counts["unnoticed restarts"] += 1
+        self._sever({way for other in readers - {node} for way in ((node, other), (other, node))})
+        self._mark_troubled(node)
+        self.steps[node] += machine.host.steps
+        machine.crash()
+        self._listener.node_crashed(machine)
+        self._network.crashed(node, silent=True)
+        self._later(RESTARTING_NS, partial(self._restart, machine))
+
+    def lose_retirements(self, node: NodeId) -> None:
+        """Lose the notices to a node that references were taken back."""
+        self.counts["lost retirements"] += 1
+        self._mark_troubled(node)
+        self._network.lost_retirements[node] = self._queue.now + self._rng.randint(*RETIREMENTS_LOST_NS)
+
     def _restart(self, machine: SimMachine) -> None:
         if machine.host is None and machine.node not in self.dead:
             self._mark_troubled(machine.node)
@@ -186,6 +207,8 @@ class FaultInjector:
     def heal(self) -> None:
         """End all faults; only the dead nodes stay down."""
         self._network.policy = type(self._network.policy)()
+        self._network.late_versions = None
+        self._network.lost_retirements.clear()
         self._network.mend(set(self._network.cut))
         for machine in self._machines.values():
             machine.stalled_until = 0

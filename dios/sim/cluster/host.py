@@ -22,7 +22,7 @@ from dios.wire import dcp, messages
 from dios.wire.types import Resource
 
 INLINE_BYTES: Final = 48  # small, so that both ways to send bytes are common
-CACHE_BYTES: Final = 200  # of a node for other nodes' versions, which are mostly 16 bytes long
+CACHE_BYTES: Final = 400  # of a node for other nodes' versions, which are mostly 16 bytes long
 IDLE_CHECKED: Final = 16  # among this number of steps with gossip only, one is checked
 
 

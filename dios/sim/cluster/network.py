@@ -20,13 +20,16 @@ from dios.ids import NodeId
 from dios.sim.cluster.host import ClusterHost
 from dios.sim.cluster.slowness import Slowness, SlowServer, is_control
 from dios.sim.event_queue import MS, US, EventQueue
-from dios.wire import dcp
+from dios.wire import dcp, messages
 from dios.wire.codec import decode_message, encode_message
 
 DELAY_NS: Final = (100 * US, 4 * MS)
 LATE_NS: Final = (20 * MS, 600 * MS)
 DIAL_NS: Final = (100 * MS, 700 * MS)
 NOTICED_NS: Final = (1 * MS, 40 * MS)
+PUBLISHED_NS: Final = (1 * MS, 1_500 * MS)
+PUBLISHED_LATE: Final = 0.8
+CONFIRMED_LATE: Final = 0.2
 REST_NS: Final = (100 * MS, 900 * MS)
 GIVEN_UP_NS: Final = (1_500 * MS, 9_000 * MS)  # until a side notices that nothing arrives any more
 
@@ -74,7 +77,11 @@ class SimConnection:
 
 
 class SimNetwork:
-    """All connections. ``cut`` has the directions that deliver nothing now."""
+    """All connections. ``cut`` has the directions that deliver nothing now.
+
+    If ``late_versions`` is set, it makes most messages about new versions late. Until the times in
+    ``lost_retirements``, notices to these nodes that a reference was taken back are lost.
+    """
 
     def __init__(
         self, queue: EventQueue, rng: Random, policy: DeliveryPolicy, endpoints: NetworkEndpoints
@@ -84,6 +91,8 @@ class SimNetwork:
         self._endpoints: Final = endpoints
         self.policy = policy
         self.rests = False
+        self.late_versions: Random | None = None
+        self.lost_retirements: Final[dict[NodeId, int]] = {}
         self.cut: Final[set[tuple[NodeId, NodeId]]] = set()
         self.counts: Final[Counter[str]] = Counter()
         self._connections: Final[dict[tuple[NodeId, NodeId], SimConnection]] = {}
@@ -227,10 +236,35 @@ class SimNetwork:
                 self._wanted.add((sender, to))
             return
         data = encode_message(message)
+        if _is_retirement(message) and self.lost_retirements.get(to, 0) > self._queue.now:
+            self.counts["lost retirements"] += 1
+            return
+        late_ns = self._lateness(message)
+        if late_ns:
+            arrive = partial(self._arrive, connection, sender, to, data, attached)
+            self._queue.at(self._queue.now + late_ns, arrive)
+            return
         self._put(connection, sender, to, data, attached)
         if self._rng.random() < self.policy.doubled:
             self.counts["doubled"] += 1
             self._put(connection, sender, to, data, attached)
+
+    def _lateness(self, message: dcp.Message) -> int:
+        """Return the nanoseconds by which a message about a version is late, 0 for one that is not.
+
+        Publications that come in time would drop kept versions before anything can be wrong with them. An
+        answer without bytes confirms a version; a lease may come with it.
+        """
+        rng = self.late_versions
+        if rng is None:
+            return 0
+        if isinstance(message, dcp.Published) and rng.random() < PUBLISHED_LATE:
+            return rng.randint(*PUBLISHED_NS)
+        result = message.result if isinstance(message, dcp.PeerReply) else None
+        if self.policy.ordered or not isinstance(result, messages.Buffer):
+            return 0
+        is_bare = result.size and not result.length and result.data is None
+        return rng.randint(*LATE_NS) if is_bare and rng.random() < CONFIRMED_LATE else 0
 
     def _put(
         self, connection: SimConnection, sender: NodeId, to: NodeId, data: bytes, attached: bytes
@@ -299,6 +333,14 @@ class SimNetwork:
 
     def _span(self, span_ns: tuple[int, int]) -> int:
         return self._rng.randint(*span_ns)
+
+
+def _is_retirement(message: dcp.Message) -> bool:
+    return (
+        isinstance(message, dcp.Ask)
+        and isinstance(message.body, dcp.DeliverEvent)
+        and isinstance(message.body.event, messages.Retired)
+    )
 
 
 def _pair(one: NodeId, other: NodeId) -> tuple[NodeId, NodeId]:

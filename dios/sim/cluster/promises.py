@@ -177,6 +177,11 @@ class PromiseLedger:
                     mask |= grant.mask
         return mask
 
+    def may_read(self, who: Iterable[TaskKey], target: int) -> bool:
+        """Return True unless every right of a task to read an object was certainly taken back."""
+        key = self.keys.get(target)
+        return key is None or bool(self.mask_of(who, key, quiet=True) & Permission.READ)
+
     # -- locks --------------------------------------------------------------------------------------
     def record_hold(self, target: int, hold: LockHold) -> None:
         """Record a lock that was released by a successful commit."""

@@ -329,7 +329,10 @@ class SimulatedClient:
         if reference is None or reference.object in self._promises.locks:
             return
         value = self._fresh()
-        level = self._rng.choice(list(Semantics))
+        self.overwrite(reference, value, self._rng.choice(list(Semantics)))
+
+    def overwrite(self, reference: messages.Reference, value: bytes, level: Semantics) -> None:
+        """Give an object a value."""
         call = messages.WriteOnce(reference.ref, value, 0, level, int(Flag.REPLACE))
         self._call(call, self._writing(reference, value), about=(reference,))
 
@@ -367,9 +370,12 @@ class SimulatedClient:
 
     def _reading(self, reference: messages.Reference) -> AnswerHandler:
         since = self._environment.now
+        may_read = self._promises.may_read((self.task, self.label), reference.object)
 
         def then(result: messages.AnyResult, data: list[bytes | None]) -> None:
             if isinstance(result, messages.Buffer) and data[0] is not None:
+                if not may_read:
+                    raise BrokenPromiseError("a read began after the right to read was taken back")
                 self._promises.read(reference.object, data[0], since)
             self._drop_invalid(reference, result)
 

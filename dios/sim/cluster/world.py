@@ -26,6 +26,7 @@ from dios.sim.cluster.host import ClusterHost
 from dios.sim.cluster.machine import SimMachine
 from dios.sim.cluster.network import DeliveryPolicy, SimNetwork
 from dios.sim.cluster.promises import Key, PromiseLedger
+from dios.sim.cluster.repeated_reads import RepeatedReads
 from dios.sim.cluster.simulated_client import SimulatedClient
 from dios.sim.cluster.slowness import SlowNode, SlowServer, random_slowness
 from dios.sim.event_queue import MS, US, EventQueue, S
@@ -78,7 +79,7 @@ class ClusterWorld:
         self.rng: Final = _random(f"cluster {seed}")
         self.queue: Final = EventQueue()
         self.promises: Final = PromiseLedger()
-        self.clients: Final[dict[TaskId, SimulatedClient]] = {}
+        self.clients: Final[dict[TaskId, CooperatingClient]] = {}
         self._trace: Final = blake3()
         self._next_task = 1
         self._next_label = 1
@@ -117,6 +118,7 @@ class ClusterWorld:
                 if other > machine.node:
                     self.network.start_dialing(machine.node, other)
 
+        self.repeated_reads: Final = RepeatedReads(self, _random(f"repeated reads {seed}"))
         if slow:
             self._make_slow(_random(f"slow {seed}"))
 
@@ -215,6 +217,9 @@ class ClusterWorld:
         self._act_once()
         if self.is_large:
             self._look_up_again()
+        elif not self.slow:
+            self.network.late_versions = _random(f"late versions {self._seed}")
+            self.repeated_reads.begin()
 
     def _act_once(self) -> None:
         """Let one random client act."""
@@ -270,6 +275,14 @@ class ClusterWorld:
         )
         return client
 
+    def able_clients(self) -> list[CooperatingClient]:
+        """Return the clients that can make calls now."""
+        return [
+            one
+            for one in self.clients.values()
+            if self.machines[one.node].healthy and one.welcome is not None and not one.paused
+        ]
+
     def clients_at(self, node: NodeId) -> list[SimulatedClient]:
         """Return the clients at a node."""
         return [one for one in self.clients.values() if one.node == node]
@@ -299,9 +312,11 @@ class ClusterWorld:
         """Forget the clients of a crashed node, and mark its volatile objects as deleted."""
         for client in self.clients_at(machine.node):
             self._forget_client(client.task)
+        # Other nodes may read a volatile object under a lease for a little longer.
+        gone_at = self.queue.now + limits.LEASE_GRANTED_MS * MS
         for register in self.promises.registers.values():
             if register.home == machine.node and not register.durable and register.deleted_at is None:
-                register.deleted_at = self.queue.now
+                register.deleted_at = gone_at
 
     # -- outputs of machines (MachineListener) --------------------------------------------------------
     def answered(

@@ -13,11 +13,12 @@ from dios.core.effects import Outcome
 from dios.core.machine import Core
 from dios.core.model.records import Pending, PhysicalObject, Task
 from dios.core.model.work_items import Retirement
-from dios.core.remote import cached_reads, reconciliation, requests, serving
+from dios.core.remote import cached_reads, granted_leases, held_leases, reconciliation, requests, serving
 from dios.core.remote.continuations import FitRead, ReadProgress
-from dios.core.remote.peers import Cluster, Peer, PendingRequest
+from dios.core.remote.lease_table import HeldLease
+from dios.core.remote.peers import Cluster, Peer, PendingRequest, Proxy
 from dios.core.step import Step
-from dios.ids import TaskId, Ticket
+from dios.ids import RefId, TaskId, Ticket
 from dios.wire import dcp, messages
 from dios.wire.types import Permission
 
@@ -174,3 +175,34 @@ def confirms_old_versions(patch: pytest.MonkeyPatch) -> None:
 def forgets_waiting_readers(patch: pytest.MonkeyPatch) -> None:
     """The end of a fetch lets no waiting call go on."""
     patch.setattr(cached_reads, "_go_on", lambda step, cache, fetch, place: None)  # noqa: ARG005 - nothing
+
+
+def calls_nothing_back(patch: pytest.MonkeyPatch) -> None:
+    """Calls do not wait for the leases on their objects."""
+    patch.setattr(granted_leases, "is_out", lambda step, cluster, target: False)  # noqa: ARG005 - never
+
+
+def reads_after_the_end(patch: pytest.MonkeyPatch) -> None:
+    """A node uses a lease until it is called back, however long ago it ended."""
+    patch.setattr(held_leases, "is_valid", lambda lease, now: lease.ends > 0)  # noqa: ARG005 - no end
+
+
+def takes_late_grants(patch: pytest.MonkeyPatch) -> None:
+    """A node takes a lease that was called back before it came."""
+    patch.setattr(held_leases, "is_older", lambda progress, target: False)  # noqa: ARG005 - never
+
+
+def lends_leases(patch: pytest.MonkeyPatch) -> None:
+    """A task reads under the lease of any reference to the object."""
+
+    def any_lease(cluster: Cluster, target: Proxy, ref: int) -> HeldLease | None:
+        refs = [*target.references, ref]
+        leases = [cluster.leases.held.get((target.home, RefId(one))) for one in refs]
+        return max((one for one in leases if one is not None), key=lambda one: one.ends, default=None)
+
+    patch.setattr(held_leases, "lease_of", any_lease)
+
+
+def forgets_its_leases(patch: pytest.MonkeyPatch) -> None:
+    """A node that has restarted waits for no lease of its earlier start."""
+    patch.setattr(granted_leases, "note_start", lambda step, cluster: None)  # noqa: ARG005 - nothing
