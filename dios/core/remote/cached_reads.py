@@ -37,22 +37,25 @@ _FULL_PERCENT: Final = 75
 def concerns(step: Step, call: messages.PlainCall, target: Proxy) -> bool:
     """Return True if a call reads bytes of a version that may be in the cache or go there.
 
-    Few bytes are kept for reads under leases alone. The bytes of raw objects change within a version.
+    Few bytes are kept for reads under leases alone, from the second read of them on: most are read once. The
+    bytes of raw objects change within a version.
     """
     if not isinstance(call, messages.ReadOnce | messages.AcquireRead) or step.parts is not None:
         return False
     cluster = step.require_cluster()
-    least = 1 if isinstance(call, messages.ReadOnce) and cluster.small_versions.bytes_max else 0
-    return (
+    if not (
         cluster.versions.bytes_max > 0
-        and (least or cluster.versions.least) <= _length(call, target)
         and is_blob(target.type)
         and target.buffering is Buffering.DOUBLE
         and not target.gone
-        and not (
-            isinstance(call, messages.AcquireRead) and (call.buffer or call.iov is not AcquireIov.CREATE)
-        )
-    )
+    ):
+        return False
+    length = _length(call, target)
+    if length >= cluster.versions.least:
+        return isinstance(call, messages.ReadOnce) or (not call.buffer and call.iov is AcquireIov.CREATE)
+    if length <= 0 or not isinstance(call, messages.ReadOnce) or not cluster.small_versions.bytes_max:
+        return False
+    return cluster.small_versions.note_read(ReadKey(target.home, target.id, call.offset, call.size))
 
 
 def _length(call: Read, target: Proxy) -> int:

@@ -95,6 +95,7 @@ class VersionCache:
         "_kept_bytes",
         "_of_objects",
         "_of_principals",
+        "_read_before",
         "bytes",
         "bytes_max",
         "fetched",
@@ -117,6 +118,7 @@ class VersionCache:
         self.least = least
         self.versions_max = versions_max
         self.last_data = PayloadId(0)
+        self._read_before: dict[ReadKey, None] = {}
         self.bytes = 0
         self._kept_bytes = 0
         self.versions: dict[ReadKey, CachedVersion] = {}
@@ -136,6 +138,15 @@ class VersionCache:
         if found is None or found.epoch != epoch or not found.covers(key.offset, key.size):
             return None
         return found
+
+    def note_read(self, key: ReadKey) -> bool:
+        """Note a read of a range. Return True if the same range was read before, as far as that is known."""
+        if key in self._read_before:
+            return True
+        if len(self._read_before) >= self.versions_max:
+            del self._read_before[next(iter(self._read_before))]
+        self._read_before[key] = None
+        return False
 
     def use(self, version: CachedVersion, now: int) -> None:
         """Note that a request may be answered with these bytes, which stay until ``end_use``."""

@@ -48,8 +48,8 @@ _ANSWERS = (
     effects.AnswerVector,
 )
 _BOOKS = frozenset({
-    "_moments", "answers", "asked", "granted", "heard_ns", "membership", "next_number", "order_out",
-    "placement", "publish_at", "requests", "requests_unnamed", "settled", "to_publish",
+    "_moments", "_read_before", "answers", "asked", "granted", "heard_ns", "membership", "next_number",
+    "order_out", "placement", "publish_at", "requests", "requests_unnamed", "settled", "to_publish",
     "unsettled", "working_at",
 })  # fmt: skip
 """What changes with every request, whatever becomes of it."""

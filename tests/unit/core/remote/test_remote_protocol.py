@@ -73,8 +73,8 @@ class Story:
         (found,) = one.lookup(made.name)
         self.ask(one, messages.WriteOnce(found.ref, b"ONE"))
         two.node.inline_bytes = 64
-        for _ in range(2):
-            self.ask(one, messages.ReadOnce(found.ref))  # the second time with a lease
+        for _ in range(3):
+            self.ask(one, messages.ReadOnce(found.ref))  # the last time with a lease
         self.ask(two, messages.WriteOnce(made.reference.ref, b"TWO"))
         two.node.inline_bytes = 0
         self.ask(one, messages.Create(ObjectType.SHMEM_BLOB, (one.groups[0],), host="n3", data=b"placed"))
