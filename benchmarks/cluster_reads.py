@@ -1,8 +1,8 @@
 """Remote reads: one at a time, in vectors, pipelined; compared with Ray's second node and a bare TLS stream.
 
 Ten readers of one large object are compared with the same readers of a node that keeps no versions. Repeated
-reads of 64 KB are measured with kept versions as well. All other reads are measured without them, so that
-each brings its bytes.
+reads of 64 KB are measured with kept versions as well, and those of 4 KB and 64 KB under leases. All other
+reads are measured without them, so that each brings its bytes.
 
 Calls without data are in ``benchmarks.cluster_calls``. A MB is a million bytes, 4 KB are 4096.
 """
@@ -67,6 +67,8 @@ def run(section: Section) -> None:
             section.figure(f"{size}, {way}", value, "MB/s")
     _rows(section, ours, ray)
     _kept_row(section, ours["64 KB"])
+    for size in ("4 KB", "64 KB"):
+        _leased_row(section, size)
     _shared_row(section, kept, separate, shared)
 
 
@@ -187,7 +189,7 @@ def _processor_time(
 def _kept_row(section: Section, fresh: dict[str, float]) -> None:
     """Measure repeated reads of 64 KB whose version the asking node has kept."""
     size = SIZES["64 KB"]
-    with running_cluster(2, pool_size="0") as cluster, cluster.at(1) as other:
+    with running_cluster(2, pool_size="0", leases="no") as cluster, cluster.at(1) as other:
         pipe = Pipeline(cluster.made.nodes[0].socket)
         with contextlib.closing(pipe.node):
             references = found(pipe.node, blobs(other, [os.urandom(size) for _ in range(IN_FLIGHT)]))
@@ -211,6 +213,48 @@ def _kept_row(section: Section, fresh: dict[str, float]) -> None:
             f"bytes of {number(brought)} reads came in {TIMES['64 KB']} reads",
         )
     )
+
+
+class RepeatedReads(NamedTuple):
+    """The median microseconds of a repeated read, and the processor time of both nodes for it."""
+
+    taken_us: float
+    spent_us: float
+
+
+def _leased_row(section: Section, name: str) -> None:
+    """Compare repeated reads under leases with those that the object's node confirms."""
+    found_with = {leases: _repeated(SIZES[name], leases) for leases in ("no", "yes")}
+    without, under = found_with["no"], found_with["yes"]
+    for leases, reads in found_with.items():
+        section.figure(f"{name}, repeated, leases {leases}", reads.taken_us, "µs")
+        section.figure(f"{name}, repeated, leases {leases}, processor time", reads.spent_us, "µs each")
+    section.rows.append(
+        Row(
+            f"repeated remote read of {name}, under a lease",
+            f"{number(under.taken_us)} µs",
+            f"without leases {number(without.taken_us)} µs",
+            f"{times(under.taken_us / without.taken_us)} the time",
+            judge("0.5 x the time", under.taken_us / without.taken_us, 0.5, below=True),
+            judge("0.4 x the time", under.taken_us / without.taken_us, 0.4, below=True),
+            f"processor time {number(under.spent_us)} and {number(without.spent_us)} µs",
+        )
+    )
+
+
+def _repeated(size: int, leases: str) -> RepeatedReads:
+    with running_cluster(2, pool_size="0", leases=leases) as cluster, cluster.at(1) as other:
+        pipe = Pipeline(cluster.made.nodes[0].socket)
+        with contextlib.closing(pipe.node):
+            calls: list[PlainCall] = [
+                ReadOnce(each.ref) for each in found(pipe.node, blobs(other, [os.urandom(size)]))
+            ]
+            for _ in range(3):
+                pipe.reads(calls)
+            before = [processor_ns(pid) for pid in cluster.pids()]
+            taken = [once(partial(pipe.reads, calls)) for _ in range(TIMES["4 KB"])]
+            spent = sum(processor_ns(pid) - was for pid, was in zip(cluster.pids(), before, strict=True))
+    return RepeatedReads(median(taken) * 1e6, spent / TIMES["4 KB"] / 1e3)
 
 
 # -- ten readers of one object ------------------------------------------------------------------------

@@ -491,7 +491,13 @@ PROMISES: Final = (
     Promise(
         "Another node of the cluster",
         "Kept bytes of other nodes' objects are given only to a task that may read the object now",
-        left="the time of a read shows if another task of the node has read this version",
+        left="the time of a read shows if another task of the node has read this version; a member that lies"
+        " about a call-back lets its own tasks read old versions",
+    ),
+    Promise(
+        "Another node of the cluster",
+        "A node that does not return a lease delays a writer by the time of a lease, once a minute",
+        left="writers of an object that 64 nodes read wait for the slowest of them",
     ),
     Promise(
         "Another node of the cluster",
