@@ -23,6 +23,7 @@ class _Commands(LazyGroup):
         "replicate": "dios.cli.objects.replicas:app",
         "group": "dios.cli.objects.groups:app*",
         "log": "dios.cli.objects.logs:app*",
+        "backup": "dios.cli.objects.backup:app*",
         "run": "dios.cli.tasks.run:app",
         "service": "dios.cli.tasks.service:app*",
         "ps": "dios.cli.tasks.control:app",

@@ -13,6 +13,7 @@
 - ``supervised``: replicas of programs that the cluster keeps running
 - ``kept``: replicas of objects whose number the cluster keeps
 - ``catalogue``: lists of stored objects; ``files``: the files of groups, and the fsspec file system
+- ``backup``: encrypted snapshots of groups in other stores
 - ``reservations``: jobs with needs over time (Packer)
 - ``pickers``: the choice among replicas; ``retrying``: repetition of attempts that conflict
 - ``debugger``: Python's debugger inside a task

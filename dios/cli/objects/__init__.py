@@ -4,4 +4,5 @@
 - ``replicas``: ``dios stat`` and ``dios replicate``.
 - ``groups``: ``dios group``; ``kept``: promises of replicas as text.
 - ``logs``: ``dios log``.
+- ``backup``: ``dios backup``.
 """

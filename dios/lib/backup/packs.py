@@ -1,0 +1,159 @@
+"""Packs: stored files of many chunks, so that many small files make few large ones.
+
+A pack is a magic number and encrypted chunks. Its name is the salt of its key: a pack that is stored under
+the name of another one cannot be decrypted. The lists of files say where each chunk is.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections import OrderedDict
+from collections.abc import Callable, Iterable, Sequence
+from typing import Final, NamedTuple
+
+from dios.lib.backup.failures import DamagedBackupError
+from dios.lib.backup.records import (
+    CHUNK_BYTES,
+    PACK_BYTES,
+    PACK_BYTES_MAX,
+    PACK_MAGIC,
+    ChunkPlace,
+    pack_path,
+)
+from dios.lib.backup.sealing import SALT_BYTES, TAG_BYTES, DataKey
+from dios.lib.backup.targets import Target
+
+_PACKS_KEPT: Final = 3
+
+
+class StoredChunk(NamedTuple):
+    """A chunk with the id of its pack."""
+
+    digest: bytes
+    pack: bytes
+    offset: int
+    size: int
+
+
+class PackNumbers:
+    """The list of the packs that a record names, while the record is made."""
+
+    def __init__(self) -> None:
+        self._numbers: Final[dict[bytes, int]] = {}
+
+    def places(self, chunks: Iterable[StoredChunk]) -> tuple[ChunkPlace, ...]:
+        """Return chunks with the numbers of their packs."""
+        number = self._numbers
+        return tuple(
+            ChunkPlace(one.digest, number.setdefault(one.pack, len(number)), one.offset, one.size)
+            for one in chunks
+        )
+
+    @property
+    def packs(self) -> tuple[bytes, ...]:
+        """Return the packs by number."""
+        return tuple(self._numbers)
+
+
+def stored_chunks(packs: Sequence[bytes], places: Iterable[ChunkPlace]) -> list[StoredChunk]:
+    """Return the chunks of a record with the ids of their packs."""
+    return [StoredChunk(one.digest, packs[one.pack], one.offset, one.size) for one in places]
+
+
+class PackWriter:
+    """Stores chunks that are not ``known`` yet, in packs. ``flush`` stores the last pack.
+
+    ``stored`` gets the chunks of each pack when it is stored.
+    """
+
+    def __init__(
+        self,
+        target: Target,
+        key: DataKey,
+        known: dict[bytes, StoredChunk],
+        *,
+        salt: Callable[[int], bytes] = secrets.token_bytes,
+        stored: Callable[[list[StoredChunk]], object] = lambda _: None,
+    ) -> None:
+        self._target: Final = target
+        self._key: Final = key
+        self._known: Final = known
+        self._salt: Final = salt
+        self._stored: Final = stored
+        self._chunks: list[StoredChunk] = []
+        self._pack = b""
+        self._parts: list[bytes] = []
+        self._size = 0
+        self.stored_bytes = 0
+        """The size of all packs that were stored."""
+
+    def add(self, data: bytes) -> StoredChunk:
+        """Store a chunk of at most CHUNK_BYTES, unless its bytes are stored already; return its place."""
+        digest = self._key.digest(data)
+        found = self._known.get(digest)
+        if found is not None:
+            return found
+        if not self._parts:
+            self._pack, self._parts, self._size = self._salt(SALT_BYTES), [PACK_MAGIC], len(PACK_MAGIC)
+        offset = self._size
+        sealed = self._key.seal_chunk(self._pack, offset, digest, data)
+        self._parts.append(sealed)
+        self._size += len(sealed)
+        made = self._known[digest] = StoredChunk(digest, self._pack, offset, len(data))
+        self._chunks.append(made)
+        if self._size >= PACK_BYTES:
+            self.flush()
+        return made
+
+    def add_all(self, data: bytes) -> list[StoredChunk]:
+        """Store bytes of any size, in chunks."""
+        return [self.add(data[start : start + CHUNK_BYTES]) for start in range(0, len(data), CHUNK_BYTES)]
+
+    def flush(self) -> None:
+        """Store the chunks that are not stored yet."""
+        if self._parts:
+            self._target.write(pack_path(self._pack), b"".join(self._parts))
+            self.stored_bytes += self._size
+            self._stored(self._chunks)
+            self._parts, self._chunks = [], []
+
+
+class PackReader:
+    """Reads chunks, and keeps the last few packs: chunks that were stored together are read together."""
+
+    def __init__(self, target: Target, key: DataKey) -> None:
+        self._target: Final = target
+        self._key: Final = key
+        self._packs: Final[OrderedDict[bytes, bytes]] = OrderedDict()
+
+    def read(self, chunk: StoredChunk) -> bytes:
+        """Return the bytes of a chunk. Raises DamagedBackupError if they are not those that were stored."""
+        pack = self._packs.get(chunk.pack)
+        if pack is None:
+            pack = self._read_pack(chunk.pack)
+            self._packs[chunk.pack] = pack
+            if len(self._packs) > _PACKS_KEPT:
+                self._packs.popitem(last=False)
+        else:
+            self._packs.move_to_end(chunk.pack)
+        sealed = memoryview(pack)[chunk.offset : chunk.offset + chunk.size + TAG_BYTES]
+        return self._key.open_chunk(chunk.pack, chunk.offset, chunk.digest, sealed)
+
+    def has(self, pack: bytes) -> bool:
+        """Return True if the pack is in memory."""
+        return pack in self._packs
+
+    def read_all(self, chunks: Iterable[StoredChunk]) -> bytes:
+        """Return the bytes of several chunks."""
+        return b"".join(self.read(chunk) for chunk in chunks)
+
+    def _read_pack(self, pack: bytes) -> bytes:
+        try:
+            data = self._target.read(pack_path(pack), PACK_BYTES_MAX)
+        except FileNotFoundError:
+            raise DamagedBackupError(f"pack {pack.hex()[:12]} is missing in {self._target.place}") from None
+        if not data.startswith(PACK_MAGIC):
+            raise DamagedBackupError(
+                f"pack {pack.hex()[:12]} was changed, replaced or cut since it was stored"
+            )
+        return data

@@ -1,0 +1,238 @@
+"""The stored records of a backup, version 1: the configuration, snapshots, and lists of files.
+
+``docs/backup-format.md`` describes them. All but the configuration are stored encrypted.
+"""
+
+from __future__ import annotations
+
+import enum
+import json
+import re
+from collections.abc import Iterable
+from typing import Annotated, Final, TypeVar
+
+import msgspec
+
+from dios import limits
+from dios.errors import InvalidError
+from dios.lib.backup.failures import DamagedBackupError
+from dios.lib.backup.keys import WrappedKey
+
+FORMAT_VERSION: Final = 1
+CHUNK_BYTES: Final = 4 * limits.MIB
+"""The size of the chunks of a file; the last one is shorter."""
+PACK_BYTES: Final = 16 * limits.MIB
+"""A pack is stored when it has this size."""
+PACK_BYTES_MAX: Final = PACK_BYTES + CHUNK_BYTES + limits.KIB
+SNAPSHOT_BYTES_MAX: Final = 64 * limits.MIB
+CONFIG_BYTES_MAX: Final = 64 * limits.KIB
+LIST_BYTES_MAX: Final = 2 * limits.GIB
+SNAPSHOTS_MAX: Final = 100_000
+REPOSITORY_BYTES: Final = 16
+
+CONFIG_PATH: Final = "config"
+PACKS: Final = "packs"
+SNAPSHOTS: Final = "snapshots"
+PACK_MAGIC: Final = b"DIOSBKP1"
+SNAPSHOT_MAGIC: Final = b"DIOSBKS1"
+_PACK_FILE: Final = re.compile(r"[0-9a-f]{64}")
+_SNAPSHOT_FILE: Final = re.compile(r"[0-9]{10}")
+_FORMAT: Final = "DIOS backup"
+
+_Digest = Annotated[bytes, msgspec.Meta(min_length=32, max_length=32)]
+_Natural = Annotated[int, msgspec.Meta(ge=0)]
+_R = TypeVar("_R", bound=msgspec.Struct)
+
+
+class RecordKind(enum.IntEnum):
+    """The kind of an entry of a catalogue."""
+
+    FILE = 0
+    LOG = 1
+    DIRECTORY = 2
+
+
+class ChunkPlace(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
+    """A chunk: its keyed digest, the number of its pack in a list of packs, its offset there and its size."""
+
+    digest: _Digest
+    pack: _Natural
+    offset: _Natural
+    size: Annotated[int, msgspec.Meta(ge=0, le=CHUNK_BYTES)]
+
+
+class FileRecord(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
+    """A file, log or directory of a group, as it was when it was read.
+
+    ``object_id`` and ``version`` identify the bytes on the node that was read: equal ones need no reading.
+    ``replicas`` is the promise of a single file; 0 for none.
+    """
+
+    kind: RecordKind
+    path: str
+    name: bytes
+    size: _Natural
+    put_ns: int
+    object_id: int
+    version: int
+    chunks: tuple[ChunkPlace, ...]
+    replicas: _Natural = 0
+    apart: bool = False
+
+    def __repr__(self) -> str:
+        """Return a text without the name, which is a secret."""
+        return f"FileRecord({self.path!r}, {self.size} bytes)"
+
+
+class FileList(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
+    """Everything in a group's catalogue; ``packs`` are the ids of the packs of the chunks."""
+
+    version: int
+    packs: tuple[_Digest, ...]
+    files: Annotated[tuple[FileRecord, ...], msgspec.Meta(max_length=limits.CATALOGUE_ENTRIES_MAX)]
+
+
+class GroupRecord(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
+    """A group in a snapshot: its alias and name, and the chunks of its encoded list of files."""
+
+    alias: str
+    name: bytes
+    files: _Natural
+    size: _Natural
+    replicas: _Natural
+    apart: bool
+    packs: tuple[_Digest, ...]
+    chunks: tuple[ChunkPlace, ...]
+
+    def __repr__(self) -> str:
+        """Return a text without the name, which is a secret."""
+        return f"GroupRecord({self.alias!r}, {self.files} files)"
+
+
+class Snapshot(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
+    """One backup. ``previous`` is the digest of the snapshot before it, or empty.
+
+    ``left_out`` is the number of files that could not be read. The last two have the keyring's names.
+    """
+
+    version: int
+    repository: bytes
+    sequence: _Natural
+    time_ns: int
+    previous: bytes
+    left_out: _Natural
+    groups: tuple[GroupRecord, ...]
+    keyring_groups: dict[str, bytes]
+    keyring_objects: dict[str, bytes]
+
+    def __repr__(self) -> str:
+        """Return a text without the names, which are secrets."""
+        return f"Snapshot({self.sequence}, {len(self.groups)} groups)"
+
+
+class Config(msgspec.Struct, frozen=True):
+    """The only plain file of a backup: the version, an id, and the wrapped data key."""
+
+    version: int
+    repository: bytes
+    recipient: bytes
+    wrapped: WrappedKey
+
+
+def encode(record: FileList | Snapshot) -> bytes:
+    """Return the stored form of a record, before it is encrypted."""
+    return msgspec.msgpack.encode(record)
+
+
+def decode_list(data: bytes) -> FileList:
+    """Return a list of files. Raises DamagedBackupError."""
+    found = _decoded(data, FileList, "a list of files")
+    _require_places(found.packs, (each for record in found.files for each in record.chunks))
+    return found
+
+
+def decode_snapshot(data: bytes) -> Snapshot:
+    """Return a snapshot. Raises DamagedBackupError."""
+    found = _decoded(data, Snapshot, "a snapshot")
+    for group in found.groups:
+        _require_places(group.packs, group.chunks)
+    return found
+
+
+def _decoded(data: bytes, kind: type[_R], what: str) -> _R:
+    try:
+        parts = msgspec.msgpack.decode(data, type=list[msgspec.Raw])
+        number = msgspec.msgpack.decode(parts[0] if parts else b"", type=int)
+        if number != FORMAT_VERSION:
+            raise InvalidError(_other_version(what, number))
+        return msgspec.msgpack.decode(data, type=kind)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError, ValueError) as error:
+        raise DamagedBackupError(f"{what} cannot be read: {error}. See docs/backup-format.md.") from None
+
+
+def _require_places(packs: tuple[bytes, ...], chunks: Iterable[ChunkPlace]) -> None:
+    count = len(packs)
+    if any(each.pack >= count for each in chunks):
+        raise DamagedBackupError("a chunk names a pack that its list does not have")
+
+
+def encode_config(config: Config) -> bytes:
+    """Return the file ``config``."""
+    told = {
+        "format": _FORMAT,
+        "version": config.version,
+        "repository": config.repository.hex(),
+        "recipient": config.recipient.hex(),
+        "ephemeral": config.wrapped.ephemeral.hex(),
+        "sealed": config.wrapped.sealed.hex(),
+        "read": "docs/backup-format.md",
+    }
+    return (json.dumps(told, indent=2) + "\n").encode()
+
+
+class _ConfigText(msgspec.Struct):
+    format: str
+    version: int
+    repository: str
+    recipient: str
+    ephemeral: str
+    sealed: str
+
+
+def decode_config(data: bytes) -> Config:
+    """Return the configuration. Raises DamagedBackupError, InvalidError for another version."""
+    try:
+        text = msgspec.json.decode(data, type=_ConfigText)
+        wrapped = WrappedKey(bytes.fromhex(text.ephemeral), bytes.fromhex(text.sealed))
+        found = Config(text.version, bytes.fromhex(text.repository), bytes.fromhex(text.recipient), wrapped)
+    except (msgspec.DecodeError, UnicodeDecodeError, ValueError) as error:
+        raise DamagedBackupError(f"the file config cannot be read: {error}") from None
+    if text.format != _FORMAT or len(found.repository) != REPOSITORY_BYTES:
+        raise DamagedBackupError("the file config is not that of a backup")
+    if found.version != FORMAT_VERSION:
+        raise InvalidError(_other_version("the backup", found.version))
+    return found
+
+
+def _other_version(what: str, version: int) -> str:
+    return f"{what} has version {version}, this program reads {FORMAT_VERSION}. Update it."
+
+
+def pack_path(pack: bytes) -> str:
+    """Return the place of a pack."""
+    return f"{PACKS}/{pack.hex()}"
+
+
+def pack_ids(names: list[str]) -> set[bytes]:
+    """Return the packs among the names of files."""
+    return {bytes.fromhex(name) for name in names if _PACK_FILE.fullmatch(name)}
+
+
+def snapshot_path(sequence: int) -> str:
+    """Return the place of a snapshot."""
+    return f"{SNAPSHOTS}/{sequence:010}"
+
+
+def sequences(names: list[str]) -> list[int]:
+    """Return the numbers of the snapshots among the names of files, in order."""
+    return sorted(int(name) for name in names if _SNAPSHOT_FILE.fullmatch(name))[-SNAPSHOTS_MAX:]

@@ -1,0 +1,153 @@
+"""The backup in a target: its data key, its snapshots, and the signs that the target was rolled back."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Iterator
+from itertools import pairwise
+from typing import Final, NamedTuple
+
+from dios.errors import InvalidError
+from dios.lib.backup import records
+from dios.lib.backup.failures import DamagedBackupError
+from dios.lib.backup.keys import PrivateKey, Recipient, unwrap, wrap
+from dios.lib.backup.packs import PackReader, stored_chunks
+from dios.lib.backup.records import Config, FileList, GroupRecord, Snapshot
+from dios.lib.backup.sealing import SALT_BYTES, DataKey
+from dios.lib.backup.targets import Target
+from dios.lib.backup.writer_state import StateFile, WriterState
+
+
+class ReadSnapshot(NamedTuple):
+    """A snapshot, and the digest of its bytes, which the next one has."""
+
+    snapshot: Snapshot
+    digest: bytes
+
+
+class Repository:
+    """A backup that can be read, and written."""
+
+    def __init__(self, target: Target, key: DataKey) -> None:
+        self.target: Final = target
+        self.key: Final = key
+        self.reader: Final = PackReader(target, key)
+
+    def sequences(self) -> list[int]:
+        """Return the numbers of all snapshots, damaged ones included."""
+        return records.sequences(self.target.names(records.SNAPSHOTS))
+
+    def read(self, sequence: int) -> ReadSnapshot:
+        """Return a snapshot. Raises InvalidError if there is none, DamagedBackupError."""
+        try:
+            data = self.target.read(records.snapshot_path(sequence), records.SNAPSHOT_BYTES_MAX)
+        except FileNotFoundError:
+            raise InvalidError(
+                f"there is no snapshot {sequence} in {self.target.place}. `dios backup ls` lists them."
+            ) from None
+        head = len(records.SNAPSHOT_MAGIC)
+        salt, sealed = data[head : head + SALT_BYTES], data[head + SALT_BYTES :]
+        if data[:head] != records.SNAPSHOT_MAGIC or len(salt) != SALT_BYTES:
+            raise DamagedBackupError(f"snapshot {sequence} was changed, replaced or cut since it was stored")
+        plain = self.key.open_snapshot(sequence, salt, sealed)
+        found = records.decode_snapshot(plain)
+        if (found.sequence, found.repository) != (sequence, self.key.repository):
+            raise DamagedBackupError(f"snapshot {sequence} belongs to another place")
+        return ReadSnapshot(found, self.key.digest(plain))
+
+    def readable(self, damaged: list[str]) -> Iterator[ReadSnapshot]:
+        """Yield the snapshots, newest first. Damaged ones are left out, and described in ``damaged``."""
+        for sequence in reversed(self.sequences()):
+            try:
+                yield self.read(sequence)
+            except DamagedBackupError as error:
+                damaged.append(error.message)
+
+    def write(self, snapshot: Snapshot) -> bytes:
+        """Store a snapshot, the last write of a backup; return the digest of its bytes."""
+        plain = records.encode(snapshot)
+        salt = secrets.token_bytes(SALT_BYTES)
+        sealed = self.key.seal_snapshot(snapshot.sequence, salt, plain)
+        if len(sealed) + SALT_BYTES > records.SNAPSHOT_BYTES_MAX - records.PACK_BYTES:
+            raise InvalidError("the keyring has too many groups for one snapshot; give some with --group")
+        self.target.write(records.snapshot_path(snapshot.sequence), records.SNAPSHOT_MAGIC + salt + sealed)
+        return self.key.digest(plain)
+
+    def files(self, group: GroupRecord) -> FileList:
+        """Return the list of files of a group in a snapshot. Raises DamagedBackupError."""
+        chunks = stored_chunks(group.packs, group.chunks)
+        if sum(chunk.size for chunk in chunks) > records.LIST_BYTES_MAX:
+            raise DamagedBackupError(f"the list of files of group {group.alias} is too long")
+        return records.decode_list(self.reader.read_all(chunks))
+
+
+def create_repository(target: Target, recipient: Recipient, key: DataKey) -> Repository:
+    """Begin a backup in an empty target. Raises FileExistsError if another one was begun meanwhile."""
+    wrapped = wrap(key.key, recipient, key.repository)
+    config = Config(records.FORMAT_VERSION, key.repository, recipient.public, wrapped)
+    target.write(records.CONFIG_PATH, records.encode_config(config))
+    return Repository(target, key)
+
+
+def read_config(target: Target) -> Config | None:
+    """Return the configuration of a target, or None if it has none."""
+    try:
+        return records.decode_config(target.read(records.CONFIG_PATH, records.CONFIG_BYTES_MAX))
+    except FileNotFoundError:
+        return None
+
+
+def open_repository(target: Target, key: PrivateKey | None) -> Repository:
+    """Open a backup with the private key, or with the state of a machine that makes it.
+
+    Raises InvalidError without either, and DamagedBackupError.
+    """
+    config = read_config(target)
+    state = StateFile(target.place).load()
+    if config is None:
+        raise _no_backup(target, state)
+    if key is not None:
+        return Repository(target, DataKey(unwrap(config.wrapped, key, config.repository), config.repository))
+    if state is None:
+        raise InvalidError(
+            f"this machine has no key for the backup in {target.place}. Give the private key with --key FILE."
+        )
+    if state.repository != config.repository:
+        raise DamagedBackupError(
+            f"{target.place} has another backup than the one that this machine makes there"
+        )
+    return Repository(target, DataKey(state.key, state.repository))
+
+
+def _no_backup(target: Target, state: WriterState | None) -> InvalidError | DamagedBackupError:
+    if state is not None:
+        return DamagedBackupError(
+            f"{target.place} has no file config, but this machine made snapshot {state.sequence} there: the "
+            "backup was removed, or it is not mounted"
+        )
+    return InvalidError(f"there is no backup in {target.place}. `dios backup create` makes one.")
+
+
+def missing_sequences(found: list[int]) -> list[int]:
+    """Return the numbers of snapshots that are missing between others: only the oldest are ever removed."""
+    present = set(found)
+    missing = []
+    for low, high in pairwise(found):
+        missing += [each for each in range(low + 1, min(high, low + _SHOWN_MAX)) if each not in present]
+    return missing[:_SHOWN_MAX]
+
+
+_SHOWN_MAX: Final = 100
+
+
+def rollback_sign(repository: Repository, newest: ReadSnapshot | None) -> str:
+    """Return how the target is older than this machine knows it, or "" if it is not, or nothing is known."""
+    state = StateFile(repository.target.place).load()
+    if state is None or state.repository != repository.key.repository or not state.sequence:
+        return ""
+    if newest is None or newest.snapshot.sequence < state.sequence:
+        last = "no snapshot" if newest is None else f"snapshot {newest.snapshot.sequence} as its newest"
+        return f"it has {last}, but this machine knows snapshot {state.sequence} in it"
+    if newest.snapshot.sequence == state.sequence and newest.digest != state.digest:
+        return f"its snapshot {state.sequence} is another one than this machine knows"
+    return ""

@@ -1,0 +1,227 @@
+"""Restoring groups of a snapshot: new groups with the same files, because no node lets a user choose a name.
+
+A group becomes visible when all of its files are stored: its alias and its catalogue are written last.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import Annotated, Final
+
+import msgspec
+
+from dios import limits
+from dios.client.keyring import Keyring, check_alias
+from dios.client.sync.node import Group, Node
+from dios.errors import DiosError, ExistsError
+from dios.ids import Name
+from dios.lib.backup.failures import DamagedBackupError
+from dios.lib.backup.packs import PackReader, StoredChunk, stored_chunks
+from dios.lib.backup.records import FileList, FileRecord, GroupRecord, RecordKind, Snapshot
+from dios.lib.backup.repository import Repository
+from dios.lib.catalogue import CatalogueEntry
+from dios.lib.files.catalogue_places import CATALOGUE_ALIAS, KeyringCatalogue
+from dios.lib.files.group_files import GroupFiles
+from dios.lib.files.staging import StagedFiles
+from dios.lib.files.tree import directory_entry
+from dios.lib.kept.promises import Promises
+from dios.wire.types import ObjectType, Semantics
+
+_ENTRIES: Final = msgspec.msgpack.Decoder(
+    list[Annotated[bytes, msgspec.Meta(max_length=limits.LOG_ENTRY_BYTES_MAX)]]
+)
+_APPENDED_TOGETHER: Final = 256
+
+
+@dataclass(slots=True)
+class Restored:
+    """A group that was restored. ``notices`` describe promises that could not be made again."""
+
+    alias: str
+    files: int
+    size: int
+    notices: list[str] = field(default_factory=list)
+
+
+def require_free(keyring: Keyring, node: Node, alias: str) -> None:
+    """Raise ExistsError if the keyring uses the alias, with the way out."""
+    check_alias(alias)
+    name = keyring.groups.get(alias)
+    if name is None and CATALOGUE_ALIAS + alias not in keyring.objects:
+        return
+    if name is not None and node.group(bytes(name)) is not None:
+        raise ExistsError(
+            f"there is a group {alias!r} already, and nothing of it is overwritten. Restore beside it: "
+            f"--group {alias} --as ANOTHER."
+        )
+    raise ExistsError(
+        f"your keyring has a group {alias!r} that this node does not know. If its cluster is lost, run `dios "
+        f"group forget {alias}`, and restore again; or restore beside it: --group {alias} --as ANOTHER."
+    )
+
+
+def restore_group(
+    repository: Repository,
+    record: GroupRecord,
+    node: Node,
+    keyring: Keyring,
+    *,
+    alias: str,
+    in_cluster: bool = False,
+    moved: Callable[[int], object] = lambda _: None,
+) -> Restored:
+    """Store everything of a group in a new group under ``alias``; ``moved`` gets the progress in bytes.
+
+    Raises ExistsError, DamagedBackupError, and the errors of creating objects. Nothing is visible then.
+    """
+    require_free(keyring, node, alias)
+    listed = repository.files(record)
+    with _new_group(node) as group:
+        files = GroupFiles(node, group, KeyringCatalogue(node, keyring, alias, group))
+        staged = StagedFiles(files)
+        try:
+            entries = _store(repository.reader, listed, staged, moved)
+            keyring.add(alias, Name(group.name or b""))
+            try:
+                files.edit(lambda _: entries)
+            except BaseException:
+                keyring.remove(alias)
+                raise
+        except BaseException:
+            staged.discard()
+            raise
+    restored = Restored(alias, record.files, record.size)
+    if in_cluster:
+        _promise_again(record, listed, entries, files, keyring, restored)
+    elif record.replicas or any(each.replicas for each in listed.files):
+        restored.notices.append(
+            f"{alias}: the promise of replicas was not made again, because this node is in no cluster"
+        )
+    return restored
+
+
+@contextlib.contextmanager
+def _new_group(node: Node) -> Iterator[Group]:
+    """Create a group, and destroy it if the body fails."""
+    group = node.create_group()
+    try:
+        yield group
+    except BaseException:
+        with contextlib.suppress(DiosError):
+            group.destroy()
+        raise
+
+
+def _store(
+    reader: PackReader, listed: FileList, staged: StagedFiles, moved: Callable[[int], object]
+) -> list[CatalogueEntry]:
+    """Store the objects; return the entries of the new catalogue, with the times of the old one."""
+    for record in listed.files:
+        chunks = stored_chunks(listed.packs, record.chunks)
+        if record.kind is RecordKind.FILE:
+            _store_file(reader, record, chunks, staged)
+            moved(record.size)
+        elif record.kind is RecordKind.LOG:
+            _store_log(reader, record, chunks, staged)
+    made = {entry.file: entry for entry in staged.stored()}
+    return [
+        directory_entry(record.path, record.put_ns)
+        if record.kind is RecordKind.DIRECTORY
+        else msgspec.structs.replace(made[record.path], put_ns=record.put_ns)
+        for record in listed.files
+    ]
+
+
+def _store_file(
+    reader: PackReader, record: FileRecord, chunks: list[StoredChunk], staged: StagedFiles
+) -> None:
+    if sum(chunk.size for chunk in chunks) != record.size or record.size > limits.BLOB_BYTES_MAX:
+        raise DamagedBackupError(f"{record.path} has another size than its chunks")
+    if record.size <= limits.INLINE_BYTES_MAX:
+        staged.add_bytes(record.path, reader.read_all(chunks))
+        return
+    made = staged.files.node.create(ObjectType.DURABLE_BLOB, groups=[staged.files.group])
+    try:
+        with made.write(record.size, Semantics.EXCL, replace=True, blank=True) as request:
+            done = 0
+            for chunk in chunks:
+                request.view[done : done + chunk.size] = reader.read(chunk)
+                done += chunk.size
+    except BaseException:
+        made.destroy()
+        raise
+    staged.add_object(record.path, made.name or b"", record.size)
+    made.close()
+
+
+def _store_log(
+    reader: PackReader, record: FileRecord, chunks: list[StoredChunk], staged: StagedFiles
+) -> None:
+    log = staged.files.node.create_log(groups=[staged.files.group])
+    staged.add_object(record.path, log.name or b"")
+    for chunk in chunks:
+        try:
+            entries = _ENTRIES.decode(reader.read(chunk))
+        except msgspec.DecodeError as error:
+            raise DamagedBackupError(f"the log {record.path} cannot be read: {error}") from None
+        for start in range(0, len(entries), _APPENDED_TOGETHER):
+            log.append_all(entries[start : start + _APPENDED_TOGETHER])
+    log.close()
+
+
+def _promise_again(
+    record: GroupRecord,
+    listed: FileList,
+    entries: list[CatalogueEntry],
+    files: GroupFiles,
+    keyring: Keyring,
+    restored: Restored,
+) -> None:
+    """Make the promises of replicas of the group and of its files again, or record why that failed."""
+    alias, promises = restored.alias, Promises(files.node)
+    try:
+        if record.replicas:
+            catalogue = KeyringCatalogue(files.node, keyring, alias, files.group).create()
+            promises.keep_group(
+                files.group, catalogue, label=alias, replicas=record.replicas, apart=record.apart
+            )
+        wanted: dict[tuple[int, bool], dict[bytes, str]] = {}
+        for each, entry in zip(listed.files, entries, strict=True):
+            if each.replicas:
+                wanted.setdefault((each.replicas, each.apart), {})[entry.name] = each.path[
+                    -_LABEL_CHARACTERS:
+                ]
+        for (replicas, apart), objects in wanted.items():
+            promises.keep_objects(files.group, objects, replicas=replicas, apart=apart)
+    except DiosError as error:
+        restored.notices.append(f"{alias}: the promise of replicas was not made again: {error.message}")
+
+
+_LABEL_CHARACTERS: Final = 100
+
+
+def restore_names(snapshot: Snapshot, keyring: Keyring) -> tuple[int, list[str]]:
+    """Add the names of a snapshot to the keyring; return their number and the aliases that are taken.
+
+    For a lost keyring whose cluster still lives: the names find the groups and objects that are there.
+    """
+    added, taken = 0, []
+    for alias, name in snapshot.keyring_groups.items():
+        if keyring.groups.get(alias) == name:
+            continue
+        try:
+            keyring.add(alias, Name(name))
+            added += 1
+        except ExistsError:
+            taken.append(alias)
+    for alias, name in snapshot.keyring_objects.items():
+        if alias.removeprefix(CATALOGUE_ALIAS) in taken or keyring.objects.get(alias) == name:
+            continue
+        try:
+            keyring.add(alias, Name(name), section="objects")
+            added += 1
+        except ExistsError:
+            taken.append(alias)
+    return added, taken
