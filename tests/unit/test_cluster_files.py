@@ -292,6 +292,18 @@ def test_systemd_takes_the_units(path: Path, tmp_path: Path) -> None:
     assert str(copy) not in said, said
 
 
+def test_systemd_takes_the_timer_of_backups(tmp_path: Path) -> None:
+    """The tool of systemd finds nothing wrong with the timer and its service, which make a backup."""
+    found = {path.name: path.read_text() for path in (CLUSTER / "systemd" / "user").glob("dios-backup.*")}
+    assert "dios backup create ${TARGET}" in found["dios-backup.service"]
+    for name, text in found.items():
+        started = re.sub(r"^ExecStart=\S+", f"ExecStart={sys.executable}", text, flags=re.MULTILINE)
+        (tmp_path / name).write_text(started)
+    paths = [str(tmp_path / name) for name in found]
+    said = asked("systemd-analyze", "--user", "verify", "--man=no", *paths, XDG_RUNTIME_DIR=str(tmp_path))
+    assert not [path for path in paths if path in said], said
+
+
 # -- Kubernetes -------------------------------------------------------------------------------------
 def test_manifests_belong_together() -> None:
     """The kustomization names every manifest, and all speak of the same pods, port and service."""
