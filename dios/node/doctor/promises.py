@@ -606,5 +606,21 @@ PROMISES: Final = (
         "A record that was changed, removed or moved is noticed",
         left="a cut of the whole log, if nobody keeps its head digest elsewhere",
     ),
+    # -- Backups
+    Promise(
+        "Backups",
+        "The store of a backup learns no name, path, alias or byte of what it keeps",
+        left="sizes, times, and which files a restore reads",
+    ),
+    Promise(
+        "Backups",
+        "Whatever the store changes, swaps, cuts, removes or makes itself is noticed, and no such byte is restored",
+        left="it can destroy the backup; who has nothing but the private key compares number and time of the newest snapshot",
+    ),
+    Promise(
+        "Backups",
+        "A backup that breaks off changes no earlier snapshot",
+        left="packs that no snapshot names",
+    ),
 )
 """The rows in the order of the page."""
