@@ -44,6 +44,14 @@ class PersistJob(NamedTuple):
     error: DiosError | None
 
 
+class _UnstagedJob(NamedTuple):
+    """The operations of a step, whose sources cannot be read before ticket ``after`` is durable."""
+
+    outcome: Outcome
+    after: Ticket
+    step: int
+
+
 class HeldEffects(NamedTuple):
     """The effects of a step, which wait until its ticket is durable."""
 
@@ -88,6 +96,8 @@ class SimHost:
         self.deadline: int | None = None
         self._next_payload = 1
         self._queue: deque[PersistJob] = deque()
+        self._unstaged: deque[_UnstagedJob] = deque()
+        """The jobs that read contents which deferred effects of earlier steps change first."""
         self._held: list[HeldEffects] = []
         self.views: Final[dict[TaskId, memoryview]] = {}
         """The public page of each task."""
@@ -102,7 +112,7 @@ class SimHost:
     @property
     def settled(self) -> bool:
         """Return True if nothing waits for the disk."""
-        return not (self._queue or self._held)
+        return not (self._queue or self._unstaged or self._held)
 
     # -- events in ---------------------------------------------------------------------------------
     def step(self, event: events.Event) -> None:
@@ -152,7 +162,9 @@ class SimHost:
                 ready = self._no_longer_held(result.last)
                 self.step(events.Persisted(self.now, result.last))
                 for held in ready:
+                    self._stage_earlier(held.step)
                     self._run(held.after, held.step)
+                self._stage_earlier(self._steps + 1)
             else:
                 self._fail(result.first, result.error)
         self._drain()
@@ -170,6 +182,7 @@ class SimHost:
     def _fail(self, first: Ticket, error: DiosError) -> None:
         last = self._issued
         self._queue.clear()
+        self._unstaged.clear()
         ready = self._no_longer_held(last)
         self._step(events.PersistFailed(self.now, first, last, int(error.code), error.message))
         failure = messages.Failure(int(error.code), error.message, error.fingerprint)
@@ -191,7 +204,8 @@ class SimHost:
         step = self._steps
         if outcome.persist:
             self._issued = outcome.ticket
-            self._queue.append(self._job(outcome))
+            self._unstaged.append(_UnstagedJob(outcome, self._tangled, step))
+            self._stage_earlier(step + 1)
         wait = outcome.wait_for
         if self._tangled > self._durable and effect_kinds.touches_contents(outcome.after):
             wait = max(wait, self._tangled)
@@ -201,6 +215,14 @@ class SimHost:
                 self._tangled = max(self._tangled, wait)
         else:
             self._run(outcome.after, step)
+
+    def _stage_earlier(self, step: int) -> None:
+        """Queue the jobs of steps before this one, up to one whose contents are not there yet."""
+        while self._unstaged and self._unstaged[0].step < step:
+            first = self._unstaged[0]
+            if first.after > self._durable and _reads_contents(first.outcome.persist):
+                return
+            self._queue.append(self._job(self._unstaged.popleft().outcome))
 
     def _job(self, outcome: Outcome) -> PersistJob:
         changes: list[Change] = []
@@ -343,3 +365,13 @@ class SimHost:
             return
         old = b"" if effect.blank else self.contents.current(effect.object)
         self.buffers[buffer] = old[effect.offset : effect.offset + effect.length].ljust(effect.length, b"\0")
+
+
+def _reads_contents(operations: Sequence[effects.StoreOperation]) -> bool:
+    """Return True if bytes come from a buffer or from another object, which deferred effects may change."""
+    return any(
+        isinstance(operation, effects.PutObject)
+        and operation.source is not None
+        and bool(operation.source.buffer or operation.source.content_of)
+        for operation in operations
+    )
