@@ -638,6 +638,26 @@ KEPT_RATE_BYTES_S_DEFAULT: Final = 64 * MIB
 KEPT_RATE_BYTES_S_MIN: Final = 64 * KIB
 KEPT_RATE_BYTES_S_MAX: Final = 64 * GIB
 
+# -- scrubbing ------------------------------------------------------------------------------------
+SCRUB_RATE_BYTES_S_DEFAULT: Final = 8 * MIB
+SCRUB_RATE_BYTES_S_MIN: Final = 64 * KIB
+SCRUB_RATE_BYTES_S_MAX: Final = 64 * GIB
+SCRUB_EVERY_MS_DEFAULT: Final = 7 * 86_400_000
+SCRUB_EVERY_MS_MIN: Final = 1_000
+SCRUB_EVERY_MS_MAX: Final = 366 * 86_400_000
+SCRUB_SLICE_BYTES: Final = MIB  # read at once, then the rate is applied
+SCRUB_ROWS_MAX: Final = 256  # rows that are read at once
+SCRUB_ROW_BYTES: Final = 4 * KIB  # a row counts as at least a page of the database
+SCRUB_DAMAGED_MAX: Final = 256  # objects in the report; further ones are counted
+SCRUB_WITHHELD_MAX: Final = 4_096  # damaged objects that are not read without a call until the node restarts
+SCRUB_REPORT_BYTES_MAX: Final = MIB  # of the file with the report
+SCRUB_PROBLEM_CHARS_MAX: Final = 500  # of one reason in it
+SCRUB_REPAIRED_KEPT_MS: Final = 30 * 86_400_000  # a repaired object stays in the report for this long
+SCRUB_SAVE_MS: Final = 60_000  # between two writes of the position; also before the first pass of a start
+SCRUB_FETCH_MS_MAX: Final = 60_000  # for the bytes of a replica, in addition to eight times their transfer
+SCRUB_RETRY_MS_MIN: Final = 10_000  # between two attempts to repair an object; doubled each time
+SCRUB_RETRY_MS_MAX: Final = 3_600_000
+
 # -- packing --------------------------------------------------------------------------------------
 PACKER_NODES_MAX: Final = 4_096  # tasks and services of one job
 PACKER_EDGES_MAX: Final = 65_536
@@ -696,6 +716,7 @@ assert SELECT_REFERENCES_MAX <= REFERENCES_PER_TASK_MAX, "a task selects among i
 assert STREAM_RING_BYTES_MIN <= STREAM_RING_BYTES_DEFAULT <= STREAM_RING_BYTES_MAX, "ring sizes"  # noqa: S101
 assert FRAME_BYTES_MAX < REPLY_BYTES_MAX < SEND_QUEUE_BYTES_MAX, "a reply fits an empty queue"  # noqa: S101
 assert SPIN_BACKOFF_WAITS_MIN <= SPIN_BACKOFF_WAITS_MAX, "the backoff grows"  # noqa: S101
+assert SCRUB_SLICE_BYTES >= SCRUB_ROW_BYTES  # noqa: S101
 assert STORE_BATCH_MAX <= STORE_QUEUE_MAX, "a batch is taken from the queue"  # noqa: S101
 assert AUDIT_RECORD_BYTES_MAX < AUDIT_BUFFER_BYTES_MAX, "a record fits an empty buffer"  # noqa: S101
 assert AUDIT_BUFFER_BYTES_MAX < AUDIT_BACKLOG_BYTES_MAX, "single calls are refused before all calls are"  # noqa: S101

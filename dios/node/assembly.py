@@ -42,7 +42,7 @@ from dios.host.loop.staging import Staging
 from dios.host.network.sockets import Sockets
 from dios.host.process.session_server import principal_of
 from dios.host.process.task_host import ProcessSpawner, TaskHost, TaskHostParts
-from dios.ids import Principal, TaskId
+from dios.ids import ObjectId, Principal, TaskId
 from dios.node.machine import object_descriptors
 from dios.node.settings import NodeMode, Settings
 from dios.store.log_files import LogStore, MemoryLogs
@@ -233,6 +233,15 @@ class NodeHost:
         if self.journal.pressure is BacklogLevel.HIGH:
             return  # the node's log has it; refused strangers must not fill the memory
         self.journal.append_refused(Audit(self.clock.now(), action, "denied", principal, "", "", why))
+
+    def distrust(self, target: ObjectId) -> None:
+        """Let each further reader of a stored object open its file again, which checks it."""
+        self.contents.reopen(target)
+        self.pages.withhold(target)
+
+    def record_scrubbing(self, outcome: str, mark: str, detail: str) -> None:
+        """Record in the audit log that a stored object was found damaged, or repaired."""
+        self.journal.append(Audit(self.clock.now(), "scrub", outcome, "node", "", mark, detail))
 
     def _contests(self, task: TaskId) -> bool:
         return self.tasks.is_session(task) and self.owners.of(task) not in self._trusted

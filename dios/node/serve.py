@@ -31,6 +31,7 @@ from dios.host.sandbox.mechanisms import LOST_WITHOUT, Mechanism, missing_for_pu
 from dios.ids import Principal
 from dios.node.assembly import NodeHost
 from dios.node.machine import come_before_tasks
+from dios.node.scrubbing import ScrubbedNode, Scrubbing
 from dios.node.settings import LogFormat, Settings
 from dios.node.task_zygote import BASE_OF_TEMPLATES, WARM_UP_OF_TEMPLATES, modules_of_tasks
 from dios.store.lmdb_store import LmdbStore
@@ -109,6 +110,7 @@ async def _serve(
     for damage in store.damaged:
         _log.error("a stored object is damaged", extra={"what": damage})
     host: NodeHost | None = None
+    scrubbing = Scrubbing(settings, store)
     try:
         async with trio.open_nursery() as nursery:
             port = await _open_port(settings, nursery, lambda who, why: _denied(host, who, why))
@@ -124,7 +126,7 @@ async def _serve(
                     mechanisms,
                     zygote.templates.rows(),
                     host,
-                    {} if port is None else port.membership.machine_counts,
+                    scrubbing.counts | ({} if port is None else dict(port.membership.machine_counts)),
                 ),
                 logs=store.logs,
                 rows=store,
@@ -154,6 +156,8 @@ async def _serve(
                     from dios.node.service_supervisors import act_for_users  # noqa: PLC0415 - as below
 
                     nursery.start_soon(act_for_users, server, os.geteuid(), host.stopping, settings)
+                scrubbed = ScrubbedNode(host.distrust, host.record_scrubbing, server.open_for)
+                nursery.start_soon(scrubbing.run, scrubbed)
                 await host.stopping.wait()
             _log.info("the node stops")
             await _end_everything(host)
@@ -379,7 +383,7 @@ def _completed(
     mechanisms: Mapping[str, Mechanism],
     templates: tuple[TemplateRow, ...],
     host: NodeHost | None,
-    machine_counts: Mapping[str, int],
+    further_counts: Mapping[str, int],
 ) -> Info:
     if info.version:
         return info  # another node's answer, which that node has completed
@@ -391,7 +395,7 @@ def _completed(
     weaker = "weaker than it should be" if settings.accept_weaker_sandbox else "refused"
     guarantees["pure tasks"] = f"{weaker}: {missing}" if missing else "confined"
     counts = dict(info.counts)
-    counts |= machine_counts
+    counts |= further_counts
     if host is not None:
         counts |= host.journal.counts
     if host is not None and host.links is not None:

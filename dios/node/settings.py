@@ -44,6 +44,7 @@ FILE_NAME: Final = "node.toml"
 COST_MODEL_DEFAULT: Final = "spread"
 AUTO: Final = "auto"
 NONE: Final = "none"
+OFF: Final = "off"
 SANDBOX_LIMITS_DEFAULT: Final = (
     Bound(Resource.OBJECTS, 1_000),
     Bound(Resource.REFERENCES, 2_000),
@@ -128,6 +129,8 @@ class Settings:
     and others answer repeated reads of each other's objects themselves.
     ``replica_grace`` (ms) is the time after which promised replicas on a silent node count as lost,
     ``replica_rate`` the bytes per second with which a keeper copies.
+    ``scrub_rate`` is the bytes per second with which the node compares its stored objects with their digests,
+    0 for never, and ``scrub_every`` (ms) the time from the start of one pass to that of the next.
     ``name`` and ``rack`` are the names of this node and of its fault domain. ``listen`` is the address for
     other nodes ("HOST:PORT"; empty for no network), ``advertise`` the address given to them if it differs,
     and ``announce`` turns on the search for other nodes by UDP on the local network.
@@ -149,6 +152,8 @@ class Settings:
     leases: bool = True
     replica_grace: int = limits.KEPT_GRACE_MS_DEFAULT
     replica_rate: int = limits.KEPT_RATE_BYTES_S_DEFAULT
+    scrub_rate: int = limits.SCRUB_RATE_BYTES_S_DEFAULT
+    scrub_every: int = limits.SCRUB_EVERY_MS_DEFAULT
     task_memory_bytes: int = limits.TASK_MEMORY_BYTES_DEFAULT
     task_limits: tuple[Bound, ...] = ()
     group_limits: tuple[Bound, ...] = ()
@@ -249,6 +254,11 @@ def _span(low: int, high: int) -> Callable[[object], int]:
 
 def _or_none(read: Callable[[object], int]) -> Callable[[object], int]:
     return lambda value: 0 if str(value).lower() == NONE else read(value)
+
+
+def _or_off(read: Callable[[object], int]) -> Callable[[object], int]:
+    # A file of settings can say ``false``, which is what "off" means there.
+    return lambda value: 0 if value is False or str(value).lower() == OFF else read(value)
 
 
 def _rate(value: object) -> int:
@@ -422,6 +432,8 @@ KEYS: Final[Mapping[str, Callable[[object], object]]] = {
     "leases": _boolean,
     "replica_grace": _span(limits.KEPT_GRACE_MS_MIN, limits.KEPT_GRACE_MS_MAX),
     "replica_rate": _size(limits.KEPT_RATE_BYTES_S_MIN, limits.KEPT_RATE_BYTES_S_MAX),
+    "scrub_rate": _or_off(_size(limits.SCRUB_RATE_BYTES_S_MIN, limits.SCRUB_RATE_BYTES_S_MAX)),
+    "scrub_every": _span(limits.SCRUB_EVERY_MS_MIN, limits.SCRUB_EVERY_MS_MAX),
     "task_memory_bytes": _size(limits.TASK_MEMORY_BYTES_MIN, limits.TASK_MEMORY_BYTES_MAX),
     "task_limits": read_bounds,
     "group_limits": read_bounds,

@@ -108,6 +108,8 @@ class LmdbStore:
         self._verified: Final[dict[int, int]] = {}
         # No read transaction may be open while the map moves; see _grow.
         self._map_lock: Final = threading.Lock()
+        # One thread at a time writes: the map may move between the transactions of ``apply``.
+        self._write_lock: Final = threading.Lock()
         self._counts: _Tally | None = None
         self._log_groups: set[Name] = set()
         self._extents: Final = Extents(path / environment.EXTENTS, release)
@@ -255,7 +257,8 @@ class LmdbStore:
             prepared, written = self._prepare(changes)
             new = [extent.extent for extent in written]
             try:
-                tally = self._transact_with_room(changes, prepared)
+                with self._write_lock:
+                    tally = self._transact_with_room(changes, prepared)
             except BaseException as error:
                 if environment.has_stopped(self._env):
                     # The last page may be on the disk. The next start reads whether it is; until then
@@ -293,6 +296,82 @@ class LmdbStore:
                     if row.payload.extent == lost:
                         raise schema.damaged(row.record, "has lost its extent file") from None
                     lost = row.payload.extent
+
+    # -- scrubbing ---------------------------------------------------------------------------------------
+    def next_stored(self, after: ObjectId | None) -> tuple[ObjectId, bytes] | None:
+        """Return the first object whose id is larger than ``after``, and its row as it is stored."""
+        first = schema.key_of(ObjectId(0 if after is None else after + 1))
+        with (
+            translate_errors(self._path, in_service=True),
+            self._map_lock,
+            self._env.begin(self._objects) as txn,
+            txn.cursor() as cursor,
+        ):
+            if not cursor.set_range(first):
+                return None
+            key, stored = cursor.item()
+        return schema.object_of(key), stored
+
+    def stored(self, target: ObjectId) -> bytes | None:
+        """Return the row of an object as it is stored, or None."""
+        with (
+            translate_errors(self._path, in_service=True),
+            self._map_lock,
+            self._env.begin(self._objects) as txn,
+        ):
+            return txn.get(schema.key_of(target))
+
+    def open_extent(self, extent: int) -> int:
+        """Return a new descriptor of an extent, whose content is not checked. Raise OSError."""
+        return self._extents.open(extent)
+
+    def distrust(self, extent: int) -> None:
+        """Check an extent again when it is opened next, because it was found damaged."""
+        self._verified.pop(extent, None)
+
+    def restore(self, row: ObjectRow, payload: Payload) -> bool:
+        """Replace a damaged content by the same bytes from elsewhere, durably; the record does not change.
+
+        ``payload`` is compared with the digest of ``row``: raise InvalidError if it is another content.
+        Return False, with nothing changed, if the object was written or dropped since ``row`` was read.
+        Any thread may call it.
+        """
+        self._ready()
+        with translate_errors(self._path, in_service=True):
+            prepared, written = self._prepare([Put(row.record, payload)])
+            new = [extent.extent for extent in written]
+            try:
+                with self._write_lock:
+                    freed = self._replace_content(row, prepared[0])
+            except BaseException as error:
+                if environment.has_stopped(self._env):
+                    raise environment.stopped_error(error) from error
+                self._extents.remove(new)
+                raise
+        if freed is None:
+            self._extents.remove(new)
+            return False
+        self._verified.update(dict.fromkeys(new, _NEW))
+        for extent in freed:
+            self._verified.pop(extent, None)
+        self._extents.remove(freed)
+        return True
+
+    def _replace_content(self, row: ObjectRow, content: _Prepared) -> list[int] | None:
+        """Write a row with other bytes of the same digest. Return the extents that it named before."""
+        if content is None or (content[0].size, content[0].digest) != (row.payload.size, row.payload.digest):
+            raise InvalidError(f"these are not the bytes of {schema.describe(row.record)}")
+        tally = _Tally()
+        index = row_index.IndexChanges(self._log_groups)
+        key = schema.key_of(row.record.object)
+        with self._env.begin(db=self._objects, write=True) as txn:
+            stored = txn.get(key)
+            present = None if stored is None else _readable(row.record.object, stored)
+            if present is None or present.payload != row.payload:
+                return None
+            _put(txn, present.record, content, tally, index)
+            index.write(txn, self._index)
+        return tally.freed
 
     def usage(self) -> dict[str, int]:
         """Return the number of objects, bytes of content, and extent files."""

@@ -16,6 +16,8 @@ SHOWN: Final = {
     "leases": "yes | no  read other nodes' objects under leases",
     "replica-grace": "TIME     until replicas on a silent node are made again: '5m'",
     "replica-rate": "SIZE     bytes/s of copies that keep replicas",
+    "scrub-rate": "SIZE     bytes/s of comparing stored objects, off",
+    "scrub-every": "TIME     from one comparison to the next: '7d'",
     "task-memory-bytes": "SIZE     memory limit of a task, like '512 MiB'",
     "task-limits": "LIMITS   of a task with all it starts: 'tasks=10'",
     "group-limits": "LIMITS   of a group: 'objects=1000 bytes=1GiB'",

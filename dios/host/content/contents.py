@@ -194,6 +194,12 @@ class Contents:
         self._uncache(target)
         self._remove(target)
 
+    def reopen(self, target: ObjectId) -> None:
+        """Forget a stored content, so that its next reader opens its file again, which checks it."""
+        if target in self._cached and not self.in_use(target):
+            self._uncache(target)
+            self._remove(target)
+
     def close(self) -> None:
         """Release all contents."""
         for target in list(self._current):

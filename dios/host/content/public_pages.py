@@ -12,6 +12,7 @@ from collections.abc import Callable
 from typing import Final
 
 import trio
+from msgspec.structs import replace
 
 from dios import limits
 from dios.core.effects import BindSlot, PublishCounters, UnbindSlot
@@ -116,6 +117,7 @@ class PublicPages:
         self._pages: Final[dict[TaskId, TaskPage]] = {}
         self._spare: TaskPage | None = None
         self._objects: Final[dict[ObjectId, _ShownObject]] = {}
+        self._withheld: Final[OrderedDict[ObjectId, None]] = OrderedDict()
         self._outdated: Final[deque[ObjectId]] = deque()
         self._has_outdated = trio.Event()
 
@@ -202,6 +204,8 @@ class PublicPages:
         if shown is None or step < shown.step:
             return
         shown.step = step
+        if effect.direct and effect.object in self._withheld:
+            effect = replace(effect, direct=False)
         shown.counters = effect
         is_queued = shown.outdated > 0
         shown.outdated = len(shown.places)
@@ -209,6 +213,23 @@ class PublicPages:
         if shown.outdated and not is_queued:
             self._outdated.append(effect.object)
             self._has_outdated.set()
+
+    def withhold(self, target: ObjectId) -> None:
+        """Let nobody read an object without a call any more, because its bytes were found damaged.
+
+        Programs may have mapped these bytes. They keep them for the version, so that this does not end when
+        the object is repaired.
+        """
+        self._withheld[target] = None
+        if len(self._withheld) > limits.SCRUB_WITHHELD_MAX:
+            self._withheld.popitem(last=False)
+        shown = self._objects.get(target)
+        if shown is None or len(shown.places) > _SLOTS_AT_ONCE:
+            return  # an object with so many slots is never read without a call
+        if shown.counters is not None:
+            shown.counters = replace(shown.counters, direct=False)
+        for (_, slot), writer in shown.places.items():
+            writer.close(slot)
 
     async def run(self) -> None:
         """Write outdated slots until cancelled, a part of one object's in each turn."""

@@ -8,5 +8,6 @@ A user's program records the promise with ``Promises``; ``docs/replicas.md`` sho
 - ``objects``: the objects that a user's promises cover, and the order in which the keeper looks at them
 - ``keeper``: looks at objects, copies and drops replicas; the leading node runs it for each user
 - ``replicas``: the replicas of one object, as references of a session
+- ``repair``: finds the bytes of a damaged object in one of its replicas
 - ``promises``: the interface for users' programs
 """

@@ -4,6 +4,7 @@
 - ``promises``: the rows of docs/threat-model.md.
 - ``store``: tests that a directory can hold a node's store.
 - ``processor``: tests that the daemon has its turn while tasks compute.
+- ``scrubbing``: tests that stored objects match their digests.
 - ``cluster``: tests identity, addresses, port and clock of a node in a cluster.
 - ``replicas``: tests that promised replicas are there.
 """

@@ -30,6 +30,7 @@ from dios.node import machine
 from dios.node.doctor import cluster as doctor_cluster
 from dios.node.doctor import processor as doctor_processor
 from dios.node.doctor import replicas as doctor_replicas
+from dios.node.doctor import scrubbing as doctor_scrubbing
 from dios.node.doctor import store as doctor_store
 from dios.node.doctor.promises import PROMISES
 from dios.node.limit_text import NONE, WORD_OF
@@ -151,7 +152,15 @@ def examine(data: Path, *, mechanisms: Mapping[str, Mechanism] | None = None) ->
     insides = (_machine_insides(), _power())
     enforced = (*limited, _reservations(found), *insides, _sandbox_limits(data), *daemon)
     sandbox = (*_sandbox(found), _shared_memory(found), *enforced)
-    findings = (*machine, *sandbox, _webassembly(), store, *cluster, *_of_replicas(data))
+    findings = (
+        *machine,
+        *sandbox,
+        _webassembly(),
+        store,
+        *_of_scrubbing(data),
+        *cluster,
+        *_of_replicas(data),
+    )
     missing = missing_for_pure(found)
     return Diagnosis(
         confined=not missing,
@@ -410,6 +419,15 @@ def _of_replicas(data: Path) -> list[DoctorFinding]:
     level = DoctorLevel.WEAK if looked.advice else DoctorLevel.OK
     purpose = "each object has as many replicas as you promised for it"
     return [DoctorFinding("replicas", level, looked.detail, purpose, looked.advice)]
+
+
+def _of_scrubbing(data: Path) -> list[DoctorFinding]:
+    looked = doctor_scrubbing.examine_scrubbing(data)
+    if looked is None:
+        return []
+    level = DoctorLevel.WEAK if looked.advice else DoctorLevel.OK
+    purpose = "bytes that a disk changed are found before they are needed"
+    return [DoctorFinding("scrubbing", level, looked.detail, purpose, looked.advice)]
 
 
 # -- what follows -------------------------------------------------------------------------------------

@@ -581,7 +581,7 @@ PROMISES: Final = (
     Promise(
         "Durability and the audit log",
         "Damage is found before it is served, and repaired if possible",
-        left="a change below the file system after the first read, until the next start",
+        left="a change below the file system after the first read, until scrubbing reads it",
     ),
     Promise(
         "Durability and the audit log",

@@ -213,6 +213,18 @@ def test_a_rate_that_is_none_is_refused(tmp_path: Path, text: str) -> None:
         load(tmp_path, environ={})
 
 
+@pytest.mark.parametrize(
+    ("text", "rate"), [("", 8 * limits.MIB), ("'off'", 0), ("false", 0), ("'64 MiB'", 64 * limits.MIB)]
+)
+def test_scrubbing_has_a_rate_or_is_off(tmp_path: Path, text: str, rate: int) -> None:
+    """The default is small; off is a word, as the other rates have one."""
+    write(tmp_path, f"scrub_rate = {text}\n" if text else "")
+    settings = load(tmp_path, flags={"scrub_every": "1d"}, environ={})
+    assert (settings.scrub_rate, settings.scrub_every) == (rate, 86_400_000)
+    with pytest.raises(SettingsError, match="scrub_rate"):
+        load(tmp_path, flags={"scrub_rate": "0"}, environ={})
+
+
 def test_templates_are_tables_or_text(tmp_path: Path) -> None:
     """A table has modules and memory; text, in the environment or an option, has the modules alone."""
     write(tmp_path, "[templates.data]\nmodules = ['numpy', 'a.b']\nmemory = '256 MiB'\n")

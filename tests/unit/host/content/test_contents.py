@@ -93,6 +93,19 @@ def test_staged_contents_stay(
     assert not contents.is_stored(first)
 
 
+def test_a_stored_content_is_opened_again(store: MemoryStore, contents: Contents) -> None:
+    """It leaves the memory; one with a newer version on its way to the disk, and a volatile one, stay."""
+    first, second, volatile = stored(store, 1, b"x" * LARGE), stored(store, 2, b"y" * LARGE), ObjectId(3)
+    contents.in_use = lambda target: target == second
+    contents.set(volatile, b"z")
+    for target in (first, second, volatile):
+        contents.current(target)
+        contents.reopen(target)
+    assert [contents.is_stored(target) for target in (first, second)] == [True, False]
+    assert contents.peek(volatile) == b"z"
+    assert whole(contents, first) == b"x" * LARGE
+
+
 def test_raw_memory_keeps_its_bytes_and_grows(contents: Contents) -> None:
     """A content that becomes raw keeps its bytes; growing adds zeros; a reader cannot write it."""
     contents.set(ObjectId(1), b"hello")

@@ -155,6 +155,29 @@ def test_an_object_with_many_slots_is_read_by_calls(pages: PublicPages) -> None:
     assert stamps() == {1}
 
 
+def test_a_damaged_object_is_read_by_calls(pages: PublicPages) -> None:
+    """From the discovery on no slot permits a read without a call, new slots and later counters included."""
+
+    def stamps() -> list[int]:
+        return [min(shown(pages, ONE, slot).stamp, 1) for slot in sorted(pages._pages[ONE].bound)]
+
+    def publish(target: int, step: int) -> None:
+        pages.publish(msgspec.structs.replace(counters(target, 60), direct=True), step)
+
+    pages.bind(bind(ONE, 1, 9), 1)
+    pages.bind(bind(ONE, 2, 8), 1)
+    publish(9, 2)
+    publish(8, 3)
+    assert stamps() == [1, 1]
+    pages.withhold(ObjectId(9))
+    pages.withhold(ObjectId(7))
+    assert stamps() == [0, 1]
+    pages.bind(bind(ONE, 3, 9), 4)
+    publish(9, 5)
+    publish(8, 6)
+    assert stamps() == [0, 1, 0]
+
+
 def test_outdated_slots_of_an_ended_task_are_forgotten(pages: PublicPages) -> None:
     """A task ends while its slots wait to be written."""
     for slot in range(2 * SLOTS):

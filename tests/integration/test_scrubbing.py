@@ -1,0 +1,136 @@
+"""Scrubbing on real nodes: a flipped byte is found while they run, reported, and repaired from a replica."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import dios
+from dios.client.sync.node import connect
+from dios.host.audit import reader
+from dios.node import local_cluster
+from dios.node.doctor.diagnosis import DoctorLevel, examine
+from dios.store import scrub_report
+from dios.store.scrub_report import DamagedObject
+from tests.integration.test_kept_replicas import SETTINGS, Keeping, is_kept
+from tests.support.node.running_node import running_node, wait_until
+
+LARGE = bytes(range(256)) * 4_096
+OTHER = LARGE[::-1]
+FAST = {"scrub_every": "1s", "scrub_rate": "1GiB"}
+
+
+def extents(data: Path, size: int) -> list[Path]:
+    """The extent files of this size."""
+    return [path for path in (data / "extents").glob("*/*") if path.is_file() and path.stat().st_size == size]
+
+
+def flip(path: Path) -> None:
+    """Change one byte in the middle of a file."""
+    path.chmod(0o600)
+    with path.open("r+b") as file:
+        file.seek(path.stat().st_size // 2)
+        byte = file.read(1)
+        file.seek(-1, 1)
+        file.write(bytes([byte[0] ^ 0xFF]))
+
+
+def reported(data: Path) -> list[DamagedObject]:
+    """The damaged objects in the node's report."""
+    found = scrub_report.load(data)
+    return [] if found is None else found.damaged
+
+
+def audited(data: Path) -> list[tuple[str, str]]:
+    """Outcomes and subjects of the records about scrubbing."""
+    records = (entry.record for entry in reader.read(data / "audit"))
+    return [(each.outcome, each.subject) for each in records if each.action == "scrub"]
+
+
+def doctor(data: Path) -> tuple[DoctorLevel, str]:
+    """What the doctor finds about scrubbing."""
+    found = next(each for each in examine(data).findings if each.name == "scrubbing")
+    return found.level, found.detail
+
+
+def test_damage_is_found_while_the_node_runs(tmp_path: Path) -> None:
+    """Report, doctor, counts, log and audit have it; reads fail; the report outlives the node's restart."""
+    data = tmp_path / "data"
+    with running_node(data, pool_size="0", **FAST) as node:
+        with connect(node.place) as session:
+            groups = session.groups[:1]
+            blob = session.create(dios.DURABLE_BLOB, groups=groups, data=LARGE)
+            other = session.create(dios.DURABLE_BLOB, groups=groups, data=OTHER)
+            # Both are open in the node, which would not look at their files again of itself.
+            assert (blob.read_bytes(), other.read_bytes()) == (LARGE, OTHER)
+            (victim,) = [path for path in extents(data, len(LARGE)) if path.read_bytes() == LARGE]
+            flip(victim)
+            wait_until(lambda: reported(data) and reported(data)[0].failure, "the damage is reported")
+            with pytest.raises(dios.DamagedError):
+                blob.read_bytes()
+            assert other.read_bytes() == OTHER
+            counts = session.info().counts
+            assert (counts["scrub_damaged"], counts["scrub_repaired"]) == (1, 0)
+            assert counts["scrub_bytes"] >= len(LARGE)
+            (one,) = reported(data)
+            assert (one.mark, one.size) == (blob.fingerprint, len(LARGE))
+            assert one.failure == "no other replica of it was found"
+        level, detail = doctor(data)
+        assert level is DoctorLevel.WEAK
+        assert detail.startswith(f"1 damaged, not repaired: {one.mark}, {len(LARGE)} bytes, since ")
+        assert one.mark in (data / "node.log").read_text()
+        wait_until(lambda: audited(data) == [("damaged", one.mark)], "the audit log has the damage")
+        node.stop()
+        node.restart()
+        assert [(each.mark, each.found) for each in reported(data)] == [(one.mark, one.found)]
+        assert doctor(data)[0] is DoctorLevel.WEAK
+        with connect(node.place) as session:
+            assert blob.name is not None
+            again = session.find(blob.name)
+            assert again is not None
+            again.write_bytes(OTHER)
+            wait_until(lambda: not reported(data), "an object that is written again is sound")
+        assert doctor(data)[0] is DoctorLevel.OK
+
+
+@pytest.fixture
+def three(tmp_path: Path) -> Iterator[Keeping]:
+    """Three nodes that scrub all the time, killed at the end whatever happened."""
+    made = local_cluster.make(tmp_path / "cluster", nodes=3, keep=True, settings=SETTINGS | FAST)
+    keeping = Keeping(made, tmp_path / "person")
+    try:
+        local_cluster.start(made)
+        yield keeping
+    finally:
+        for node in made.nodes:
+            keeping.kill(node.name)
+
+
+def test_a_damaged_replica_is_repaired_from_the_other_one(three: Keeping) -> None:
+    """Two promised replicas, of which each is damaged once: both are right afterwards, where they were."""
+    (three.person.home / "big.bin").write_bytes(LARGE)
+    three.person.writes("small.txt", "small")
+    three.types("dios group create papers")
+    three.types("dios put big.bin small.txt --group papers")
+    three.types("dios group set papers --replicas 2")
+    three.until(is_kept(3), "two replicas of each file and of their list")
+    homes = three.nodes_of("big.bin")
+    assert len(homes) == 2
+    for name in sorted(homes):
+        (data,) = [node.data for node in three.made.nodes if node.name == name]
+        (victim,) = extents(data, len(LARGE))
+        flip(victim)
+        wait_until(
+            lambda data=data: [one for one in reported(data) if one.repaired], f"{name} is repaired", 60
+        )
+        assert not victim.exists()
+        (sound,) = extents(data, len(LARGE))
+        assert sound.read_bytes() == LARGE
+        level, detail = doctor(data)
+        assert level is DoctorLevel.OK
+        assert "repaired from replicas: 1" in detail
+        assert three.nodes_of("big.bin") == homes
+    three.types("dios get big.bin --output copy.bin")
+    assert (three.person.home / "copy.bin").read_bytes() == LARGE
