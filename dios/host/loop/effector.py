@@ -15,7 +15,7 @@ from typing import Final, NamedTuple, Protocol, TypeAlias, cast
 from msgspec.structs import replace
 
 from dios.core import effects as fx
-from dios.core.events import ConsoleArrived, DefectFound, EffectFailed, Event, TaskEnded
+from dios.core.events import ConsoleArrived, DefectFound, EffectFailed, Event, Received, TaskEnded
 from dios.errors import Code, DiosError
 from dios.host.audit.admission import Journal, refusal
 from dios.host.bandwidth.rates import Rates
@@ -34,6 +34,7 @@ from dios.host.network.sockets import Sockets
 from dios.host.peers.interface import RemoteEffects
 from dios.ids import BufferId, ObjectId, PayloadId, TaskId
 from dios.transport.batch import BATCH
+from dios.wire import dcp
 from dios.wire.messages import AnyCall, CommitAcquireWrite, CommitWrite, Failure, Info, Metered, Welcome
 from dios.wire.types import Cause
 
@@ -345,7 +346,20 @@ class Effector:
             return False
         else:
             _log.error("effect failed", extra={"effect": type(effect).__name__, "why": failure.message})
+            if isinstance(effect, fx.Send) and failure.code == Code.EIO:
+                self._send_damaged(effect, failure)
         return True
+
+    def _send_damaged(self, effect: fx.Send, failure: Failure) -> None:
+        """Let a reply fail at the asking node, and a request here: its bytes will not become readable.
+
+        Without an answer the caller would wait for the end of all attempts to send it.
+        """
+        if isinstance(effect.message, dcp.Ask):
+            reply = dcp.PeerReply(effect.message.number, failure)
+            self._post(Received(self._parts.clock.now(), effect.node, effect.epoch, reply))
+        elif self._parts.remote is not None:
+            self._parts.remote.send_failed(effect, failure)
 
     def _effect_failed(self, effect: fx.AnswerRead | fx.AnswerWrite, failure: Failure) -> None:
         self._post(

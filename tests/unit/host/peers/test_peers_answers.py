@@ -9,12 +9,13 @@ import pytest
 from dios import limits
 from dios.core import effects as fx
 from dios.core.events import Received
-from dios.errors import Code, NoSpaceError
+from dios.errors import Code, DamagedError, NoSpaceError
 from dios.host.content.memories import ContentMemory
 from dios.ids import BufferId, ObjectId, PayloadId, TaskId, Ticket
 from dios.wire import dcp
 from dios.wire.calls import ReadOnce, WriteOnce
 from dios.wire.messages import Buffer, Done, Failure, Results
+from dios.wire.types import Buffering, ObjectType
 from tests.support.host.harness import TASK, put
 from tests.support.peers.hosts import BLOB, CALLER, DEPUTY, PeerHost, connected, two_hosts, until
 
@@ -77,6 +78,29 @@ async def test_a_vector_is_answered_as_one(tmp_path: Path) -> None:
         )
         await until(one.results, "the task was answered")
         assert one.channel.read == [first, second]
+
+
+async def test_a_request_whose_bytes_are_damaged_fails_at_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is not sent. The core gets the failure as its answer, and does not try again for half a minute."""
+
+    def damaged(_: ObjectId) -> bytes:
+        raise DamagedError("the stored value does not match its digest", fingerprint="a")
+
+    async with two_hosts(tmp_path) as (one, other):
+        await connected(one, other)
+        monkeypatch.setattr(one.host.contents, "current", damaged)
+        body = dcp.CreateReplica(
+            CALLER, None, (), "uid:1", ObjectType.DURABLE_BLOB, Buffering.DOUBLE, 0, 0, LARGE
+        )
+        one.ask(other, body, fx.WriteSource(content_of=BLOB, length=LARGE))
+        (event,) = await replies(one, 1)
+        assert event.node == other.node
+        assert isinstance(event.message, dcp.PeerReply)
+        assert isinstance(event.message.result, Failure)
+        assert event.message.result.code == Code.EIO
+        assert other.core.seen(Received) == []
 
 
 @pytest.mark.parametrize("buffer", [0, 9])
