@@ -96,9 +96,20 @@ def test_damage_is_found_while_the_node_runs(tmp_path: Path) -> None:
 
 
 @pytest.fixture
+def unscrubbed(tmp_path: Path) -> Iterator[Keeping]:
+    """Three nodes that do not scrub, killed at the end whatever happened."""
+    yield from cluster(tmp_path, SETTINGS | {"scrub_rate": "off"})
+
+
+@pytest.fixture
 def three(tmp_path: Path) -> Iterator[Keeping]:
     """Three nodes that scrub all the time, killed at the end whatever happened."""
-    made = local_cluster.make(tmp_path / "cluster", nodes=3, keep=True, settings=SETTINGS | FAST)
+    yield from cluster(tmp_path, SETTINGS | FAST)
+
+
+def cluster(tmp_path: Path, settings: dict[str, str]) -> Iterator[Keeping]:
+    """A cluster of three nodes."""
+    made = local_cluster.make(tmp_path / "cluster", nodes=3, keep=True, settings=settings)
     keeping = Keeping(made, tmp_path / "person")
     try:
         local_cluster.start(made)
@@ -134,3 +145,34 @@ def test_a_damaged_replica_is_repaired_from_the_other_one(three: Keeping) -> Non
         assert three.nodes_of("big.bin") == homes
     three.types("dios get big.bin --output copy.bin")
     assert (three.person.home / "copy.bin").read_bytes() == LARGE
+
+
+def test_a_keeper_prefers_sound_replicas(unscrubbed: Keeping) -> None:
+    """It copies from a sound one, counts only these, and never drops the last of them for a damaged one."""
+    contents = {f"{number}.bin": bytes([number]) + LARGE + bytes(number) for number in range(4)}
+    for file, content in contents.items():
+        (unscrubbed.person.home / file).write_bytes(content)
+    unscrubbed.types("dios group create papers")
+    unscrubbed.types(f"dios put {' '.join(contents)} --group papers")
+    unscrubbed.types("dios group set papers --replicas 2")
+    unscrubbed.until(is_kept(len(contents) + 1), "two replicas of each file and of their list")
+    homes = {file: sorted(unscrubbed.nodes_of(file)) for file in contents}
+    for node in unscrubbed.made.nodes:
+        unscrubbed.kill(node.name)
+    for number, (file, content) in enumerate(contents.items()):
+        # The replicas to copy from, and to drop, are chosen by ids: damage one and the other.
+        (data,) = [node.data for node in unscrubbed.made.nodes if node.name == homes[file][number % 2]]
+        flip(*extents(data, len(content)))
+    local_cluster.start(unscrubbed.made)
+    unscrubbed.types("dios group set papers --replicas 3")
+    wait_until(
+        lambda: all(len(unscrubbed.nodes_of(file)) == 3 for file in contents), "a third replica of each", 60
+    )
+    unscrubbed.types("dios group set papers --replicas 1")
+    unscrubbed.until(is_kept(len(contents) + 1), "one replica of each file")
+    wait_until(
+        lambda: all(len(unscrubbed.nodes_of(file)) <= 2 for file in contents), "surplus ones are gone", 60
+    )
+    for content in contents.values():
+        files = [path for node in unscrubbed.made.nodes for path in extents(node.data, len(content))]
+        assert any(path.read_bytes() == content for path in files)

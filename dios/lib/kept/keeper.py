@@ -21,6 +21,7 @@ from dios import limits
 from dios.errors import (
     BadReferenceError,
     ClosedError,
+    DamagedError,
     DiosError,
     ExistsError,
     InvalidError,
@@ -32,7 +33,7 @@ from dios.lib.kept import replicas
 from dios.lib.kept.decisions import Copied, KeptSteps, KeptWish, Place, next_steps
 from dios.lib.kept.objects import LookOrder
 from dios.lib.kept.records import KEPT_RECORDS, KeptPromise, KeptState
-from dios.lib.kept.versions import Seen, noted
+from dios.lib.kept.versions import Seen, VersionState, noted
 from dios.lib.supervised.copies import RecordCopies
 from dios.lib.supervised.leadership import Leadership
 from dios.wire.nametext import fingerprint
@@ -67,6 +68,8 @@ class _Leading:
     short: dict[bytes, _Short] = field(default_factory=dict)
     copying: set[tuple[bytes, str]] = field(default_factory=set)
     refused: dict[str, tuple[float, str]] = field(default_factory=dict)
+    damaged: dict[int, float] = field(default_factory=dict)
+    """Replicas whose bytes their disk has damaged, with the time until which they do not count."""
     not_before: float = float("-inf")
     seen: dict[str, tuple[Seen, ...]] = field(default_factory=dict)
     """The versions that were seen since the last round."""
@@ -283,10 +286,14 @@ class Keeper:
                 return
             mark = fingerprint(name)
             copies: dict[int, tuple[Copied, AsyncReference]] = {}
+            damaged: set[str] = set()
             for one in filter(replicas.is_durable_blob, found):
                 is_list = name == promise.target and not promise.is_single
-                held = await leading.digests.state(one, written=is_list)
-                copies[one.object_id] = Copied(one.object_id, one.node, held), one
+                held = await _state(one, leading, written=is_list)
+                if held is None:
+                    damaged.add(one.node)
+                else:
+                    copies[one.object_id] = Copied(one.object_id, one.node, held), one
             self._charge(leading)
             states = {object_id: copied.state for object_id, (copied, _) in copies.items()}
             before = state.seen.get(mark, ())
@@ -296,11 +303,18 @@ class Keeper:
             steps = next_steps(
                 KeptWish(promise.replicas, promise.apart),
                 [copied for copied, _ in copies.values()],
-                self._places,
+                [one._replace(refused=one.refused or one.name in damaged) for one in self._places],
                 key=mark,
                 seen=seen,
                 whole=not found.incomplete,
             )
+            if damaged and steps.short:
+                steps = steps._replace(reason=f"the replica on {min(damaged)} is damaged")
+            gone_ids = {one.object_id for one in steps.drop}
+            staying = [one for object_id, (_, one) in copies.items() if object_id not in gone_ids]
+            if steps.drop and not await _are_readable(staying, leading):
+                steps = steps._replace(drop=())
+                leading.order.again(name, trio.current_time())
             for gone in steps.drop:
                 if await replicas.drop(copies[gone.object_id][1], gone.state.v_w):
                     self._log(f"dropped a replica of {mark} on {gone.node}, which its promise does not need")
@@ -381,7 +395,12 @@ class Keeper:
                 if one is None or one.v_w != source.state.v_w:
                     return
                 self._charge(leading, one.size)
-                made = await replicas.copy_to(self._node, name, group, one, target)
+                try:
+                    made = await replicas.copy_to(self._node, name, group, one, target)
+                except DamagedError:
+                    if not await _are_readable([one], leading):
+                        return
+                    raise  # the disk of the target failed
                 if made is not None:
                     if made.v_w == source.state.v_w:
                         leading.digests.note(made.object_id, source.state)
@@ -390,8 +409,8 @@ class Keeper:
         except ClosedError:
             return
         except DiosError as error:
-            why = f"{target}: {error.message}"
             if not isinstance(error, StaleError | BadReferenceError):
+                why = f"{target}: {error.message}"
                 leading.refused[target] = (trio.current_time() + limits.KEPT_REFUSED_MS / 1000, why)
                 self._log(f"cannot copy {fingerprint(name)} to {why}")
         finally:
@@ -441,3 +460,36 @@ class Keeper:
                 self._board = None
                 raise
             self._shown = data
+
+
+# -- damage -----------------------------------------------------------------------------------------
+async def _state(one: AsyncReference, leading: _Leading, *, written: bool) -> VersionState | None:
+    """Return the state of a replica, or None if its bytes are damaged."""
+    if leading.damaged.get(one.object_id, float("-inf")) > trio.current_time():
+        return None
+    try:
+        return await leading.digests.state(one, written=written)
+    except DamagedError:
+        _note_damage(one.object_id, leading)
+        return None
+
+
+async def _are_readable(several: Sequence[AsyncReference], leading: _Leading) -> bool:
+    """Return True if each of these replicas can be read, so that others may be dropped."""
+    sound = True
+    for one in several:
+        try:
+            async with one.read(Semantics.MRSW, size=min(one.size, 1)):
+                pass
+        except DamagedError:
+            _note_damage(one.object_id, leading)
+            sound = False
+    return sound
+
+
+def _note_damage(object_id: int, leading: _Leading) -> None:
+    """Leave a damaged replica out for some time, in which its node may repair it."""
+    leading.damaged.pop(object_id, None)
+    if len(leading.damaged) >= limits.KEPT_DAMAGED_MAX:
+        del leading.damaged[next(iter(leading.damaged))]
+    leading.damaged[object_id] = trio.current_time() + limits.KEPT_DAMAGED_MS / 1000
