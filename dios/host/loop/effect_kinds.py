@@ -10,7 +10,7 @@ from typing import Final, cast
 
 from dios import limits
 from dios.core import effects as fx
-from dios.ids import NodeId, ObjectId, TaskId
+from dios.ids import NodeId, ObjectId, PayloadId, TaskId
 from dios.wire import dcp
 from dios.wire.messages import Welcome
 
@@ -107,6 +107,16 @@ def defers_volatile_changes(effects: list[fx.Effect]) -> bool:
         elif kind is fx.DuplicateContent:
             return True
     return False
+
+
+def payloads_used(effect: fx.Effect) -> Iterator[PayloadId]:
+    """Yield the payloads of earlier events that an effect may need: those it answers with, or drops."""
+    if isinstance(effect, fx.DropPayload | fx.AnswerReceived):
+        yield effect.payload
+    elif isinstance(effect, fx.AnswerVector):
+        for part in effect.parts:
+            if isinstance(part, fx.AnswerReceived):
+                yield part.payload
 
 
 def opening(effect: fx.Effect) -> Iterator[fx.AnswerRead | fx.AnswerWrite | fx.AnswerReceived]:

@@ -525,9 +525,10 @@ class Effector:
 
     def with_kept(self, outcome: fx.Outcome, payloads: Payloads) -> Payloads:
         """Keep the payloads of an event that later steps need. Return its payloads, with those kept before
-        that this step uses for the last time.
+        that this step uses.
 
-        They are kept at once: the effects of this step may wait for the disk while a later step does not.
+        They are kept at once: the effects of this step may wait for the disk while a later step does not,
+        and may drop what this one needs.
         """
         if payloads:
             for effect in outcome.after:
@@ -535,14 +536,13 @@ class Effector:
                     self._kept[effect.payload] = payloads
         if not self._kept:
             return payloads
-        dropped = [
-            (effect.payload, owner)
+        used = [
+            (payload, owner)
             for effect in outcome.after
-            if isinstance(effect, fx.DropPayload)
-            and (owner := self._kept.get(effect.payload)) is not None
-            and owner is not payloads
+            for payload in effect_kinds.payloads_used(effect)
+            if (owner := self._kept.get(payload)) is not None and owner is not payloads
         ]
-        return JoinedPayloads(payloads, dropped) if dropped else payloads
+        return JoinedPayloads(payloads, used) if used else payloads
 
     def _keep_payload(self, effect: fx.KeepPayload) -> None:
         """Do nothing, because ``with_kept`` has kept the payload."""

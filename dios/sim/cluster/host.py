@@ -155,6 +155,9 @@ class ClusterHost(SimHost):
                 self._outputs.control(effect)
             case effects.KeepPayload():
                 pass  # the simulated host keeps all payloads until they are dropped
+            case effects.DropPayload() if self._held:
+                # The steps that wait have their payloads, as in the host of a node.
+                self._held[-1].after.append(effect)
             case effects.DropPayload():
                 self.contents.payloads.pop(effect.payload, None)
             case effects.ApplyWrite():

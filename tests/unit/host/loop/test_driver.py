@@ -10,11 +10,14 @@ from dios import limits
 from dios.core.effects import (
     Answer,
     AnswerRead,
+    AnswerReceived,
     AnswerVector,
     AnswerWrite,
     ApplyWrite,
     Audit,
     CloseBuffer,
+    DropPayload,
+    KeepPayload,
     Spawn,
     StoreOperation,
     WriteSource,
@@ -77,6 +80,23 @@ async def test_later_steps_see_the_content_of_their_version(tmp_path: Path) -> N
         host.store.gate.set()
         await host.settled()
         assert bytes_read(host) == [b"one", b"second"]
+
+
+async def test_an_answer_that_waits_has_the_bytes_that_a_later_step_drops(tmp_path: Path) -> None:
+    """A kept payload is there for a step that waits for the disk, although the next step drops it."""
+    async with rig(tmp_path) as host:
+        kept = host.next_payload
+        host.do(KeepPayload(kept), data=b"bytes")
+        host.store.gate.clear()
+        source = WriteSource(payload=host.next_payload, length=7)
+        answer = AnswerReceived(TASK, 10, Buffer(0, 5, 0, 1, length=5), kept, 5)
+        host.do(AnswerVector(TASK, 10, (answer,)), persist=[put(1, source)], data=b"durable")
+        host.do(DropPayload(kept))
+        host.store.gate.set()
+        await host.settled()
+        ((_, result),) = host.replies
+        assert isinstance(result, Results)
+        assert [part.data for part in result.results if isinstance(part, Buffer)] == [b"bytes"]
 
 
 async def test_group_commit(tmp_path: Path) -> None:
