@@ -237,10 +237,11 @@ class Site:
 
 
 _HEARD: Final = frozenset({
-    "answers", "cut_off", "heard_ns", "membership", "placement", "seen_ns", "settled", "then",
+    "answers", "cut_off", "heard_ns", "membership", "placement", "reported", "seen_ns", "settled", "then",
+    "working_at",
 })  # fmt: skip
-"""That somebody was heard, and which answers it has, is noted of whatever is said; answers are compared by
-themselves. What goes on with an answer is no data."""
+"""That somebody was heard, which answers it has, and when it is told of those that wait, is noted of whatever
+is said; answers are compared by themselves. What goes on with an answer is no data."""
 
 
 class ForgerySimulation:
