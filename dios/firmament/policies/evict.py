@@ -1,8 +1,8 @@
 """Preemption for resources that a flow does not see.
 
 A flow stops tasks only for slots. If a placement was held back because other resources are short, tasks of
-strictly lower priority make room for it (§C.4.1, §C.4.2). If it stays held back, no task is stopped for it.
-Only priorities count here, never costs; ``policies.fit`` decides what fits.
+strictly lower priority make room for it (§C.4.1, §C.4.2), and any task for one that E_j of its job needs. If
+it stays held back, no task is stopped for it. Costs do not count here; ``policies.fit`` decides what fits.
 """
 
 from __future__ import annotations
@@ -17,22 +17,28 @@ from dios.wire.types import Affinity
 
 
 def make_room(state: ClusterState, tasks: Ints, leaf: Ints, held: Flags, fixed: Flags) -> None:
-    """Stop tasks of lower priority where that lets a held placement in; changes ``leaf`` and ``held``.
+    """Stop tasks that matter less where that lets a held placement in; changes ``leaf`` and ``held``.
 
-    Tasks of gangs and of jobs with an E_j are not stopped. Placements that were held back for reasons other
-    than room, those of jobs with affinity and migrations, stay held back.
+    Tasks of any priority make room for those that E_j of a job needs. Tasks of gangs and of jobs with an E_j
+    are not stopped. Placements that were held back for reasons other than room, those of jobs with affinity
+    and migrations, stay held back.
     """
     table, jobs = state.tasks, state.jobs
     job = table.job[tasks]
     alone = jobs.affinity[job] == Affinity.NONE
     waits = np.flatnonzero(held & (table.machine[tasks] == ABSENT) & alone)
-    waits = waits[np.lexsort((table.submitted[tasks[waits]], -table.priority[tasks[waits]]))]
+    runs = np.where(held, table.leaf[tasks], leaf) != ABSENT
+    running = np.bincount(job[runs], minlength=len(jobs.alive))
+    short = running[job[waits]] < jobs.minimum[job[waits]]
+    waits = waits[np.lexsort((table.submitted[tasks[waits]], -table.priority[tasks[waits]], ~short))]
     weak = ~fixed & ~held & (jobs.gang[job] == 0) & (jobs.minimum[job] == 0)
     for at in waits[:SCHED_EVICTORS_MAX].tolist():
         place = int(state.resources.machine[leaf[at]])
         stays = (leaf != ABSENT) & (state.resources.machine[leaf] == place)
         stays &= table.machine[tasks] == place
-        lower = np.flatnonzero(weak & stays & (table.priority[tasks] < table.priority[tasks[at]]))
+        if running[job[at]] >= jobs.minimum[job[at]]:
+            stays &= table.priority[tasks] < table.priority[tasks[at]]
+        lower = np.flatnonzero(weak & stays)
         if not len(lower):
             continue
         # The least important first, and among equals the one that has run for the shortest time.
@@ -47,6 +53,7 @@ def make_room(state: ClusterState, tasks: Ints, leaf: Ints, held: Flags, fixed: 
         if slots > 0 and np.all(table.demand[tasks[at]] <= free):
             leaf[victims] = ABSENT
             held[at] = False
+            running[job[at]] += 1
 
 
 def spare(state: ClusterState, tasks: Ints, leaf: Ints, held: Flags, most: Ints) -> None:

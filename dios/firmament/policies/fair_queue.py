@@ -26,10 +26,13 @@ from dios.firmament.descriptors import Level
 from dios.firmament.policies.fair_queue_kernels import Queues, take_turns
 from dios.firmament.policies.fit import room_of
 from dios.firmament.policies.gangs import needed
+from dios.firmament.policies.job_bounds import job_places, why_beyond
 from dios.firmament.policies.principal_accounts import FairnessRule, PrincipalAccounts
 from dios.firmament.policies.stored_shares import RESOURCES
 from dios.limits import FAIR_QUEUE_EXEMPT_MAX, FAIR_QUEUE_TIMEOUT_S
 
+_NO_TASK: Final = 2**62
+"""A priority above all, of no task."""
 _ROUNDING: Final = 1e-9
 """Sums of fractions of processors have rounding errors, which refuse no task."""
 
@@ -68,7 +71,8 @@ class TaskFairQueue:
         """Return the admission of this round; without ``record`` it is a trial round and does not count."""
         self.ledger.sync(state)
         waiting = np.flatnonzero(state.tasks.alive & (state.tasks.status == WAITING))
-        found, first = self._chosen(state, waiting)
+        places = job_places(state, waiting)
+        found, first = self._chosen(state, waiting[places.allowed], places.needed[places.allowed])
         if record:
             had_turns = state.tasks.id[found.tasks if found.in_turn else found.tasks[:0]]
             # A task that was admitted without room has had no turn yet.
@@ -88,6 +92,9 @@ class TaskFairQueue:
         """Return why a waiting task was not admitted, without names of others; empty if it was."""
         if np.isin(task, admission.tasks):
             return ""
+        beyond = why_beyond(state, task)
+        if beyond:
+            return beyond
         number = int(state.jobs.principal[state.tasks.job[task]])
         shares, owed = self.ledger.shares(), self.ledger.commitments().max(axis=1, initial=0.0)
         if admission.limited[number]:
@@ -122,8 +129,11 @@ class TaskFairQueue:
         kept: Flags = safe[owner] & (state.tasks.priority[tasks] >= wants[owner])
         return kept
 
-    def _chosen(self, state: ClusterState, waiting: Ints) -> tuple[Admission, int]:
-        """Return the admission, and the identifier of the task that holds up others with room, or -1."""
+    def _chosen(self, state: ClusterState, waiting: Ints, owed: Flags) -> tuple[Admission, int]:
+        """Return the admission, and the identifier of the task that holds up others with room, or -1.
+
+        ``owed`` are the waiting tasks that E_j of their jobs needs.
+        """
         quota = self.ledger.quota()
         nobody = np.zeros(len(quota), np.bool_)
         owner = state.jobs.principal[state.tasks.job[waiting]]
@@ -136,13 +146,14 @@ class TaskFairQueue:
             return Admission(waiting, nobody, in_turn=False), -1
         entry = _entries(state, waiting)
         demand, head = _demands(state, waiting, entry)
-        who, exempt = owner[head], self._exempt(state, waiting, entry, demand, free)
+        who, exempt = owner[head], self._exempt(state, waiting, owed, entry, demand, free)
         table = state.tasks
         order = np.lexsort(
             (
                 table.id[waiting[head]],
                 table.submitted[waiting[head]],
                 -table.priority[waiting[head]],
+                ~owed[head],
                 ~exempt,
                 who,
             )
@@ -188,13 +199,15 @@ class TaskFairQueue:
     def _order_is_no_matter(self, owner: Ints) -> bool:
         return self.ledger.rule is FairnessRule.FIFO or not len(owner) or bool((owner == owner[0]).all())
 
-    def _exempt(self, state: ClusterState, waiting: Ints, entry: Ints, demand: Floats, free: Floats) -> Flags:
+    def _exempt(
+        self, state: ClusterState, waiting: Ints, owed: Flags, entry: Ints, demand: Floats, free: Floats
+    ) -> Flags:
         """Return the entries (W,) for which no room is reserved."""
         table = state.tasks
         old = [task for task, since in self._in_before.items() if state.now - since >= FAIR_QUEUE_TIMEOUT_S]
         before = np.isin(table.id[waiting], old)
         if self.preemption:
-            before |= _replaces(state, waiting)
+            before |= _replaces(state, waiting, owed)
         exempt, passed = np.zeros((2, len(demand)), np.bool_)
         np.logical_or.at(exempt, entry, before)
         if self._passed:
@@ -243,13 +256,17 @@ def _demands(state: ClusterState, waiting: Ints, entry: Ints) -> tuple[Floats, I
     return demand, order[starts]
 
 
-def _replaces(state: ClusterState, waiting: Ints) -> Flags:
-    """Return which waiting tasks (n,) can replace a restartable task of their own principal."""
+def _replaces(state: ClusterState, waiting: Ints, owed: Flags) -> Flags:
+    """Return which waiting tasks (n,) can replace a restartable task of their own principal.
+
+    Those of higher priority can, and those that E_j of their jobs needs (``owed``).
+    """
     table, jobs = state.tasks, state.jobs
     weak = np.flatnonzero(table.alive & (table.status == RUNNING) & table.restartable)
     if not len(weak):
         return np.zeros(len(waiting), np.bool_)
-    least = np.full(max(1, len(state.principals)), 2**62)
+    least = np.full(max(1, len(state.principals)), _NO_TASK)
     np.minimum.at(least, jobs.principal[table.job[weak]], table.priority[weak])
-    found: Flags = table.priority[waiting] > least[jobs.principal[table.job[waiting]]]
+    weakest = least[jobs.principal[table.job[waiting]]]
+    found: Flags = (table.priority[waiting] > weakest) | (owed & (weakest < _NO_TASK))
     return found

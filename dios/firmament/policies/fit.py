@@ -11,6 +11,7 @@ import numpy as np
 from dios.firmament.cluster.columns import ABSENT, Flags, Floats, Ints
 from dios.firmament.cluster.state import ClusterState
 from dios.firmament.descriptors import Level, Resources
+from dios.firmament.policies.job_bounds import needed_for_minimum
 from dios.kernels import kernel
 from dios.wire.types import Affinity
 
@@ -60,15 +61,22 @@ def room_of(state: ClusterState, machines: Ints, *, left: bool = False) -> Float
 def hold_back(state: ClusterState, tasks: Ints, leaf: Ints, *, check_fit: bool) -> Flags:
     """Return which arrivals are held back, (n,). ``leaf`` (n,) is the place of each task in the solution.
 
-    Higher priorities are accepted first, then longer waits. A migration that is held back needs its old place
-    again, so this repeats until nothing more is held back.
+    Tasks that E_j of their jobs needs are accepted first, then higher priorities, then longer waits. A
+    migration that is held back needs its old place again, so this repeats until nothing more is held back.
     """
     table, tree = state.tasks, state.resources
     source = table.machine[tasks]
     target = np.where(leaf != ABSENT, tree.machine[leaf], ABSENT)
     arrives = np.flatnonzero((target != ABSENT) & (target != source))
     held = np.zeros(len(tasks), np.bool_)
-    rank = np.lexsort((tasks[arrives], table.submitted[tasks[arrives]], -table.priority[tasks[arrives]]))
+    rank = np.lexsort(
+        (
+            tasks[arrives],
+            table.submitted[tasks[arrives]],
+            -table.priority[tasks[arrives]],
+            ~needed_for_minimum(state, tasks[arrives]),
+        )
+    )
     arrives = arrives[rank]
     while len(arrives):
         now = np.where(held, source, target)

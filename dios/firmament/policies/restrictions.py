@@ -14,6 +14,7 @@ from dios.firmament.cluster.state import RUNNING, ClusterState
 from dios.firmament.descriptors import Constraint, Level, MachineDescriptor, TaskDescriptor
 from dios.firmament.policies.filters import PlacementFilter
 from dios.firmament.policies.fit import fitting_tasks
+from dios.firmament.policies.job_bounds import needed_for_minimum
 from dios.firmament.policies.labels import LabelIndex
 from dios.firmament.settings import SchedulerSettings
 from dios.limits import SCHED_KEPT_FILTERS_MAX, SCHED_MISFIT_FILTERS_MAX
@@ -44,8 +45,11 @@ class _FilterRules:
     demand: tuple[float, ...] = ()
     """The free resources that tasks need which did not fit before."""
     priority: int = 0
-    """The priority of those tasks: lower ones may be stopped for them."""
+    """The priority of those tasks: tasks of lower priority may be stopped for them."""
 
+
+_ABOVE_ALL = 2**62
+"""A priority above that of any task: tasks that E_j of their job needs may stop all that are restartable."""
 
 _NO_RULES = _FilterRules()
 
@@ -164,11 +168,14 @@ class Restrictions:
             numbers[common] = np.array([found.number(one) for one in rules], np.int64)[which]
         steps = self._steps(state)
         crowded: list[int] = []
-        for at in np.flatnonzero(special[tasks]).tolist():
+        alone = np.flatnonzero(special[tasks])
+        needed = needed_for_minimum(state, tasks[alone])
+        for at, is_needed in zip(alone.tolist(), needed.tolist(), strict=True):
             row = int(tasks[at])
-            one = self._rules(
-                state, row, replace(self._static[int(static[at])], job=int(job[at])), now, steps
-            )
+            shared = replace(self._static[int(static[at])], job=int(job[at]))
+            one = self._rules(state, row, shared, now, steps)
+            if one.demand and is_needed:
+                one = replace(one, priority=_ABOVE_ALL)
             if one.demand and found.misfits == SCHED_MISFIT_FILTERS_MAX and one not in found.numbers:
                 crowded.append(row)
             else:
