@@ -543,6 +543,7 @@ PACKED_INSTANT_S: Final = 2.0  # the length of one instant in the reservations o
 PACKED_HORIZON_INSTANTS: Final = 4_096  # the number of instants that reservations reach ahead
 PACKED_LEASE_S: Final = 30.0  # a job without running tasks ends when its user does not renew it for this long
 GANG_TASKS_MAX: Final = 64  # of one `dios run`
+JOB_BOUND_MAX: Final = 2**31 - 1  # of the running tasks of a job, which its runs name
 RACK_DELEGATION_MS: Final = 2_000  # a rack places its own runs first, for this time
 PROFILED_TASKS_MAX: Final = 256
 PROFILED_NEIGHBOURS_MAX: Final = 16

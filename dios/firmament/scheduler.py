@@ -84,7 +84,7 @@ class FlowScheduler:
         self._fair_queue = (
             None if ledger is None else TaskFairQueue(ledger, preemption=self.settings.preemption)
         )
-        self._backlog = None if ledger is None else Backlog(self._is_possible)
+        self._backlog = None if ledger is None else Backlog(self._is_possible, self._running_of)
         if self._backlog is not None:
             self.state.waiting_principals = self._backlog.principals
         self.starts = math.inf
@@ -154,6 +154,23 @@ class FlowScheduler:
             self._backlog.add(job, each, now)
             if len(self.state.tasks) < BACKLOG_SPARE_TASKS and self._backlog.may_enter(each.task):
                 self._enter(each.task)
+
+    def set_bounds(self, job: int, minimum: int, maximum: int | None) -> None:
+        """Change E_j and F_j of a known job from the next round on; an unknown job is ignored."""
+        known = self.job(job)
+        if known is None or (known.minimum_running, known.maximum_running) == (minimum, maximum):
+            return
+        described = replace(known, minimum_running=minimum, maximum_running=maximum)
+        row, table = self.state.jobs.find(job), self.state.tasks
+        inside: list[int] = []
+        if row != ABSENT:
+            tables.set_bounds(self.state, row, described)
+            inside = table.id[table.alive & (table.job == row)].tolist()
+        if self._backlog is not None:
+            outside = self._backlog.set_job(described, inside)
+            if minimum:
+                for task in outside:
+                    self._enter(task)
 
     def finished(self, task: int, now: float, report: FinalReport | None = None) -> None:
         """Remove a task that has ended, failed or was withdrawn.
@@ -380,6 +397,10 @@ class FlowScheduler:
         """Add a task to the tables that has waited since it was submitted."""
         rows = self._add(waiting.job, [waiting.described])
         self.state.tasks.submitted[rows] = self.state.tasks.since[rows] = waiting.submitted
+
+    def _running_of(self, job: int) -> int:
+        row = self.state.jobs.find(job)
+        return 0 if row == ABSENT else int(self.state.jobs.running[row])
 
     def _is_possible(self, task: TaskDescriptor) -> bool:
         """Return True if some machine, drained or not, could take a task if it were empty."""

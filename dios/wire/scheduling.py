@@ -66,6 +66,10 @@ class Device(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
     files: Annotated[tuple[Text, ...], Meta(max_length=limits.DEVICE_FILES_MAX)] = ()
 
 
+JobBound: TypeAlias = Annotated[int, Meta(ge=0, le=limits.JOB_BOUND_MAX)]
+"""A number of running tasks of a job; 0 for no bound."""
+
+
 Processors: TypeAlias = Annotated[tuple[Count, ...], Meta(max_length=limits.PINNED_PROCESSORS_MAX)]
 """Numbers of hardware threads, as the system has them."""
 
@@ -87,7 +91,8 @@ class Work(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
     """The needs and the urgency of a task; 0 and empty mean that nothing was given.
 
     The four resources are reserved on the node while the task runs. ``gang`` tasks of the job start
-    together or not at all; a ``job`` of 0 is the task's own. ``deadline_ms`` counts from now.
+    together or not at all; a ``job`` of 0 is the task's own. Of the bounds that the tasks of a job name, the
+    largest minimum and the smallest maximum hold. ``deadline_ms`` counts from now.
     """
 
     cpus_milli: U63 = 0
@@ -131,6 +136,10 @@ class Work(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
     """The devices that it needs, at most one entry for a kind."""
     threads: Processors = ()
     """The hardware threads that the scheduler named for it; its node uses those of them that are free."""
+    job_minimum: JobBound = 0
+    """E_j of its job: the number of tasks of the job that run before the work of others."""
+    job_maximum: JobBound = 0
+    """F_j of its job: the most tasks of the job that run at once; 0 for all."""
 
     @property
     def reserves(self) -> bool:
@@ -151,7 +160,8 @@ class Work(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
     @property
     def choosy(self) -> bool:
         """Return True if it restricts the nodes where it may run, beyond its use of resources."""
-        return bool(self.gang or self.affinity or any(one.hard for one in self.constraints))
+        bounded = self.gang or self.job_minimum or self.job_maximum
+        return bool(bounded or self.affinity or any(one.hard for one in self.constraints))
 
     @property
     def particular(self) -> bool:

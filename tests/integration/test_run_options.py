@@ -10,6 +10,7 @@ import pytest
 import typer
 from msgspec.structs import replace
 
+import dios
 from dios.cli.tasks.run import app
 from dios.cli.tasks.work_options import needs_of
 from dios.firmament.coordinator.translate import described_job, described_task
@@ -49,6 +50,13 @@ class Stand:
     def refuses(self, options: str, why: str) -> None:
         """The run is refused with this reason."""
         assert why in self.person.types(f"dios run {options}", status=REFUSED).stderr
+
+    def explains(self, task: str) -> str:
+        """What `dios explain` says about a task; nothing while no such task is known."""
+        try:
+            return self.person.types(f"dios explain {task}").stdout
+        except AssertionError:
+            return ""
 
     def reserved(self, options: str) -> dict[str, object]:
         """The row of the node in `dios sched status` while a long task with these options runs."""
@@ -201,6 +209,32 @@ def _gang(stand: Stand) -> None:
     stand.refuses("short.py --gang 3/2", "--gang must be K/N")
 
 
+def _job_name(stand: Stand) -> None:
+    work = _submission(job="train").work
+    assert work.job == dios.work(job="train").job != 0
+    assert _submission().work.job == 0
+    stand.refuses("short.py --job train --gang 2/2", "leave out --job")
+
+
+def _job_maximum(stand: Stand) -> None:
+    task = stand.describes("--job alone --job-maximum 1", "long.py")["fingerprint"]
+    waits = stand.person.starts("dios run short.py --job alone --job-maximum 1 --label second")
+    why = "its job runs as many tasks as it may at once: 1 of 1"
+    wait_until(lambda: why in stand.explains("second"), "the reason is the maximum", 60)
+    stand.person.types(f"dios kill {task}")
+    assert waits.communicate(timeout=60)[0] == "ran\n"
+    stand.refuses("short.py --job-maximum 2", "name it with --job")
+    stand.refuses("short.py --job a --job-minimum 3 --job-maximum 2", "at most 2 tasks and at least 3")
+    stand.refuses("short.py --job a --job-maximum 2 --host n1", "need the scheduler")
+    stand.refuses("short.py --gang 3/4 --job-maximum 2", "at most 2 tasks and at least 3")
+
+
+def _job_minimum(stand: Stand) -> None:
+    assert _submission(job="train", job_minimum=2).work.job_minimum == 2
+    stand.refuses("short.py --job-minimum 2", "name it with --job")
+    stand.refuses("short.py --job a --job-minimum 1 --best-effort", "best effort excludes a minimum")
+
+
 def _constraint(stand: Stand) -> None:
     assert stand.runs("--constraint node=n1")["node"] == "n1"
     (one,) = _task(constraint=["?ssd"]).constraints
@@ -321,6 +355,9 @@ CASES: Final[dict[str, Case]] = {
     "--deadline": _deadline,
     "--class": _class,
     "--gang": _gang,
+    "--job": _job_name,
+    "--job-minimum": _job_minimum,
+    "--job-maximum": _job_maximum,
     "--near": _near,
     "--constraint": _constraint,
     "--affinity": _affinity,

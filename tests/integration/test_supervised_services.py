@@ -227,3 +227,12 @@ def test_a_file_describes_a_service_with_inputs_network_and_a_check(one: Site, t
     status = one.until(lambda found: found.replicas[0].task is not None, "the other one runs")
     assert status.replicas[0].restarts == 0
     assert "sunny True" in person.types("dios service logs web --replica 0").stdout
+
+
+def test_a_service_has_no_bounds_of_a_job(one: Site) -> None:
+    """Its number of replicas is both bounds, so needs with others are refused before anything is stored."""
+    bounded = ServiceProgram(STAYS, work=dios.work(job="web", job_minimum=1))
+    with pytest.raises(dios.InvalidError, match="leave out the bounds of a job"):
+        one.use(lambda services: services.create("bounded", bounded))
+    names = one.use(lambda services: [each.name for each in services.statuses()])
+    assert "bounded" not in (names or ())  # type: ignore[operator] # a list of names

@@ -54,6 +54,30 @@ GangOption = Annotated[
     str,
     typer.Option("--gang", metavar="K/N", help="Run N tasks; at least K start together."),
 ]
+JobOption = Annotated[
+    str,
+    typer.Option("--job", metavar="JOB", help="A name that your runs of one job share."),
+]
+JobMinimumOption = Annotated[
+    int,
+    typer.Option(
+        "--job-minimum",
+        metavar="N",
+        min=0,
+        max=limits.JOB_BOUND_MAX,
+        help="While fewer than N runs of the job run, they come before other work.",
+    ),
+]
+JobMaximumOption = Annotated[
+    int,
+    typer.Option(
+        "--job-maximum",
+        metavar="N",
+        min=0,
+        max=limits.JOB_BOUND_MAX,
+        help="At most N runs of the job at once; 0: all.",
+    ),
+]
 NearOption = Annotated[
     list[str] | None,
     typer.Option("--near", metavar="NAME", help="Prefer the node of this object."),
@@ -145,7 +169,7 @@ class TaskNeeds:
             self.work,
             equivalence=label.encode()[: limits.NODE_NAME_BYTES_MAX].decode(errors="ignore"),
             near=tuple(Near(one.node, one.size) for one in objects if one.node),
-            job=1 + secrets.randbelow(2**62) if self.gang is not None else 0,
+            job=1 + secrets.randbelow(2**62) if self.gang is not None else self.work.job,
         )
 
 
@@ -159,6 +183,9 @@ def needs_of(
     deadline: DeadlineOption = "",
     interference: ClassOption = "sheep",
     gang: GangOption = "",
+    job: JobOption = "",
+    job_minimum: JobMinimumOption = 0,
+    job_maximum: JobMaximumOption = 0,
     near: NearOption = None,
     constraint: ConstraintOption = None,
     affinity: AffinityOption = "",
@@ -171,6 +198,10 @@ def needs_of(
 ) -> TaskNeeds:
     """Parse the options of a task's needs. Raise InvalidError with the option's name."""
     together = gang_of(gang)
+    if together is not None and job:
+        raise InvalidError("a gang is a job of its own: leave out --job")
+    if together is None and not job and (job_minimum or job_maximum):
+        raise InvalidError("--job-minimum and --job-maximum need a job: name it with --job, or give a --gang")
     found = work(
         cpus=cpus,
         memory=_size(mem, "--mem"),
@@ -182,6 +213,10 @@ def needs_of(
         service=service,
         restartable=restartable or bool(grace),
         grace=seconds_of(grace, "--grace") if grace else 0,
+        # The number of a gang's job is chosen for each command.
+        job=job or ("gang" if together is not None else ""),
+        job_minimum=job_minimum,
+        job_maximum=job_maximum,
         gang=None if together is None else (together.least, together.tasks),
         affinity=affinity,
         constraints=constraint or (),

@@ -5,12 +5,13 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Iterable, Mapping
 
 from dios.client.ops.usage import UsageOps
 from dios.client.session import Operation, expect
 from dios.errors import InvalidError
-from dios.limits import DEVICE_KIND_CHARS_MAX, DEVICES_MAX, GRACE_MS_MAX, INLINE_BYTES_MAX
+from dios.limits import DEVICE_KIND_CHARS_MAX, DEVICES_MAX, GRACE_MS_MAX, INLINE_BYTES_MAX, JOB_BOUND_MAX
 from dios.wire import messages
 from dios.wire.messages import Constraint, DeviceRequest, Near, Work
 from dios.wire.types import Affinity, Operator
@@ -38,7 +39,9 @@ def work(
     interference: str = "sheep",
     service: bool = False,
     restartable: bool = False,
-    job: int = 0,
+    job: int | str = 0,
+    job_minimum: int = 0,
+    job_maximum: int = 0,
     gang: tuple[int, int] | None = None,
     affinity: str = "",
     near: Iterable[Near] = (),
@@ -56,9 +59,11 @@ def work(
     (``dios.checkpointed``) when its place is taken or its node is drained.
     ``devices`` are numbers by kind, like ``{"gpu": 1}``: nobody else gets these while it runs.
     ``memory`` is in bytes, ``disk_io`` and ``network`` in bytes per second, ``deadline`` in seconds from now.
-    With a ``gang`` of (k, n), at least k of the job's n tasks start together. ``job`` is any number that the
-    tasks of a job share. ``constraints`` are texts like "gpu=yes", "zone!=a", "ssd", "!ssd"; a "?" before
-    one makes it a preference. Raises InvalidError with the name of the field.
+    With a ``gang`` of (k, n), at least k of the job's n tasks start together. ``job`` is any name or number
+    that the tasks of a job share. At most ``job_maximum`` tasks of it run at once, 0 for all, and while fewer
+    than ``job_minimum`` run, they come before other work (§6.3, F_j and E_j). ``constraints`` are texts
+    like "gpu=yes", "zone!=a", "ssd", "!ssd"; a "?" before one makes it a preference. Raises InvalidError with
+    the name of the field.
     """
     amounts = {"cpus": cpus, "memory": memory, "disk_io": disk_io, "network": network}
     for name, value in (amounts | {"priority": priority, "deadline": deadline}).items():
@@ -74,6 +79,9 @@ def work(
         raise InvalidError(
             f"gang is (k, n) with 1 <= k <= n: k of n tasks start together; not {k}/{n}", call="run"
         )
+    _check_bounds(job, job_minimum, job_maximum, k)
+    if best_effort and job_minimum:
+        raise InvalidError("best effort excludes a minimum of a job: nobody makes room for it", call="run")
     if pin and (cpus < 1 or cpus != int(cpus)):
         raise InvalidError(f"pin needs whole processors: cpus is {cpus:g}, not 1, 2 or more", call="run")
     if best_effort and (pin or gang is not None or devices):
@@ -95,7 +103,7 @@ def work(
         interference=CLASSES.index(interference),
         service=service,
         restartable=restartable,
-        job=job,
+        job=job_number(job) if isinstance(job, str) else job,
         gang=k,
         tasks=n,
         affinity=AFFINITIES[affinity] if affinity else Affinity.NONE,
@@ -105,7 +113,30 @@ def work(
         best_effort=best_effort,
         grace_ms=round(grace * 1000),
         devices=tuple(_device(kind, count) for kind, count in sorted((devices or {}).items())),
+        job_minimum=job_minimum,
+        job_maximum=job_maximum,
     )
+
+
+def job_number(name: str) -> int:
+    """Return the number that runs send for the name of a job; 0 for no name."""
+    if not name:
+        return 0
+    digest = hashlib.blake2b(name.encode(), digest_size=8, person=b"dios job name 1").digest()
+    return 1 + int.from_bytes(digest, "big") % 2**62
+
+
+def _check_bounds(job: int | str, minimum: int, maximum: int, gang: int) -> None:
+    """Raise InvalidError if the bounds of a job contradict each other; ``gang`` tasks start together."""
+    for name, value in (("job_minimum", minimum), ("job_maximum", maximum)):
+        if not 0 <= value <= JOB_BOUND_MAX:
+            raise InvalidError(f"{name} must be from 0 to {JOB_BOUND_MAX}, not {value}", call="run")
+    if (minimum or maximum) and not job:
+        raise InvalidError("a minimum or maximum is of a job: give the runs of the job its name", call="run")
+    if maximum and maximum < max(minimum, gang):
+        raise InvalidError(
+            f"a job cannot run at most {maximum} tasks and at least {max(minimum, gang)}", call="run"
+        )
 
 
 def _device(kind: str, count: int) -> DeviceRequest:

@@ -87,8 +87,8 @@ def _is_scheduled(step: Step, call: messages.Run) -> bool:
     if call.host or call.like or flags & Flag.SPAWN_LOCAL or step.parts is not None:
         if work.choosy:
             raise InvalidError(
-                "gangs, affinity and constraints need the scheduler: leave out the host, and do not send the "
-                "run in a vector"
+                "gangs, bounds of jobs, affinity and constraints need the scheduler: leave out the host, and "
+                "do not send the run in a vector"
             )
         return False
     attended = step.state.queue.attended(step.now)

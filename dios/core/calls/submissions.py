@@ -95,6 +95,15 @@ def require_sound(work: messages.Work) -> None:
         raise InvalidError(
             "a best-effort task is not pinned, in no gang and without devices: nothing is reserved for it"
         )
+    if (work.job_minimum or work.job_maximum) and not work.job:
+        raise InvalidError("the least and the most running tasks are bounds of a job; name the job, too")
+    if work.job_maximum and work.job_maximum < max(work.job_minimum, work.gang):
+        raise InvalidError(
+            f"a job cannot run at most {work.job_maximum} tasks and at least "
+            f"{max(work.job_minimum, work.gang)}; give a larger maximum"
+        )
+    if work.best_effort and work.job_minimum:
+        raise InvalidError("nobody makes room for a best-effort task, so its job has no minimum")
     if len({one.kind for one in work.devices}) < len(work.devices):
         raise InvalidError("a kind of devices is named twice; give one number for each kind")
 

@@ -21,11 +21,17 @@ def add_job(state: ClusterState, job: JobDescriptor) -> int:
     jobs.principal[row] = state.principal(job.principal)
     jobs.kind[row], jobs.affinity[row], jobs.gang[row] = job.kind, job.affinity, job.gang
     jobs.tasks[row] = jobs.running[row] = jobs.finished[row] = 0
+    jobs.submitted[row] = state.now
+    set_bounds(state, row, job)
+    return row
+
+
+def set_bounds(state: ClusterState, row: int, job: JobDescriptor) -> None:
+    """Give a job the bounds on its running tasks of this description, E_j and F_j."""
+    jobs = state.jobs
     jobs.minimum[row] = job.minimum_running
     jobs.maximum[row] = COUNT_MAX if job.maximum_running is None else job.maximum_running
-    jobs.submitted[row] = state.now
     jobs.descriptors[row] = job
-    return row
 
 
 def remove_job(state: ClusterState, row: int) -> None:

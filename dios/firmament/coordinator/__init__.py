@@ -13,5 +13,6 @@ by ``kernel_compilation``, ``compile_kernels`` and ``warm_up``. Measurements com
 ``rate_control``; ``traffic_monitor`` decides how often traffic is measured. ``job_traffic`` and
 ``admissions`` serve jobs over time, and ``share_storage`` keeps shares, with the cost model and the settings
 of ``live_settings``. ``model_tasks`` runs cost models of operators.
-``translate`` describes queue rows for the scheduler, and ``start_options`` holds the node's settings.
+``translate`` describes queue rows for the scheduler, ``stated_bounds`` has the bounds of jobs, and
+``start_options`` holds the node's settings.
 """

@@ -18,6 +18,7 @@ from msgspec import structs
 
 from dios.core.calls.threads import choose_threads
 from dios.firmament.coordinator.best_effort import IdleRoom, NodeLoad
+from dios.firmament.coordinator.stated_bounds import JobBounds
 from dios.firmament.coordinator.translate import (
     described_job,
     described_machine,
@@ -58,6 +59,9 @@ class TaskScheduler(Protocol):
 
     def submit(self, job: JobDescriptor, tasks: Sequence[TaskDescriptor], now: float) -> None:
         """Add waiting tasks of a job; raise BadDescriptorError for tasks that can never be placed."""
+
+    def set_bounds(self, job: int, minimum: int, maximum: int | None) -> None:
+        """Change E_j and F_j of a known job; an unknown job is ignored."""
 
     def finished(self, task: int, now: float, report: FinalReport | None = None) -> None:
         """Remove a task."""
@@ -145,6 +149,8 @@ class TrackedCluster:
         """The last queue of each node on which tasks may be placed, by name."""
         self._gangs: dict[int, dict[int, TrackedTask]] = {}
         """Tasks of gangs that are not complete yet, by job."""
+        self._bounds = JobBounds()
+        """The bounds that the tasks state of their jobs."""
         self._machines: dict[str, MachineDescriptor] = {}
         self._inside = False
         """True if the scheduler has the insides of machines."""
@@ -163,7 +169,7 @@ class TrackedCluster:
         self._machines, self.machine_types = other._machines, other.machine_types
         self._waiting, self._here, self._placed = other._waiting, other._here, other._placed
         self._starting, self._listing, self._places = other._starting, other._listing, other._places
-        self.idle, self._inside = other.idle, other._inside
+        self.idle, self._inside, self._bounds = other.idle, other._inside, other._bounds
         for name, queue in self.nodes.items():
             self._scheduler.add_machine(self._machines[name], now)
             if queue.draining:
@@ -293,6 +299,8 @@ class TrackedCluster:
 
     def _enter(self, task: int, tracked: TrackedTask) -> None:
         """Add a task, or one whose phase or node has changed, to the tables of its phase."""
+        if task not in self.tasks:
+            self._bounds.add(tracked.job, tracked.row.work)
         self.tasks[task] = tracked
         if tracked.phase is Phase.WAITING:
             self._waiting.setdefault(tracked.host, {})[task] = None
@@ -504,9 +512,11 @@ class TrackedCluster:
 
         Best-effort tasks with needs wait until a node's measured use leaves room for them.
         """
+        for one in tasks:
+            # Their bounds count from the beginning.
+            self._enter(one.row.id, one)
         patient = [one for one in tasks if _is_patient(one)]
         for one in patient:
-            self._enter(one.row.id, one)
             self.patient[one.row.id] = None
         if len(patient) < len(tasks):
             self._submit_now([one for one in tasks if not _is_patient(one)], now, started=started)
@@ -520,12 +530,25 @@ class TrackedCluster:
             if job is None:
                 job = described_job(first.row, first.job)
                 job = replace(job, gang=0) if started else job
+            job = self._bounded(job)
             described = [described_task(one.row, self._places, now, pinned) for one in tasks]
             self._scheduler.submit(job, described, now)
         except BadDescriptorError as error:
             self.problems.update((one.row.id, error.message) for one in tasks)
-        for one in tasks:
-            self._enter(one.row.id, one)
+
+    def _bounded(self, job: JobDescriptor) -> JobDescriptor:
+        """Return a job with the bounds that its tasks state; if the scheduler knows it, change them there."""
+        minimum, maximum = self._bounds.of(job.job, job.gang)
+        self._scheduler.set_bounds(job.job, minimum, maximum)
+        return replace(job, minimum_running=minimum, maximum_running=maximum)
+
+    def _drop(self, task: int, tracked: TrackedTask) -> None:
+        """Remove a task from all tables."""
+        self._leave(task, tracked)
+        del self.tasks[task]
+        job = self._scheduler.job(tracked.job)
+        if self._bounds.remove(tracked.job, tracked.row.work) and job is not None:
+            self._bounded(job)
 
     def _wait_again(self, task: int, now: float) -> None:
         if self._scheduler.is_running(task):
@@ -541,8 +564,8 @@ class TrackedCluster:
     def _forget(
         self, task: int, now: float, *, ended: Occupant | None = None, completed: bool = True
     ) -> None:
-        tracked = self.tasks.pop(task)
-        self._leave(task, tracked)
+        tracked = self.tasks[task]
+        self._drop(task, tracked)
         self._started(task, tracked.target or tracked.host)
         self._offered.pop(task, None)
         if tracked.phase is Phase.LEAVING:
@@ -585,8 +608,7 @@ class TrackedCluster:
         """Forget a task that its node did not stop; the node's next queue brings it back."""
         tracked = self.tasks.get(task)
         if tracked is not None and tracked.phase is Phase.LEAVING:
-            self._leave(task, tracked)
-            del self.tasks[task]
+            self._drop(task, tracked)
 
     def record_answer(self, host: str, tasks: list[int], answer: Placed | None, now: float) -> list[str]:
         """Record a node's answer to placements, None for no answer; return the reasons of refusals.

@@ -1,9 +1,10 @@
 """Place tasks by a simple rule in plain Python, while the flow scheduler's kernels are being compiled.
 
 A task goes to the least loaded machine that satisfies its needs: room in every resource, a free slot, hard
-constraints, affinity, and the quota of its principal. Tasks of higher priority come first, then those that
-were submitted first. A task that fits nowhere waits and does not hold up the tasks behind it. Nothing is
-stopped or moved. There are no random choices: the same events give the same placements.
+constraints, affinity, and the quota of its principal. Tasks of jobs that run fewer than their minimum come
+first, then those of higher priority, then those that were submitted first. No job runs more than its maximum.
+A task that fits nowhere waits and does not hold up the tasks behind it. Nothing is stopped or moved. There
+are no random choices: the same events give the same placements.
 
 A round costs what changed. Tasks with the same needs are of one kind, and as room only shrinks during a
 round, a kind whose first task fits nowhere is not looked at again until room appears.
@@ -17,7 +18,7 @@ import heapq
 import math
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import islice
 from typing import Final, NamedTuple
 
@@ -77,6 +78,18 @@ class _Kind(NamedTuple):
     """The job, if its tasks depend on each other."""
     refused: int | None
     """The task itself if a machine has refused it, because it avoids that machine for some time."""
+
+
+class _Head(NamedTuple):
+    """The first waiting task of a kind; heads are in the order in which they are tried."""
+
+    enough: bool
+    """True unless its job needs it to run its minimum."""
+    lowness: int
+    """Its priority, negated."""
+    number: int
+    task: int
+    kind: _Kind
 
 
 @dataclass(slots=True)
@@ -139,7 +152,8 @@ class _WaitingOrRunning:
     def kind(self) -> _Kind:
         """The tasks that can run on the same machines."""
         described, job = self.described, self.job.described
-        together = job.gang or job.affinity is not Affinity.NONE
+        bounded = job.minimum_running or job.maximum_running is not None
+        together = job.gang or job.affinity is not Affinity.NONE or bounded
         return _Kind(
             described.priority,
             described.demand,
@@ -232,6 +246,19 @@ class FirstFitScheduler:
             known.tasks[task.task] = None
             self._wait(task.task, tracked)
 
+    def set_bounds(self, job: int, minimum: int, maximum: int | None) -> None:
+        """Change E_j and F_j of a known job; an unknown job is ignored."""
+        found = self._jobs.get(job)
+        if found is None:
+            return
+        waiting = [self._tasks[task] for task in found.tasks if self._tasks[task].machine is None]
+        for tracked in waiting:
+            self._wait_no_more(tracked)
+        found.described = replace(found.described, minimum_running=minimum, maximum_running=maximum)
+        for tracked in waiting:
+            self._wait(tracked.described.task, tracked)
+        self._open_again()
+
     def finished(self, task: int, now: float, report: FinalReport | None = None) -> None:
         """Remove a task that ended, failed or was withdrawn."""
         del now
@@ -297,6 +324,10 @@ class FirstFitScheduler:
         The list is empty if some machine could take it now.
         """
         tracked = self._task(task)
+        most = tracked.job.described.maximum_running
+        if most is not None and tracked.job.machines.total() >= most:
+            running = tracked.job.machines.total()
+            return [f"its job runs as many tasks as it may at once: {running} of {most}"]
         reasons = Counter(self._obstacle(tracked, machine, now) for machine in self._machines.values())
         if reasons.pop("", 0):
             return []
@@ -312,7 +343,7 @@ class FirstFitScheduler:
 
         A round looks at a bounded number of kinds; with more of them, they take turns.
         """
-        heads: list[tuple[int, int, int, _Kind]] = []
+        heads: list[_Head] = []
         for kind in list(islice(self._open, FIRST_FIT_KINDS_MAX)):
             del self._open[kind]
             self._add_head(heads, kind)
@@ -320,7 +351,7 @@ class FirstFitScheduler:
         gangs: set[int] = set()
         most_free, before = self._most_free(), 0
         while heads:
-            _, _, task, kind = heapq.heappop(heads)
+            *_, task, kind = heapq.heappop(heads)
             tracked, found = self._tasks[task], list[FirstFitPlacement]()
             if tracked.machine is not None:
                 # It was placed together with another task of its gang.
@@ -347,14 +378,16 @@ class FirstFitScheduler:
                 self._open[kind] = None
         return placed
 
-    def _add_head(self, heads: list[tuple[int, int, int, _Kind]], kind: _Kind) -> None:
+    def _add_head(self, heads: list[_Head], kind: _Kind) -> None:
         """Push the first waiting task of a kind, or forget the kind if it has none."""
         heap = self._waiting[kind].heap
         while heap:
             number, task = heap[0]
             if self._waits(task, kind):
                 # Numbers are unique, so that kinds are never compared.
-                heapq.heappush(heads, (-kind.priority, number, task, kind))
+                job = self._tasks[task].job
+                enough = job.machines.total() >= job.described.minimum_running
+                heapq.heappush(heads, _Head(enough, -kind.priority, number, task, kind))
                 return
             heapq.heappop(heap)
         del self._waiting[kind]
@@ -396,6 +429,9 @@ class FirstFitScheduler:
         placed: list[FirstFitPlacement] = []
         for at, task in enumerate(tasks):
             tracked = self._tasks[task]
+            most = tracked.job.described.maximum_running
+            if most is not None and tracked.job.machines.total() >= most:
+                break
             candidates = [first] if first is not None and at == 0 else self._in_order(tracked)
             for machine in candidates:
                 if not self._obstacle(tracked, machine, now):

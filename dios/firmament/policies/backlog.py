@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from itertools import islice
 from typing import Final, NamedTuple, TypeAlias
 
-from dios.firmament.descriptors import Constraint, JobDescriptor, Resources, TaskDescriptor
+from dios.firmament.descriptors import COUNT_MAX, Constraint, JobDescriptor, Resources, TaskDescriptor
 from dios.limits import BACKLOG_KIND_TASKS, BACKLOG_PRINCIPALS, BACKLOG_SPARE_TASKS
 from dios.wire.types import Affinity
 
@@ -37,6 +37,17 @@ class _Kind(NamedTuple):
     priority: int
     job: int | None
     """The job, if its tasks depend on each other."""
+
+
+def _kind_of(job: JobDescriptor, described: TaskDescriptor) -> _Kind:
+    together = job.affinity is not Affinity.NONE or job.maximum_running is not None
+    return _Kind(
+        described.demand,
+        described.constraints,
+        described.pinned,
+        described.priority,
+        job.job if together else None,
+    )
 
 
 @dataclass(slots=True, eq=False)
@@ -103,10 +114,14 @@ class Backlog:
 
     Args:
         is_possible: returns False for a task that no machine could take even if it were empty.
+        running: returns the number of running tasks of a job.
     """
 
-    def __init__(self, is_possible: Callable[[TaskDescriptor], bool]) -> None:
+    def __init__(
+        self, is_possible: Callable[[TaskDescriptor], bool], running: Callable[[int], int] = lambda _: 0
+    ) -> None:
         self._is_possible = is_possible
+        self._running = running
         self._possible: dict[_Kind, bool] = {}
         """The answers of ``is_possible`` for the present machines."""
         self._tasks: dict[int, BackloggedTask] = {}
@@ -131,23 +146,44 @@ class Backlog:
 
     def add(self, job: JobDescriptor, described: TaskDescriptor, now: float) -> None:
         """Add a task that begins to wait."""
-        together = job.affinity is not Affinity.NONE or job.maximum_running is not None
-        kind = _Kind(
-            described.demand,
-            described.constraints,
-            described.pinned,
-            described.priority,
-            job.job if together else None,
-        )
         self._next += 1
-        task = BackloggedTask(job, described, now, kind, self._next)
+        task = BackloggedTask(job, described, now, _kind_of(job, described), self._next)
         self._tasks[described.task] = task
         self._put(task)
+
+    def set_job(self, job: JobDescriptor, inside: Iterable[int]) -> list[int]:
+        """Give the tasks of a job another description of it; return those outside the tables.
+
+        ``inside`` are its tasks in the tables, waiting or not.
+        """
+        found = [self._tasks[task] for task in inside if task in self._tasks]
+        if job.job in self._jobs:
+            found += [task for task in self._tasks.values() if task.job.job == job.job and not task.inside]
+            self._jobs[job.job] = job, self._jobs[job.job][1]
+        others = [task for task in found if _kind_of(job, task.described) != task.kind]
+        for task in found:
+            task.job = job
+        others.sort(key=lambda each: each.order)
+        for task in reversed(others):
+            # The last one first, so that the head of its kind changes once.
+            self.remove(task.described.task)
+        for task in others:
+            # A number of its own: entries of equal order cannot be in one heap.
+            self._next += 1
+            kind = _kind_of(job, task.described)
+            again = BackloggedTask(job, task.described, task.submitted, kind, self._next)
+            self._tasks[task.described.task] = again
+            self._put(again)
+            if task.inside:
+                self.enter(task.described.task)
+        return [task.described.task for task in found if not task.inside]
 
     def may_enter(self, task: int) -> bool:
         """Return True if some machine could take a task, and none of its principal waits before it."""
         found = self._tasks[task]
         queue = self.principals[found.job.principal]
+        if len(queue.kinds[found.kind].inside) >= self._startable(found.job):
+            return False
         return queue.outside == 1 and not self._is_parked(queue, found.kind)
 
     def remove(self, task: int) -> BackloggedTask | None:
@@ -283,7 +319,7 @@ class Backlog:
             elif queue.inside < size:
                 del queue.turns[kind_of]
                 queue.turns[kind_of] = None
-                if not kind.inside:
+                if not kind.inside and self._room(kind, kind_of, free) > 0:
                     found.append(self.enter(head.described.task))
         return found
 
@@ -313,15 +349,22 @@ class Backlog:
                     queue.turns.setdefault(of)
             queue.parked.clear()
 
-    @staticmethod
-    def _room(kind: _KindQueue, of: _Kind, free: Sequence[float]) -> int:
+    def _room(self, kind: _KindQueue, of: _Kind, free: Sequence[float]) -> int:
         """Return the number of tasks of a kind that the window may hold."""
         fits = free[0]
         for wanted, left in zip(of.demand, free[1:], strict=True):
             if wanted > 0:
                 fits = min(fits, left // wanted)
         most = int(min(fits, 2**31)) + BACKLOG_KIND_TASKS
+        head = kind.head()
+        if head is not None:
+            most = min(most, self._startable(head.job))
         return min(most, kind.most) if kind.most else most
+
+    def _startable(self, job: JobDescriptor) -> int:
+        """Return the number of tasks of a job that may start within its F_j."""
+        most = job.maximum_running
+        return COUNT_MAX if most is None else most - self._running(job.job)
 
     def placed(self, task: int) -> None:
         """Record that a task of the window was placed: its kind may have more there."""

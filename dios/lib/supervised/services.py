@@ -200,6 +200,10 @@ class Services:
     def _stored(self, given: ServiceProgram) -> tuple[ServiceGeneration, list[bytes]]:
         """Store a program and its inputs on every node; return the spec, and the names of the new objects."""
         inputs = given.inputs or {}
+        if given.work is not None and (given.work.job_minimum or given.work.job_maximum):
+            raise InvalidError(
+                "a service keeps its number of replicas, no fewer and no more: leave out the bounds of a job"
+            )
         if len(inputs) > limits.SERVICE_INPUTS_MAX:
             raise InvalidError(f"a service has at most {limits.SERVICE_INPUTS_MAX} inputs, not {len(inputs)}")
         total = sum(one.size for one in inputs.values())

@@ -149,6 +149,53 @@ def test_the_more_important_preempts(site: Site) -> None:
     assert sum("given to another task); the run continues" in text for text in said) == 1
 
 
+def test_a_job_runs_its_maximum_at_most(site: Site) -> None:
+    """Two of five runs of a job run although every node is empty, and another job is not kept waiting."""
+    runs = [
+        site.person.starts(f"dios run long.py --job crowd --job-maximum 2 --label crowd --cpus {CPUS / 2}")
+        for _ in range(5)
+    ]
+    try:
+        rows = site.until("crowd", "running", 2)
+        site.until("crowd", "waiting", 3)
+        waits = next(row for row in rows if row["state"] == "waiting")
+        why = site.person.types(f"dios explain {waits['fingerprint']}").stdout
+        assert "its job runs as many tasks as it may at once: 2 of 2" in why
+        done = site.person.types(f"dios run short.py --cpus {CPUS / 2} --label other")
+        assert done.stdout == "ran\n"
+        ended = next(row for row in site.tasks("crowd") if row["state"] == "running")
+        site.person.types(f"dios kill {ended['fingerprint']}")
+        site.until("crowd", "waiting", 2)
+        site.until("crowd", "running", 2)
+    finally:
+        for run in runs:
+            run.send_signal(signal.SIGINT)
+            run.communicate(timeout=60)
+
+
+def test_a_job_gets_its_minimum(site: Site) -> None:
+    """One run of the job takes the place of a restartable run of the same priority, and only one."""
+    low = [site.person.starts(f"dios run long.py --cpus {CPUS} --restartable --label low") for _ in range(3)]
+    high = []
+    try:
+        site.until("low", "running", 3)
+        line = f"dios run long.py --cpus {CPUS} --job web --job-minimum 1 --label web"
+        high = [site.person.starts(line) for _ in range(2)]
+        site.until("web", "running", 1)
+        site.until("web", "waiting", 1)
+        site.until("low", "waiting", 1)
+        assert len(site.until("low", "running", 2)) == 3
+    finally:
+        for run in high:
+            run.send_signal(signal.SIGINT)
+            run.communicate(timeout=60)
+        site.until("low", "running", 3)
+        for run in low:
+            run.send_signal(signal.SIGINT)
+        said = [run.communicate(timeout=60)[1] for run in low]
+    assert any("given to another task); the run continues" in text for text in said)
+
+
 def test_fair_shares_bound_the_wait_of_a_job(site: Site) -> None:
     """With F_j = A_j a job that is alone gets every processor, and gives half of them to the next one."""
     runs = []

@@ -819,3 +819,26 @@ def test_small_inputs_and_named_nodes_change_nothing(
     yard.submit(inputs=(messages.Handed(own, int(Permission.READ)),), work=Work(near=named))
     (row,) = yard.board().waiting
     assert row.work.near == named
+
+
+@pytest.mark.parametrize(
+    ("work", "why"),
+    [
+        (Work(job_maximum=2), "name the job, too"),
+        (Work(job=1, job_minimum=3, job_maximum=2), "give a larger maximum"),
+        (Work(job=1, gang=3, tasks=3, job_maximum=2), "give a larger maximum"),
+        (Work(job=1, job_minimum=1, best_effort=True), "its job has no minimum"),
+    ],
+)
+def test_bounds_of_a_job_that_cannot_hold_are_refused(yard: Yard, work: Work, why: str) -> None:
+    """The node refuses the run, whatever its client has checked."""
+    answer = yard.cluster.wait(yard.caller, yard.submit(work=work))
+    assert isinstance(answer, messages.Failure)
+    assert (answer.code, why in answer.message) == (Code.EINVAL, True)
+
+
+def test_bounds_of_a_job_need_the_scheduler(yard: Yard) -> None:
+    """A run with bounds whose node was chosen is refused, because nobody would count it."""
+    answer = yard.cluster.wait(yard.caller, yard.submit(work=Work(job=1, job_maximum=2), host="n2"))
+    assert isinstance(answer, messages.Failure)
+    assert "need the scheduler" in answer.message

@@ -354,3 +354,38 @@ def test_no_machine_is_ever_overfull(
                 assert not capacity or used <= capacity * (1 + 1e-6)
             for each in there:
                 assert all(dict(one.labels)[wish.key] == wish.value for wish in each.constraints)
+
+
+def job_of(made: FirstFitScheduler, job: int, tasks: range, **bounds: object) -> None:
+    """Submit tasks of one job with bounds."""
+    described = JobDescriptor(job, "uid:1", **bounds)  # type: ignore[arg-type] # see the callers
+    made.submit(described, [TaskDescriptor(task, Resources(1)) for task in tasks], 0.0)
+
+
+def test_a_job_runs_its_maximum_at_most() -> None:
+    """The tasks beyond F_j wait, others are placed, and the reason names the bound until it is changed."""
+    made = scheduler(machine(1))
+    job_of(made, 1, range(3), maximum_running=1)
+    submit(made, 10)
+    assert made.round(0.0) == [(0, 1), (10, 1)]
+    assert made.why_waiting(1, 0.0) == ["its job runs as many tasks as it may at once: 1 of 1"]
+    assert made.round(1.0) == []
+    made.finished(0, 2.0)
+    assert made.round(2.0) == [(1, 1)]
+    made.set_bounds(1, 0, None)
+    assert made.round(3.0) == [(2, 1)]
+    assert made.job(1) == JobDescriptor(1, "uid:1")
+
+
+def test_tasks_that_a_minimum_needs_come_first() -> None:
+    """E_j tasks are placed before those that were submitted earlier or have a higher priority."""
+    made = scheduler(machine(1, cpus=2))
+    for task in range(10, 13):
+        submit(made, task, priority=5)
+    job_of(made, 1, range(3), minimum_running=1)
+    assert made.round(0.0) == [(0, 1), (10, 1)]
+    made.set_bounds(1, 2, None)
+    made.finished(10, 1.0)
+    assert made.round(1.0) == [(1, 1)]
+    made.set_bounds(99, 1, None)
+    assert made.job(99) is None

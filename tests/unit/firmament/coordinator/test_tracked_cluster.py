@@ -9,6 +9,8 @@ from msgspec.structs import replace
 
 from dios.firmament.cluster.state import RUNNING
 from dios.firmament.coordinator.cluster_state import Phase
+from dios.firmament.coordinator.first_fit import FirstFitScheduler
+from dios.firmament.coordinator.stated_bounds import JobBounds
 from dios.firmament.descriptors import Level
 from dios.firmament.models import catalogue
 from dios.firmament.rounds.results import Change
@@ -388,3 +390,77 @@ def test_tasks_that_are_starting_are_counted_until_they_run() -> None:
     node.version += 1
     play.read()
     assert play.cluster.starting(target, play.now) == 0
+
+
+def test_the_strictest_bounds_that_runs_of_a_job_state_hold() -> None:
+    """The largest minimum and the smallest maximum count, until the run that stated them has ended."""
+    play = FlowNodes()
+    loose = [play.submit("n1", Work(job=7, job_maximum=3)) for _ in range(2)]
+    strict = play.submit("n2", Work(job=7, job_minimum=1, job_maximum=2))
+    last = play.submit("n3", Work(job=7))
+    other = play.submit("n1", Work(job=7), "uid:1")
+    play.work_off()
+    assert len(play.started.keys() & {*loose, strict, last}) == 2
+    assert other in play.started, "the same number of another user is another job"
+    job = play.scheduler.job(play.cluster.tasks[last].job)
+    assert job is not None
+    assert (job.minimum_running, job.maximum_running) == (1, 2)
+    waits = next(task for task in (*loose, strict, last) if task not in play.started)
+    assert "its job runs as many tasks as it may" in " ".join(play.scheduler.explain(waits).lines())
+    for node in play.nodes.values():
+        node.waiting.pop(strict, None)
+        if strict in node.running:
+            play.end(node.name, strict)
+        node.version += 1
+    play.work_off()
+    assert play.started.keys() == {*loose, last, other} | play.started.keys() & {strict}
+    job = play.scheduler.job(play.cluster.tasks[last].job)
+    assert job is not None
+    assert (job.minimum_running, job.maximum_running) == (0, 3)
+
+
+def test_a_new_coordinator_knows_the_bounds_of_running_jobs() -> None:
+    """It reads them from the tasks that run, so it starts no more than the job may run."""
+    play = FlowNodes()
+    for _ in range(2):
+        play.submit("n1", Work(job=7, job_maximum=2))
+    play.work_off()
+    play.submit("n2", Work(job=7))
+    other = FlowNodes()
+    other.nodes, other.started = play.nodes, play.started
+    other.work_off()
+    assert len(other.started) == 2
+
+
+def test_bounds_that_contradict_each_other_leave_the_smaller() -> None:
+    """A minimum of one run above the maximum of another is that maximum, and a gang is never cut."""
+    bounds = JobBounds()
+    bounds.add(1, Work(job=1, job_minimum=5))
+    bounds.add(1, Work(job=1, job_maximum=3))
+    assert bounds.of(1, 0) == (3, 3)
+    assert bounds.of(1, 4) == (4, 4)
+    assert bounds.remove(1, Work(job=1, job_maximum=3))
+    assert bounds.of(1, 0) == (5, None)
+    assert bounds.remove(1, Work(job=1, job_minimum=5))
+    assert not bounds.remove(1, Work(job=1, job_minimum=5))
+    assert bounds.of(1, 0) == (0, None)
+
+
+def test_the_flow_scheduler_takes_over_the_bounds_of_the_simple_rule() -> None:
+    """Bounds that were stated before it started hold for it, and go with the runs that stated them."""
+    simple = FirstFitScheduler()
+    play = CoordinatedNodes(simple, simple.round)
+    tasks = [play.submit("n1", Work(job=7, job_maximum=2)) for _ in range(3)]
+    play.work_off()
+    other = FlowNodes()
+    other.nodes, other.started, other.now = play.nodes, play.started, play.now
+    other.cluster.adopt(play.cluster, play.now)
+    other.work_off()
+    assert len(other.started) == 2
+    job = other.scheduler.job(other.cluster.tasks[tasks[2]].job)
+    assert job is not None
+    assert job.maximum_running == 2
+    running = next(name for name, node in other.nodes.items() if tasks[0] in node.running)
+    other.end(running, tasks[0])
+    other.work_off()
+    assert set(other.started) == set(tasks)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dios.firmament.descriptors import JobDescriptor, Resources, TaskDescriptor
 from dios.firmament.rounds.results import Change
+from dios.limits import BACKLOG_SPARE_TASKS
 from tests.support.firmament.fair_queue import Site
 
 
@@ -23,6 +24,53 @@ def test_a_job_at_its_maximum_takes_no_turns_from_others() -> None:
     assert site.scheduler.explain(1).reason == "its job runs as many tasks as it may at once: 1 of 1"
     site.scheduler.finished(0, 1.0)
     assert site.round(1.0) == [1]
+
+
+def test_a_long_queue_of_a_job_at_its_maximum_keeps_no_other_out() -> None:
+    """Of a queue that is longer than the tables only tasks that may start are in them."""
+    site = Site(4)
+    submit(site, JobDescriptor(1, "ann", maximum_running=2), range(5 * BACKLOG_SPARE_TASKS))
+    other = range(10_000, 10_000 + BACKLOG_SPARE_TASKS)
+    submit(site, JobDescriptor(2, "ann"), other)
+    assert site.round(0.0) == [0, 1, 10_000, 10_001]
+    waits = 5 * BACKLOG_SPARE_TASKS - 1
+    assert "as many tasks as it may at once: 2 of 2" in site.scheduler.explain(waits).reason
+    site.scheduler.finished(0, 1.0)
+    assert site.round(1.0) == [2]
+
+
+def test_another_maximum_holds_for_tasks_in_the_tables_and_outside() -> None:
+    """A larger F_j lets more tasks of the job start, a smaller one none until enough have ended."""
+    site = Site(8)
+    submit(site, JobDescriptor(1, "ann"), range(2))
+    assert site.round(0.0) == [0, 1]
+    site.scheduler.set_bounds(1, 0, 2)
+    job = site.scheduler.job(1)
+    assert job is not None
+    submit(site, job, range(2, 5 * BACKLOG_SPARE_TASKS))
+    assert site.round(1.0) == []
+    site.scheduler.set_bounds(1, 0, 4)
+    assert site.round(2.0) == [2, 3]
+    site.scheduler.set_bounds(1, 0, 1)
+    for task in range(3):
+        site.scheduler.finished(task, 3.0)
+        assert site.round(3.0) == []
+    site.scheduler.set_bounds(1, 0, None)
+    assert len(site.round(4.0)) == 7
+
+
+def test_a_minimum_that_comes_later_lets_waiting_tasks_go_first() -> None:
+    """E_j also counts for tasks that waited outside the tables before."""
+    site = Site(2)
+    submit(site, JobDescriptor(1, "ann"), range(2))
+    assert len(site.round(0.0)) == 2
+    submit(site, JobDescriptor(2, "ann"), range(100, 100 + 2 * BACKLOG_SPARE_TASKS))
+    submit(site, JobDescriptor(3, "ann"), range(1000, 1002))
+    site.scheduler.set_bounds(3, 1, None)
+    site.scheduler.finished(0, 1.0)
+    assert site.round(1.0)[0] in {1000, 1001}
+    site.scheduler.finished(1, 2.0)
+    assert len(site.round(2.0)) == 1
 
 
 def test_a_minimum_goes_before_tasks_that_waited_longer() -> None:
