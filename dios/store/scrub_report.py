@@ -22,8 +22,8 @@ from dios.store.scrubbing import Damage
 FILE_NAME: Final = "scrub.json"
 VERSION: Final = 1
 
-_Id: TypeAlias = Annotated[str, Meta(pattern="^[0-9a-f]{16}$")]
-_IdOrNone: TypeAlias = Annotated[str, Meta(pattern="^([0-9a-f]{16})?$")]
+_Id: TypeAlias = Annotated[str, Meta(max_length=16, pattern="^[0-9a-f]{16}$")]
+_IdOrNone: TypeAlias = Annotated[str, Meta(max_length=16, pattern="^([0-9a-f]{16})?$")]
 _Count: TypeAlias = Annotated[int, Meta(ge=0, le=2**62)]
 _Text: TypeAlias = Annotated[str, Meta(max_length=limits.SCRUB_PROBLEM_CHARS_MAX)]
 
@@ -60,7 +60,7 @@ class ScrubReport(Struct):
     the list.
     """
 
-    version: int = VERSION
+    version: _Count = VERSION
     after: _IdOrNone = ""
     began: _Count = 0
     finished: _Count = 0
