@@ -24,6 +24,7 @@ from dios.wire.fields import (
     Message,
     NameBytes,
     Text,
+    Thousandths,
 )
 from dios.wire.rates import Govern
 from dios.wire.scheduling import Advise, AskScheduler, Place, ReadQueue, Report, Work
@@ -446,6 +447,12 @@ class Leave(Call, frozen=True, tag=53):
     failure: Message = ""
 
 
+class ReportProgress(Call, frozen=True, tag=54):
+    """Record the share of its work that this task has done. It shows in the task's row, and wakes nobody."""
+
+    progress: Thousandths
+
+
 PlainCall: TypeAlias = (
     Create
     | Lookup
@@ -489,6 +496,7 @@ PlainCall: TypeAlias = (
     | Present
     | AwaitMove
     | Leave
+    | ReportProgress
 )
 
 

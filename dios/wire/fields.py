@@ -37,6 +37,9 @@ Nanoseconds: TypeAlias = Annotated[int, Meta(ge=0, le=limits.COUNTER_MAX)]
 """A time by a node's clock, or a duration."""
 
 Milliseconds: TypeAlias = Annotated[int, Meta(ge=0, le=limits.COUNTER_MAX // 1_000_000)]
+Thousandths: TypeAlias = Annotated[int, Meta(ge=0, le=limits.PROGRESS_WHOLE)]
+"""The share of its work that a task has done, in thousandths."""
+
 Port: TypeAlias = Annotated[int, Meta(ge=0, le=limits.PORT_MAX)]
 ProcessId: TypeAlias = Annotated[int, Meta(ge=0, le=2**31 - 1)]
 Permissions: TypeAlias = Annotated[int, Meta(ge=0, le=2**16 - 1)]

@@ -32,6 +32,7 @@ from dios.wire.fields import (
     ProgramBytes,
     Slot,
     Text,
+    Thousandths,
     User,
 )
 from dios.wire.rates import Metered
@@ -180,6 +181,8 @@ class TaskRow(Struct, frozen=True, array_like=True):
     restarts: Counter = 0
     kept_bytes: ByteCount = 0
     """The bytes of the checkpoint that it continues from."""
+    progress: Thousandths | None = None
+    """The share of its work that it has done; None if it has not reported it."""
 
 
 class Tasks(Struct, frozen=True, array_like=True, tag=8):

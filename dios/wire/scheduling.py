@@ -26,6 +26,7 @@ from dios.wire.fields import (
     Milliseconds,
     ProcessId,
     Text,
+    Thousandths,
 )
 from dios.wire.types import Affinity, Operator, TaskState
 
@@ -270,6 +271,8 @@ class Occupant(Struct, frozen=True, array_like=True):
     """The devices that it has, without their files."""
     processors: Processors = ()
     """The hardware threads on which alone it runs; empty if it may run on all."""
+    progress: Thousandths | None = None
+    """The share of its work that it has done; None if it has not reported it."""
 
 
 class Asked(Struct, frozen=True, array_like=True):

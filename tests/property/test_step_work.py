@@ -283,6 +283,7 @@ _EVERY: Final[dict[type, Make | list[messages.PlainCall]]] = {
     ],
     messages.AwaitMove: [messages.AwaitMove()] * CALLS,
     messages.Leave: [messages.Leave()] * CALLS,
+    messages.ReportProgress: [messages.ReportProgress(500)] * CALLS,
     messages.RecordRequest: some(
         lambda scene, _: messages.RecordRequest(scene.blob, 0, "GET", RequestEnd.ANSWERED)
     ),

@@ -85,6 +85,7 @@ def described(task: Status) -> dict[str, object]:
         "moves": task.moves,
         "restarts": task.restarts,
         "kept_bytes": task.kept_bytes,
+        "progress": task.progress,
     }
 
 

@@ -49,7 +49,8 @@ def cause_text(task: Status) -> str:
     if task.state is TaskState.WAITING and task.detail.startswith("place "):
         return f"waiting, {task.detail.partition(' in ')[0]}"
     if not task.ended:
-        return "moving" if task.leave_ns else task.state.name.lower()
+        done = "" if task.progress is None else f", {task.progress:.0%}"
+        return ("moving" if task.leave_ns else task.state.name.lower()) + done
     if task.cause is Cause.EXITED:
         return f"exited {task.exit_code}"
     if task.cause is Cause.SIGNAL:

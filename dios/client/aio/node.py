@@ -199,6 +199,7 @@ class AsyncNode(
     shutdown = awaited(_Ops.shutdown_op)
     pause = awaited(_Ops.pause_op)
     wait_move = awaited(_Ops.wait_move_op)
+    progress = awaited(_Ops.progress_op)
     leave = awaited(_Ops.leave_op)
 
     def handle(self, info: messages.Reference, name: bytes | None = None) -> AsyncReference:

@@ -21,7 +21,13 @@ from dios.client.program import Program, ProgramText, encode_program, is_wasm, w
 from dios.client.session import Answer, Operation, expect, expect_buffer, vector
 from dios.errors import DiosError, InvalidError, TimeLimitError
 from dios.ids import Name
-from dios.limits import GROUPS_PER_CALL_MAX, INLINE_BYTES_MAX, LOOKUP_REFERENCES_MAX, MOVE_WAIT_MS_MAX
+from dios.limits import (
+    GROUPS_PER_CALL_MAX,
+    INLINE_BYTES_MAX,
+    LOOKUP_REFERENCES_MAX,
+    MOVE_WAIT_MS_MAX,
+    PROGRESS_WHOLE,
+)
 from dios.wire import messages
 from dios.wire.codec import decode_event
 from dios.wire.messages import PlainCall
@@ -415,6 +421,16 @@ class NodeOps(ClusterOps, Generic[R, T, G, S, C]):
         """
         text = failure.encode(errors="replace").decode()[:_FAILURE_CHARS_MAX]
         expect(messages.Done, (yield messages.Leave(text)))
+
+    def progress_op(self, fraction: float) -> Operation[None]:
+        """Report the share of its work that this task has done, from 0 to 1.
+
+        `dios ps` shows it, and cost models that compare tasks of a job use it. Raise InvalidError for a
+        session, and for a share out of range.
+        """
+        if not 0 <= fraction <= 1:
+            raise InvalidError(f"the progress of a task is {fraction}; it is a share and must be from 0 to 1")
+        expect(messages.Done, (yield messages.ReportProgress(int(fraction * PROGRESS_WHOLE))))
 
     def pause_op(self) -> Operation[None]:
         """Suspend this task until another task resumes it (B.1.6)."""

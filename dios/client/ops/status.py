@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from typing import Final, Generic, TypeVar
 
 from dios.client.ops.notebook_html import properties
+from dios.limits import PROGRESS_WHOLE
 from dios.wire.messages import TaskRow
 from dios.wire.types import Brand, Cause, TaskState
 
@@ -29,7 +30,8 @@ class Status:
     ``detail`` is the reason of its end as text, with its last lines if there are any, and the remedy;
     ``node`` is the node on which it runs or ran. A task that was asked to leave its node is ended at
     ``leave_ns``. Its run was moved ``moves`` times and began again ``restarts`` times before; it continued
-    from a checkpoint of ``kept_bytes``.
+    from a checkpoint of ``kept_bytes``. ``progress`` is the share of its work that it has reported as done,
+    from 0 to 1.
     """
 
     fingerprint: str
@@ -51,6 +53,7 @@ class Status:
     moves: int = 0
     restarts: int = 0
     kept_bytes: int = 0
+    progress: float | None = None
 
     def _repr_html_(self) -> str:
         """Return the status for a notebook, without the name."""
@@ -116,6 +119,7 @@ def status_of(row: TaskRow) -> Status:
         moves=row.moves,
         restarts=row.restarts,
         kept_bytes=row.kept_bytes,
+        progress=None if row.progress is None else row.progress / PROGRESS_WHOLE,
     )
 
 

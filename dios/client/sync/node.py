@@ -190,6 +190,7 @@ class Node(
     shutdown = blocking(_Ops.shutdown_op)
     pause = blocking(_Ops.pause_op)
     wait_move = blocking(_Ops.wait_move_op)
+    progress = blocking(_Ops.progress_op)
     leave = blocking(_Ops.leave_op)
 
     def handle(self, info: messages.Reference, name: bytes | None = None) -> Reference:

@@ -87,6 +87,7 @@ _HANDLERS: Final[dict[type, Handler]] = {
     messages.Present: groups.present,
     messages.AwaitMove: moves.await_move,
     messages.Leave: moves.leave,
+    messages.ReportProgress: task_calls.report_progress,
 }
 
 _PayloadCall: TypeAlias = (

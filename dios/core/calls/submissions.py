@@ -258,4 +258,5 @@ def occupant(task: Task, now: int) -> messages.Occupant:
         bool(task.leave_ns),
         tuple(messages.Device(one.kind, one.name) for one in task.devices),
         task.processors,
+        task.progress,
     )

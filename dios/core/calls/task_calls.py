@@ -1,4 +1,4 @@
-"""pause, resume, select, attach and cancel (B.1.6, B.1.13)."""
+"""pause, resume, select, attach and cancel (B.1.6, B.1.13), and the progress of a task."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from dios import limits
 from dios.core import effects
 from dios.core.calls import access, computed_objects, entrance, network_streams
 from dios.core.model.accounts import charge_all
-from dios.core.model.records import Holder, LocalHolder, Pending, PhysicalObject, Reference, Session
+from dios.core.model.records import Holder, LocalHolder, Pending, PhysicalObject, Reference, Session, Task
 from dios.core.model.type_states import SocketState, StreamState, TimerState
 from dios.core.remote import cached_replies, remote_calls, requests
 from dios.core.step import Step
@@ -72,6 +72,20 @@ def _controlled(step: Step, task: Holder, ref_id: int) -> LocalHolder | None:
 def _require_process(task: Holder) -> None:
     if isinstance(task, Session):
         raise InvalidError("a session cannot be paused: its process was not started by the node")
+
+
+# -- progress ---------------------------------------------------------------------------------------
+def report_progress(step: Step, task: Holder, seq: int, call: messages.ReportProgress) -> None:
+    """Record the share of its work that a task has done.
+
+    Readers of the submission queue get it with their next answer. None of them is woken, so that the number
+    of these calls costs nobody else anything.
+    """
+    if not isinstance(task, Task):
+        raise InvalidError("a session has no progress; only tasks that a node has started report theirs")
+    task.progress = call.progress
+    step.state.queue.note_task(task.id)
+    step.answer(task, seq, messages.Done())
 
 
 # -- select -----------------------------------------------------------------------------------------

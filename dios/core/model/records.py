@@ -1098,7 +1098,8 @@ class Task(LocalHolder):
     its groups. ``processors`` are those to which it is pinned, and ``devices`` those that it has.
     ``ends_with_session`` is True if a session
     started it without detaching it. ``leave_ns`` is the end of its grace period after
-    it was asked to leave the node because of ``leave_reason``, else 0.
+    it was asked to leave the node because of ``leave_reason``, else 0. ``progress`` is the share of its work
+    that it reported last, in thousandths.
     """
 
     __slots__ = (
@@ -1115,6 +1116,7 @@ class Task(LocalHolder):
         "memory_bytes",
         "parent",
         "processors",
+        "progress",
         "recipe",
         "reserved",
         "signal",
@@ -1158,6 +1160,7 @@ class Task(LocalHolder):
         self.ends_with_session = False
         self.leave_ns = 0
         self.leave_reason = ""
+        self.progress: int | None = None
         self.exit_code = 0
         self.signal = 0
         self.cpu_ms = 0
@@ -1180,4 +1183,5 @@ class Task(LocalHolder):
             moves=work.moves,
             restarts=work.restarts,
             kept_bytes=work.kept_bytes,
+            progress=self.progress,
         )

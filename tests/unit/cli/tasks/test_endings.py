@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import signal
+from dataclasses import replace
 
 import pytest
 
@@ -115,3 +116,14 @@ def test_a_waiting_run_shows_its_place(queue: str) -> None:
     )
     assert cause_text(waiting) == "waiting, place 2 of 30"
     assert cause_text(Status("00aa11bb22cc", "job.py", TaskState.WAITING)) == "waiting"
+
+
+def test_a_running_task_shows_its_progress() -> None:
+    """The state has it as soon as the task reports it; an end has none."""
+    running = Status("00aa11bb22cc", "job.py", TaskState.RUNNING)
+    assert cause_text(running) == "running"
+    assert cause_text(replace(running, progress=0.0)) == "running, 0%"
+    assert cause_text(replace(running, progress=0.425)) == "running, 42%"
+    assert cause_text(replace(running, progress=0.5, leave_ns=1)) == "moving, 50%"
+    ended = replace(running, state=TaskState.ENDED, cause=Cause.EXITED, progress=1.0)
+    assert cause_text(ended) == "exited 0"

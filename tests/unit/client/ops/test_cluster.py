@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import pytest
 import trio
 from msgspec.structs import replace
@@ -126,6 +128,26 @@ def test_answers_say_that_they_may_lack_something() -> None:
     assert fake.calls[2:] == [messages.ListTasks(), messages.ListTasks(int(Flag.LOCAL_ONLY))]
 
 
+def test_a_progress_is_sent_in_thousandths() -> None:
+    """A task that is not at its end is never reported as done; the status has the share again."""
+    row = replace(TASK, progress=999)
+    answers = (messages.Done(), messages.Done(), messages.Done(), messages.Tasks((row, TASK)))
+    with FakeNode(in_turn(*answers)) as fake:
+        node = fake.connect()
+        for fraction in (0, 0.99999, 1):
+            node.progress(fraction)
+        assert [status.progress for status in node.tasks()] == [0.999, None]
+    assert fake.calls[:3] == [messages.ReportProgress(thousandths) for thousandths in (0, 999, 1000)]
+
+
+@pytest.mark.parametrize("fraction", [-0.1, 1.5, 42, math.nan, math.inf])
+def test_a_progress_that_is_no_share_is_refused_before_anything_is_sent(fraction: float) -> None:
+    """The message names the value."""
+    with FakeNode(in_turn()) as fake, pytest.raises(InvalidError, match=f"is {fraction}; it is a share"):
+        fake.connect().progress(fraction)
+    assert fake.calls == []
+
+
 def test_the_face_on_trio_asks_the_same() -> None:
     """The awaited methods make the same calls and give the same answers."""
     nodes = messages.Nodes((ROW, OTHER))
@@ -135,8 +157,14 @@ def test_the_face_on_trio_asks_the_same() -> None:
         node = AsyncNode(connection, await connection.hello((), "test"))
         assert [member.name for member in await node.nodes()] == ["n1", "n2"]
         assert await node.set_node("n2", "drain") == await node.nodes()
+        await node.progress(0.25)
         connection.close()
 
-    with FakeNode(in_turn(nodes, nodes, nodes)) as fake:
+    with FakeNode(in_turn(nodes, nodes, nodes, messages.Done())) as fake:
         trio.run(ask, fake)
-    assert fake.calls == [messages.ListNodes(), messages.SetNode("n2", NodeWish.DRAIN), messages.ListNodes()]
+    assert fake.calls == [
+        messages.ListNodes(),
+        messages.SetNode("n2", NodeWish.DRAIN),
+        messages.ListNodes(),
+        messages.ReportProgress(250),
+    ]
