@@ -121,6 +121,8 @@ class TaskDescriptor:
     """The expected run time in seconds, if known; the simulator's oracle and Jockey-like models use it."""
     admitted: bool = False
     """True for a member of a job over time, whose place was chosen when the job was admitted."""
+    copy_of: int | None = None
+    """The identifier of the task of which it is a speculative copy."""
 
     def __post_init__(self) -> None:
         _check_identifier("task", self.task)
@@ -131,6 +133,8 @@ class TaskDescriptor:
             raise BadDescriptorError(f"task {self.task}: deadline is {self.deadline}; it must be finite")
         if not -(2**63) < self.priority < 2**63:
             raise BadDescriptorError(f"task {self.task}: priority is {self.priority}; it must fit 64 bits")
+        if self.copy_of is not None:
+            _check_identifier(f"task {self.task}: copy_of: task", self.copy_of)
         runtime = self.expected_runtime
         if runtime is not None and not (math.isfinite(runtime) and runtime >= 0):
             raise BadDescriptorError(f"task {self.task}: expected_runtime is {runtime}; it must be 0 or more")

@@ -189,10 +189,11 @@ class FlowScheduler:
         self._remove(row, completed=report is None or report.completed)
         self._gangs.room_appeared()
 
-    def started(self, task: int, machine: int, now: float, thread: str = "") -> None:
+    def started(self, task: int, machine: int, now: float, thread: str = "", ran: float = 0.0) -> None:
         """Record that a waiting task runs already; a coordinator that takes over finds such tasks.
 
-        ``thread`` is the name of its hardware thread; it is empty if that is unknown.
+        ``thread`` is the name of its hardware thread; it is empty if that is unknown. ``ran`` is the number
+        of seconds for which it has run.
         """
         place = self._machine(machine)
         if self._backlog is not None:
@@ -207,6 +208,7 @@ class FlowScheduler:
         named = [below for below in self.state.below(place) if names[below] == thread] if thread else []
         leaf = named[0] if named else tables.emptiest_leaf(self.state, place)
         tables.start(self.state, np.array([row]), np.array([leaf]))
+        self.state.tasks.since[row] -= ran
 
     def rejected(self, task: int, now: float) -> None:
         """Record that a machine refused a task: it waits again and avoids that machine for a while."""
@@ -222,6 +224,17 @@ class FlowScheduler:
     def measured(self, task: int, usage: Resources) -> None:
         """Record the resources that a task uses now."""
         self.state.tasks.usage[self._task(task)] = usage
+
+    def progressed(self, task: int, share: float) -> None:
+        """Record the share (0 to 1) of its work that a running task has done."""
+        row = self._task(task)
+        if not 0 <= share <= 1:
+            raise BadDescriptorError(
+                f"task {task}: its progress is {share}; it is a share and must be from 0 to 1"
+            )
+        if self.state.tasks.status[row] != RUNNING:
+            raise BadDescriptorError(f"task {task} waits: it makes no progress")
+        self.state.tasks.progress[row] = share
 
     def job(self, job: int) -> JobDescriptor | None:
         """Return a known job's description."""

@@ -141,6 +141,8 @@ class Work(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
     """E_j of its job: the number of tasks of the job that run before the work of others."""
     job_maximum: JobBound = 0
     """F_j of its job: the most tasks of the job that run at once; 0 for all."""
+    copy_of: Fingerprint = ""
+    """The task of the same user of which it is a speculative copy; for the scheduler only."""
 
     @property
     def reserves(self) -> bool:

@@ -50,6 +50,7 @@ def work(
     best_effort: bool = False,
     grace: float = 0.0,
     devices: Mapping[str, int] | None = None,
+    copy_of: str = "",
 ) -> Work:
     """Return the needs of a task, for ``node.run(..., work=work(cpus=2))``; they are reserved while it runs.
 
@@ -58,6 +59,8 @@ def work(
     A ``restartable`` task with a ``grace`` gets that number of seconds to save its state and leave
     (``dios.checkpointed``) when its place is taken or its node is drained.
     ``devices`` are numbers by kind, like ``{"gpu": 1}``: nobody else gets these while it runs.
+    ``copy_of`` is the fingerprint of a running task that this one does again; the cost model late runs such a
+    copy on a fast machine, and the caller uses the result of whichever ends first.
     ``memory`` is in bytes, ``disk_io`` and ``network`` in bytes per second, ``deadline`` in seconds from now.
     With a ``gang`` of (k, n), at least k of the job's n tasks start together. ``job`` is any name or number
     that the tasks of a job share. At most ``job_maximum`` tasks of it run at once, 0 for all, and while fewer
@@ -112,6 +115,7 @@ def work(
         pinned=pin,
         best_effort=best_effort,
         grace_ms=round(grace * 1000),
+        copy_of=copy_of,
         devices=tuple(_device(kind, count) for kind, count in sorted((devices or {}).items())),
         job_minimum=job_minimum,
         job_maximum=job_maximum,

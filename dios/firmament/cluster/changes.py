@@ -48,7 +48,7 @@ def add_tasks(state: ClusterState, job: int, tasks: Sequence[TaskDescriptor]) ->
     table.machine[rows] = table.leaf[rows] = ABSENT
     table.submitted[rows] = table.since[rows] = state.now
     table.waited[rows] = table.ran[rows] = 0
-    table.usage[rows] = 0
+    table.usage[rows], table.progress[rows] = 0, np.nan
     table.demand[rows] = [each.demand for each in tasks]
     table.priority[rows] = [each.priority for each in tasks]
     table.deadline[rows] = [np.inf if each.deadline is None else each.deadline for each in tasks]
@@ -56,6 +56,7 @@ def add_tasks(state: ClusterState, job: int, tasks: Sequence[TaskDescriptor]) ->
     table.equivalence[rows] = named
     table.interference[rows] = [each.interference for each in tasks]
     table.restartable[rows] = [each.restartable for each in tasks]
+    table.copy_of[rows] = [ABSENT if each.copy_of is None else each.copy_of for each in tasks]
     table.descriptors.update(zip(rows.tolist(), tasks, strict=True))
     state.jobs.tasks[job] += len(rows)
     return rows
@@ -89,7 +90,7 @@ def stop(state: ClusterState, rows: Ints) -> None:
     table.ran[rows] += state.now - table.since[rows]
     table.status[rows], table.since[rows] = WAITING, state.now
     table.leaf[rows] = table.machine[rows] = ABSENT
-    table.usage[rows] = 0
+    table.usage[rows], table.progress[rows] = 0, np.nan
     np.add.at(state.jobs.running, table.job[rows], -1)
     _hold(state, rows, -1)
     _count(state, rows, leaves, -1)
@@ -102,7 +103,7 @@ def stop_one(state: ClusterState, row: int) -> None:
     table.status[row], table.since[row] = WAITING, state.now
     at = int(table.leaf[row])
     table.leaf[row] = table.machine[row] = ABSENT
-    table.usage[row] = 0
+    table.usage[row], table.progress[row] = 0, np.nan
     state.jobs.running[table.job[row]] -= 1
     demand = table.demand[row]
     owner = state.jobs.principal[table.job[row]]

@@ -61,6 +61,10 @@ class TaskTable(Rows):
         """Number in ``ClusterState.equivalences``."""
         self.interference: Ints = np.zeros(FIRST_ROWS, np.int64)
         self.restartable: Flags = np.zeros(FIRST_ROWS, np.bool_)
+        self.progress: Floats = np.zeros(FIRST_ROWS)
+        """The share of its work that it has done in this placement, from 0 to 1; no number if unknown."""
+        self.copy_of: Ints = np.full(FIRST_ROWS, ABSENT, np.int64)
+        """Identifier of the task of which it is a speculative copy; ABSENT for all others."""
         self.descriptors: dict[int, TaskDescriptor] = {}
         """By row: the descriptions, for what does not fit a column (blocks, constraints)."""
 

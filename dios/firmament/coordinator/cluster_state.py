@@ -33,6 +33,7 @@ from dios.firmament.descriptors import (
     MachineDescriptor,
     TaskDescriptor,
 )
+from dios.limits import PROGRESS_WHOLE
 from dios.wire.messages import Occupant, Placed, QueueRows, Submission
 from dios.wire.types import TaskState
 
@@ -66,8 +67,14 @@ class TaskScheduler(Protocol):
     def finished(self, task: int, now: float, report: FinalReport | None = None) -> None:
         """Remove a task."""
 
-    def started(self, task: int, machine: int, now: float, thread: str = "") -> None:
-        """Record the machine of a waiting task that has started, and the name of its thread if known."""
+    def started(self, task: int, machine: int, now: float, thread: str = "", ran: float = 0.0) -> None:
+        """Record the machine of a waiting task that has started, and the name of its thread if known.
+
+        ``ran`` is the number of seconds for which it has run.
+        """
+
+    def progressed(self, task: int, share: float) -> None:
+        """Record the share of its work that a running task has done."""
 
     def rejected(self, task: int, now: float) -> None:
         """Record that the machine refused the task, which waits again."""
@@ -109,6 +116,8 @@ class TrackedTask:
     """The version of its caller's queue when the task was removed from it."""
     listed: int = 0
     """The last version of its caller's queue that showed it, if its placement was on the way then."""
+    began: float | None = None
+    """The time at which it began to run, as its node shows it."""
     threads: tuple[int, ...] = ()
     """The hardware threads that were chosen for it, in the phases SENT and PLACED."""
     gone: int = 0
@@ -128,6 +137,8 @@ class TrackedCluster:
     def __init__(self, scheduler: TaskScheduler) -> None:
         self._scheduler = scheduler
         self.tasks: dict[int, TrackedTask] = {}
+        self._numbers: dict[str, int] = {}
+        """The identifiers of the tasks by fingerprint."""
         self._waiting: dict[str, dict[int, None]] = {}
         """The waiting tasks by the node of their caller."""
         self._here: dict[str, dict[int, None]] = {}
@@ -167,6 +178,7 @@ class TrackedCluster:
         """
         self.tasks, self.nodes, self._gangs = other.tasks, other.nodes, other._gangs
         self._machines, self.machine_types = other._machines, other.machine_types
+        self._numbers = other._numbers
         self._waiting, self._here, self._placed = other._waiting, other._here, other._placed
         self._starting, self._listing, self._places = other._starting, other._listing, other._places
         self.idle, self._inside, self._bounds = other.idle, other._inside, other._bounds
@@ -302,6 +314,7 @@ class TrackedCluster:
         if task not in self.tasks:
             self._bounds.add(tracked.job, tracked.row.work)
         self.tasks[task] = tracked
+        self._numbers[tracked.row.fingerprint] = task
         if tracked.phase is Phase.WAITING:
             self._waiting.setdefault(tracked.host, {})[task] = None
         elif tracked.phase in {Phase.RUNNING, Phase.LEAVING}:
@@ -411,16 +424,18 @@ class TrackedCluster:
     def _read_running(self, queue: QueueRows, row: Occupant, now: float) -> None:
         tracked = self.tasks.get(row.id)
         if tracked is None:
-            tracked = TrackedTask(row, queue.name, Phase.RUNNING, job_of(row))
+            tracked = TrackedTask(row, queue.name, Phase.RUNNING, job_of(row), began=_begin_of(row, now))
             self._submit([tracked], now)
             self._mark_started(row.id, queue, now)
             return
+        tracked.began = _begin_of(row, now)
         if row.state is not TaskState.STARTING:
             self._started(row.id, queue.name)
         if tracked.phase is Phase.LEAVING:
             return
         if tracked.phase is Phase.RUNNING and tracked.host == queue.name:
             tracked.row = row
+            self._note_progress(row)
             return
         if tracked.phase is Phase.WAITING or tracked.target != queue.name:
             # Another coordinator placed it.
@@ -432,6 +447,7 @@ class TrackedCluster:
             self._mark_started(row.id, queue, now)
         begun = self._starting.get(queue.name, {}).get(row.id)
         tracked.row, tracked.since = row, now
+        self._note_progress(row)
         self._change(row.id, tracked, Phase.RUNNING, queue.name)
         if begun is not None:
             # Its process does not run yet.
@@ -531,7 +547,9 @@ class TrackedCluster:
                 job = described_job(first.row, first.job)
                 job = replace(job, gang=0) if started else job
             job = self._bounded(job)
-            described = [described_task(one.row, self._places, now, pinned) for one in tasks]
+            described = [
+                described_task(one.row, self._places, now, pinned, self.original_of(one.row)) for one in tasks
+            ]
             self._scheduler.submit(job, described, now)
         except BadDescriptorError as error:
             self.problems.update((one.row.id, error.message) for one in tasks)
@@ -546,9 +564,17 @@ class TrackedCluster:
         """Remove a task from all tables."""
         self._leave(task, tracked)
         del self.tasks[task]
+        self._numbers.pop(tracked.row.fingerprint, None)
         job = self._scheduler.job(tracked.job)
         if self._bounds.remove(tracked.job, tracked.row.work) and job is not None:
             self._bounded(job)
+
+    def original_of(self, copy: Submission | Occupant) -> int | None:
+        """Return the task of which another one is a copy; None if it is none, or not of the same user."""
+        original = self._numbers.get(copy.work.copy_of) if copy.work.copy_of else None
+        if original is None or self.tasks[original].row.principal != copy.principal:
+            return None
+        return original
 
     def _wait_again(self, task: int, now: float) -> None:
         if self._scheduler.is_running(task):
@@ -556,10 +582,19 @@ class TrackedCluster:
 
     def _mark_started(self, task: int, queue: QueueRows, now: float) -> None:
         if task not in self.problems and not self._scheduler.is_running(task):
-            row = self.tasks[task].row
-            threads = row.processors if isinstance(row, Occupant) else self.tasks[task].threads
+            tracked = self.tasks[task]
+            row = tracked.row
+            threads = row.processors if isinstance(row, Occupant) else tracked.threads
             named = thread_name(threads[0]) if self._inside and threads else ""
-            self._scheduler.started(task, queue.node, now, named)
+            ran = 0.0 if tracked.began is None else max(0.0, now - tracked.began)
+            self._scheduler.started(task, queue.node, now, named, ran)
+            if isinstance(row, Occupant):
+                self._note_progress(row)
+
+    def _note_progress(self, row: Occupant) -> None:
+        """Pass on the progress that a task reported."""
+        if row.progress is not None and self._scheduler.is_running(row.id):
+            self._scheduler.progressed(row.id, row.progress / PROGRESS_WHOLE)
 
     def _forget(
         self, task: int, now: float, *, ended: Occupant | None = None, completed: bool = True
@@ -636,6 +671,11 @@ class TrackedCluster:
                 tracked.version = version
                 self._change(task, tracked, Phase.PLACED, tracked.host, tracked.target)
         return [refused[task] for task in tasks if task in refused]
+
+
+def _begin_of(row: Occupant, now: float) -> float:
+    """Return the time at which a task began to run."""
+    return now - row.age_ms / 1000
 
 
 def _is_patient(tracked: TrackedTask) -> bool:

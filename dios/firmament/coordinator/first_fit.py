@@ -278,14 +278,17 @@ class FirstFitScheduler:
         if not job.tasks:
             del self._jobs[job.described.job]
 
-    def started(self, task: int, machine: int, now: float, thread: str = "") -> None:  # noqa: ARG002 - as FlowScheduler has it
+    def started(self, task: int, machine: int, now: float, thread: str = "", ran: float = 0.0) -> None:
         """Record that a waiting task runs on a machine already."""
-        del now
+        del now, thread, ran
         self._machine(machine)
         if self._task(task).machine is not None:
             raise BadDescriptorError(f"task {task} runs already")
         self._start(task, machine)
         self._tidy(self._task(task))
+
+    def progressed(self, task: int, share: float) -> None:
+        """Ignore the progress of a task: first fit does not use it."""
 
     def rejected(self, task: int, now: float) -> None:
         """Record that the machine refused the task: it waits again and avoids that machine for 5 seconds."""

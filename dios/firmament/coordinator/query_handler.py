@@ -19,12 +19,13 @@ from dios.firmament.coordinator.cluster_state import Phase, TrackedCluster, Trac
 from dios.firmament.coordinator.live_settings import LiveSettings
 from dios.firmament.coordinator.usage_queries import learned
 from dios.firmament.models import catalogue
+from dios.firmament.models.late import LateModel
 from dios.firmament.policies.principal_accounts import PrincipalAccounts
 from dios.firmament.rounds.results import Round
 from dios.firmament.scheduler import FlowScheduler
-from dios.limits import SCHED_MODEL_BYTES_MAX
+from dios.limits import PROGRESS_WHOLE, SCHED_MODEL_BYTES_MAX
 from dios.wire.fields import Label, Text
-from dios.wire.messages import Asked, Rate
+from dios.wire.messages import Asked, Occupant, Rate
 
 _ROUNDS_SHOWN: Final = 50
 _DELTAS_SHOWN: Final = 20
@@ -124,7 +125,28 @@ class QueryHandler(ClusterQueries):
             "last_round": _round(last, asked) if last else None,
             "placed_by": "flow",
             "kernels": {"state": "ready"},
+            "worth_copies": self._worth_copies(asked),
         }
+
+    def _worth_copies(self, asked: Asked) -> list[dict[str, object]]:
+        """Return the caller's tasks that LATE would copy, the one that ends last first.
+
+        The nodes' own user gets those of all principals. Other models copy nothing.
+        """
+        found: list[dict[str, object]] = []
+        for task, left in self._candidates().items():
+            tracked = self._cluster.tasks.get(task)
+            if tracked is not None and (asked.ruler or tracked.row.principal == asked.principal):
+                found.append({"task": tracked.row.fingerprint, "seconds_left": round(left, 1)})
+        return found
+
+    def _candidates(self) -> dict[int, float]:
+        """Return the seconds that are left by task, of the tasks that LATE would copy."""
+        model, state = self._scheduler.model, self._scheduler.state
+        if not isinstance(model, LateModel):
+            return {}
+        state.now = max(state.now, self.now)
+        return {int(state.tasks.id[each.task]): each.left for each in model.candidates(state)}
 
     def _models(self, asked: Asked, question: Question) -> Answer:
         del asked, question
@@ -216,8 +238,25 @@ class QueryHandler(ClusterQueries):
     def _explain_task(self, task: int, tracked: TrackedTask) -> Answer:
         explanation = self._scheduler.explain(task)
         # Users know the task by its fingerprint, not by its number.
-        lines = [line.replace(f"{task}", tracked.row.fingerprint) for line in explanation.lines()]
+        marks = {task: tracked.row.fingerprint}
+        if (original := self._cluster.original_of(tracked.row)) is not None:
+            marks[original] = tracked.row.work.copy_of
+        lines = [*explanation.lines(), *self._progress_lines(task, tracked)]
+        for number, mark in marks.items():
+            lines = [line.replace(f"{number}", mark) for line in lines]
         return {"lines": lines, "explanation": explanation.to_json()}
+
+    def _progress_lines(self, task: int, tracked: TrackedTask) -> list[str]:
+        """Return how far a task is, if it reports that, and the task of which it is a copy."""
+        found: list[str] = []
+        if isinstance(tracked.row, Occupant) and tracked.row.progress is not None:
+            done = f"{tracked.row.progress / PROGRESS_WHOLE:.0%} of its work is done"
+            left = self._candidates().get(task)
+            advice = "" if left is None else f"; about {left:.0f} s are left, and a copy of it may end sooner"
+            found.append(done + advice)
+        if self._cluster.original_of(tracked.row) is not None:
+            found.append(f"it is a copy of task {tracked.row.work.copy_of}")
+        return found
 
 
 def _round(one: Round, asked: Asked) -> dict[str, object]:

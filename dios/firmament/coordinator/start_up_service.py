@@ -115,6 +115,7 @@ class _StartUpQueries(ClusterQueries):
             "last_round": None,
             "placed_by": "first-fit",
             "kernels": self._progress(),
+            "worth_copies": [],
         }
 
     def _progress(self) -> dict[str, object]:

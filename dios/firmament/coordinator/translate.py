@@ -124,11 +124,16 @@ def described_job(row: Submission | Occupant, job: int) -> JobDescriptor:
 
 
 def described_task(
-    row: Submission | Occupant, nodes: Mapping[str, int], now: float, pinned: int | None = None
+    row: Submission | Occupant,
+    nodes: Mapping[str, int],
+    now: float,
+    pinned: int | None = None,
+    copy_of: int | None = None,
 ) -> TaskDescriptor:
     """Return a task; ``nodes`` gives the identifiers of machines by name.
 
-    ``pinned`` is the only machine on which it may run, if there is one.
+    ``pinned`` is the only machine on which it may run, if there is one, and ``copy_of`` the task of which it
+    is a copy.
     """
     work = row.work
     waited = row.waited_ms / 1000 if isinstance(row, Submission) else row.age_ms / 1000
@@ -148,4 +153,5 @@ def described_task(
         # Members of a job over time are stopped when its time is over, and not to make room.
         restartable=work.restartable and not work.reservation,
         admitted=bool(work.reservation),
+        copy_of=copy_of,
     )

@@ -84,6 +84,8 @@ def random_cluster(seed: int, *, machines: int, tasks: int, running: float) -> C
             since = chance.uniform(100, 1000)
             table.waited[row] -= min(state.now - since, float(table.waited[row]))
             table.since[row] = since
+            # Every third task reports no progress.
+            table.progress[row] = number % 10 / 10 if number % 3 else np.nan
     return state
 
 
@@ -115,6 +117,7 @@ def _random_task(chance: random.Random, number: int, machines: int) -> TaskDescr
         interference=chance.choice(list(Interference)),
         expected_runtime=chance.choice([None, 30.0, 600.0]),
         deadline=chance.choice([None, 900.0, 1100.0, 5000.0]),
+        copy_of=number - 1 if number % 7 == 6 else None,
         # One machine more than there are: a copy where the scheduler knows nobody.
         blocks=tuple(
             Block(chance.randint(0, 2 * _GB), tuple(chance.randint(0, machines) for _ in range(3)))

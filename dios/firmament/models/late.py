@@ -1,9 +1,8 @@
 """LATE (Table 8.6; Zaharia et al., OSDI 2008): copies of the tasks that will end last, on fast machines.
 
-It suits jobs whose slowest task decides their length. A model cannot submit tasks, so the program that runs
-the job makes the copies. It reports the progress of its tasks (:meth:`LateModel.progressed`), asks which
-tasks to copy (:meth:`LateModel.candidates`), submits each copy as a task of the job, and names the original
-of the copy (:meth:`LateModel.copied`).
+It suits jobs whose slowest task decides their length. Tasks report their progress. A model cannot submit
+tasks, so the program that runs the job asks which tasks to copy (:meth:`LateModel.candidates`), and submits
+each copy as a task of the job that names its original (``TaskDescriptor.copy_of``).
 
 In the network a copy has preference arcs to fast machines only. It has no arc to the machine of its original
 or to X. Its cost of waiting (v) is low, so that every ordinary task goes before it.
@@ -85,59 +84,36 @@ class LateModel(TrivialModel):
         self.slow_task, self.slow_node, self.cap = slow_task, slow_node, cap
         self.minimum_run = minimum_run
         self.arcs = arcs
-        self._progress: dict[int, float] = {}
-        self._original: dict[int, int] = {}
-
-    def progressed(self, task: int, share: float) -> None:
-        """Record that a running task (identifier) has completed ``share`` (0 to 1) of its work."""
-        if not 0 <= share <= 1:
-            raise BadModelError(
-                f"model late: the progress of task {task} is {share}; it is a share and must be from 0 to 1"
-            )
-        self._progress[task] = share
-
-    def copied(self, copy: int, original: int) -> None:
-        """Record that ``copy`` is a copy of ``original`` (identifiers); it may be submitted later."""
-        self._original[copy] = original
-
-    def begin(self, state: ClusterState) -> None:
-        """Forget the progress of tasks that do not exist, and copies without an existing task."""
-        known = state.tasks
-        self._progress = {task: share for task, share in self._progress.items() if task in known}
-        self._original = {
-            copy: original for copy, original in self._original.items() if copy in known or original in known
-        }
-
-    def remove_task(self, state: ClusterState, task: int) -> None:
-        """Forget a task's progress, and its original if it is a copy."""
-        self._progress.pop(int(state.tasks.id[task]), None)
-        self._original.pop(int(state.tasks.id[task]), None)
 
     def candidates(self, state: ClusterState) -> list[SpeculationCandidate]:
-        """Return the tasks to copy now, the one with the longest time to end first, within the cap."""
-        room = int(self.cap * state.resources.slots[state.cluster]) - len(self._original)
+        """Return the tasks to copy now, the one with the longest time to end first, within the cap.
+
+        A copy is never copied, and no task has two copies at a time.
+        """
+        table = state.tasks
+        known = table.all()
+        copied = table.copy_of[known[table.copy_of[known] != ABSENT]]
+        room = int(self.cap * state.resources.slots[state.cluster]) - len(copied)
+        if room <= 0:
+            return []
         tasks, rates = self._rates(state)
-        tried = set(self._original.values())
+        eligible = (table.copy_of[tasks] == ABSENT) & ~np.isin(table.id[tasks], copied)
         found: list[SpeculationCandidate] = []
-        for job in np.unique(state.tasks.job[tasks]).tolist():
-            mine = np.flatnonzero(state.tasks.job[tasks] == job)
+        for job in np.unique(table.job[tasks]).tolist():
+            mine = np.flatnonzero(table.job[tasks] == job)
             slow = np.quantile(rates[mine], self.slow_task)
-            for at in mine[rates[mine] < slow].tolist():
-                identifier = int(state.tasks.id[tasks[at]])
-                if identifier not in tried and identifier not in self._original:
-                    left = (1 - self._progress[identifier]) / max(float(rates[at]), 1e-9)
-                    found.append(SpeculationCandidate(int(tasks[at]), left))
-        return sorted(found, key=lambda each: (-each.left, each.task))[: max(room, 0)]
+            for at in mine[(rates[mine] < slow) & eligible[mine]].tolist():
+                left = (1 - float(table.progress[tasks[at]])) / max(float(rates[at]), 1e-9)
+                found.append(SpeculationCandidate(int(tasks[at]), left))
+        return sorted(found, key=lambda each: (-each.left, each.task))[:room]
 
     def _rates(self, state: ClusterState) -> tuple[Ints, Floats]:
         """Return the tasks that ran long enough and have a progress, and their progress per second."""
         running = running_tasks(state)
         ran = state.now - state.tasks.since[running]
-        reported = [int(each) in self._progress for each in state.tasks.id[running]]
-        judged = np.array(reported, np.bool_) & (ran >= max(self.minimum_run, 1e-9))
-        tasks = running[judged]
-        done = np.array([self._progress[int(each)] for each in state.tasks.id[tasks]], np.float64)
-        return tasks, done / ran[judged]
+        done = state.tasks.progress[running]
+        judged = ~np.isnan(done) & (ran >= max(self.minimum_run, 1e-9))
+        return running[judged], done[judged] / ran[judged]
 
     def fast_machines(self, state: ClusterState) -> Ints:
         """Return the rows of the machines that are not slow; a machine without judged tasks is not slow."""
@@ -158,10 +134,9 @@ class LateModel(TrivialModel):
 
     # Costs ------------------------------------------------------------------------------------------
 
-    def _is_copy(self, state: ClusterState, tasks: Ints) -> Ints:
-        if not self._original:
-            return np.zeros(0, np.int64)
-        return np.flatnonzero([int(each) in self._original for each in state.tasks.id[tasks]])
+    @staticmethod
+    def _is_copy(state: ClusterState, tasks: Ints) -> Ints:
+        return np.flatnonzero(state.tasks.copy_of[tasks] != ABSENT)
 
     def stale_tasks(self, state: ClusterState) -> Ints:
         """Return the waiting copies: the fast machines with room change."""
@@ -175,7 +150,7 @@ class LateModel(TrivialModel):
         task, target = [ordinary], [np.full(len(ordinary), state.cluster)]
         fast = roomy(state, self.fast_machines(state)) if len(copies) else np.zeros(0, np.int64)
         for at in copies.tolist():
-            original = state.tasks.find(self._original[int(state.tasks.id[tasks[at]])])
+            original = state.tasks.find(int(state.tasks.copy_of[tasks[at]]))
             away = fast[fast != state.tasks.machine[original]] if original != ABSENT else fast
             task.append(np.full(len(away[: self.arcs]), at))
             target.append(away[: self.arcs])
@@ -192,8 +167,8 @@ class LateModel(TrivialModel):
 
     def explain(self, state: ClusterState, task: int, resource: int) -> str:
         """Return the original and the costs of a copy, or the trivial model's text for other tasks."""
-        original = self._original.get(int(state.tasks.id[task]))
-        if original is None:
+        original = int(state.tasks.copy_of[task])
+        if original == ABSENT:
             return super().explain(state, task, resource)
         costs = unmoved(state, task) or f"a fast machine costs {COPY}, waiting {COPY_WAITING}"
         return f"a copy of task {original}; {costs}"

@@ -315,6 +315,78 @@ def test_the_scheduler_learns_what_tasks_use(office: SchedulerService) -> None:
     assert table.usage[table.find(1)].tolist() == [0.7, 5, 9, 0, 0]
 
 
+LATE_TASKS = range(1 << 40, (1 << 40) + 5)
+"""Numbers that are in no other text."""
+
+
+def at_work(number: int, progress: int | None, age_s: float) -> Occupant:
+    """A task of job 7 that runs for some time and has reported a progress in thousandths."""
+    row = occupant(submission(number, Work(job=7)))
+    return replace(row, progress=progress, age_ms=round(1000 * age_s))
+
+
+def slow_and_fast() -> tuple[Occupant, ...]:
+    """Four tasks of which the first is slow, and one that reports nothing."""
+    shares = zip(LATE_TASKS, (100, 800, 800, 800, None), strict=True)
+    return tuple(at_work(number, share, 100) for number, share in shares)
+
+
+CANDIDATE = {"task": f"{LATE_TASKS[0]:012x}", "seconds_left": 900.0}
+
+
+def test_reported_progress_reaches_the_model_late(office: SchedulerService) -> None:
+    """The slow task is worth a copy, and its explanation says how far it is; other users do not see it.
+
+    A coordinator that has just taken over knows for how long the tasks have run.
+    """
+    assert ask(office, {"ask": "set-model", "model": "late", "parameters": {"cap": "0.5"}})["ok"]
+    office.read("n1", board(1, tasks=slow_and_fast()), 0.0)
+    office.read("n2", board(2), 0.0)
+    office.round(0.0)
+    table = office._scheduler.state.tasks
+    assert table.progress[[table.row(task) for task in LATE_TASKS[:4]]].tolist() == [0.1, 0.8, 0.8, 0.8]
+    assert np.isnan(table.progress[table.row(LATE_TASKS[4])])
+    assert ask(office, {"ask": "status"})["worth_copies"] == [CANDIDATE]
+    for principal, found in (("uid:1", [CANDIDATE]), ("uid:2", [])):
+        assert ask(office, {"ask": "status"}, ruler=False, principal=principal)["worth_copies"] == found
+    lines = str(ask(office, {"ask": "explain", "task": f"job{LATE_TASKS[0]}"})["lines"])
+    assert "10% of its work is done; about 900 s are left, and a copy" in lines
+    # The next row of the task, in an answer that has changed tasks alone.
+    office.read(
+        "n1", replace(board(1, tasks=(at_work(LATE_TASKS[0], 995, 110),)), whole=False, version=2), 10.0
+    )
+    assert ask(office, {"ask": "status"})["worth_copies"] == []
+
+
+def test_progress_is_kept_when_the_model_changes(office: SchedulerService) -> None:
+    """It is the cluster's: a model that is chosen later finds what was reported before."""
+    office.read("n1", board(1, tasks=slow_and_fast()), 0.0)
+    office.read("n2", board(2), 0.0)
+    office.round(0.0)
+    assert ask(office, {"ask": "status"})["worth_copies"] == []
+    ask(office, {"ask": "set-model", "model": "late", "parameters": {"cap": "0.5"}})
+    assert ask(office, {"ask": "status"})["worth_copies"] == [CANDIDATE]
+
+
+def test_a_copy_runs_away_from_its_original(office: SchedulerService) -> None:
+    """Its run names the task by fingerprint; one of a task of another user, or of nobody's, is ordinary."""
+    ask(office, {"ask": "set-model", "model": "late", "parameters": {"cap": "0.5"}})
+    copy, original = LATE_TASKS[-1] + 1, f"{LATE_TASKS[0]:012x}"
+    runs = (
+        submission(copy, Work(job=7, copy_of=original)),
+        submission(12, Work(copy_of=original), "uid:2"),
+        submission(13, Work(copy_of="0a0b")),
+    )
+    office.read("n1", board(1, runs, slow_and_fast()), 0.0)
+    office.read("n2", board(2), 0.0)
+    (order,) = office.round(0.0)
+    assert dict(order.placements)[copy] == "n2"
+    table = office._scheduler.state.tasks
+    assert [table.copy_of[table.row(task)] for task in (copy, 12, 13)] == [LATE_TASKS[0], -1, -1]
+    assert ask(office, {"ask": "status"})["worth_copies"] == [], "it has a copy"
+    assert f"a copy of task {original}" in str(ask(office, {"ask": "explain", "task": f"job{copy}"})["lines"])
+
+
 def test_a_task_that_is_to_stop_is_explained(office: SchedulerService) -> None:
     """Between the order to stop and the end, the explanation says that."""
     low = submission(1, Work(cpus_milli=2000, restartable=True))

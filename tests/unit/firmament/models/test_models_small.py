@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 
 import numpy as np
 import pytest
 
 from dios.firmament.descriptors import (
+    BadDescriptorError,
+    FinalReport,
     JobDescriptor,
     MachineDescriptor,
     Resources,
     TaskDescriptor,
 )
 from dios.firmament.models.catalogue import make
-from dios.firmament.models.cost_terms import BadModelError
 from dios.firmament.models.late import LateModel
 from dios.firmament.scheduler import FlowScheduler
 from tests.support.firmament.clusters import block
@@ -103,7 +105,7 @@ def speculating() -> tuple[FlowScheduler, LateModel]:
     submit(made, *(TaskDescriptor(number) for number in range(8)))
     for number in range(8):
         made.started(number, number % 4, 0.0)
-        model.progressed(number, 0.1 + 0.01 * number if number % 4 == 3 else 0.7)
+        made.progressed(number, 0.1 + 0.01 * number if number % 4 == 3 else 0.7)
     made.state.now = 100.0
     return made, model
 
@@ -116,7 +118,7 @@ def test_late_copies_the_task_that_would_end_last_first() -> None:
     assert [each.task for each in found] == rows
     # A tenth is done, and 0.13 of the work took 100 s.
     assert found[0].left == pytest.approx(0.87 / 0.13 * 100)
-    model.copied(copy=100, original=3)
+    submit(made, TaskDescriptor(100, copy_of=3), now=100.0)
     assert [each.task for each in model.candidates(made.state)] == rows[1:]
 
 
@@ -129,46 +131,55 @@ def targets(made: FlowScheduler, number: int) -> set[int]:
 
 def test_late_runs_copies_on_fast_machines_alone() -> None:
     """Machine 3, whose tasks are slow, gets no copy, though it has room."""
-    made, model = speculating()
-    model.copied(100, 3)
-    submit(made, TaskDescriptor(100), now=100.0)
+    made, _ = speculating()
+    submit(made, TaskDescriptor(100, copy_of=3), now=100.0)
     assert targets(made, 100) == {0, 1, 2}
     assert rounds(made, 101.0)[100] in {0, 1, 2}
 
 
 def test_late_runs_no_copy_beside_its_original() -> None:
     """A task that is slow on a fast machine is copied elsewhere."""
-    made, model = speculating()
-    model.progressed(1, 0.2)
-    model.copied(100, 1)
-    submit(made, TaskDescriptor(100), now=100.0)
+    made, _ = speculating()
+    made.progressed(1, 0.2)
+    submit(made, TaskDescriptor(100, copy_of=1), now=100.0)
     assert targets(made, 100) == {0, 2}
 
 
 def test_late_runs_ordinary_tasks_before_copies() -> None:
     """As many new tasks as slots are free: none is left for the copy, though it has waited longer."""
-    made, model = speculating()
-    model.copied(100, 3)
-    submit(made, TaskDescriptor(100), now=0.0)
+    made, _ = speculating()
+    submit(made, TaskDescriptor(100, copy_of=3), now=0.0)
     submit(made, *(TaskDescriptor(number) for number in range(20, 24)), job=2, now=100.0)
     found = rounds(made, 101.0)
     assert 100 not in found
     assert len(found) == 12
 
 
-def test_late_forgets_tasks_that_are_gone() -> None:
-    """What was told of tasks that ended, or that never came, is not kept for ever."""
+def test_late_copies_a_task_again_after_its_copy_has_gone() -> None:
+    """A copy is never copied, and its original is a candidate again once it has ended without success."""
     made, model = speculating()
-    model.copied(100, 3)
-    for number in range(1000, 2000):
-        model.progressed(number, 0.5)
-        model.copied(number + 5000, number)
+    submit(made, TaskDescriptor(100, copy_of=3), now=100.0)
+    made.started(100, 0, 100.0, ran=80.0)
+    made.progressed(100, 0.5)
+    original, copy, other = (made.state.tasks.row(number) for number in (3, 100, 7))
+    assert [each.task for each in model.candidates(made.state)] == [other]
+    made.finished(100, 101.0, FinalReport(1.0, completed=False))
+    assert [each.task for each in model.candidates(made.state)] == [original, other]
+    assert copy not in {each.task for each in model.candidates(made.state)}
+
+
+def test_late_forgets_the_progress_of_a_placement_that_ended() -> None:
+    """A task that a machine refused begins again, and one with the row of another has none."""
+    made, model = speculating()
+    made.rejected(3, 101.0)
+    assert np.isnan(made.state.tasks.progress[made.state.tasks.row(3)])
     for number in range(8):
-        made.finished(number, 101.0)
-    made.round(102.0)
+        made.finished(number, 102.0)
+    submit(made, *(TaskDescriptor(number) for number in range(8)), now=102.0)
+    for number in range(8):
+        made.started(number, number % 4, 102.0)
+    made.state.now = 300.0
     assert model.candidates(made.state) == []
-    assert not model._progress
-    assert not model._original
 
 
 def test_late_keeps_copies_below_its_cap() -> None:
@@ -186,10 +197,21 @@ def test_late_judges_nobody_who_has_just_begun() -> None:
     assert model.candidates(made.state) == []
 
 
-def test_late_refuses_a_progress_that_is_no_share() -> None:
-    """The message names the task and the value."""
-    with pytest.raises(BadModelError, match="task 7 is 70"):
-        LateModel().progressed(7, 70)
+def test_a_progress_that_is_no_share_is_refused() -> None:
+    """The message names the task and the value; a waiting task makes none."""
+    made, _ = speculating()
+    for share in (70, -0.1, math.nan):
+        with pytest.raises(BadDescriptorError, match=f"task 3: its progress is {share}"):
+            made.progressed(3, share)
+    submit(made, TaskDescriptor(9))
+    with pytest.raises(BadDescriptorError, match="task 9 waits"):
+        made.progressed(9, 0.5)
+
+
+def test_a_copy_of_nothing_is_refused() -> None:
+    """The identifier of its original is checked like its own."""
+    with pytest.raises(BadDescriptorError, match="task 1: copy_of: task identifier -1"):
+        TaskDescriptor(1, copy_of=-1)
 
 
 # Sparrow --------------------------------------------------------------------------------------------
