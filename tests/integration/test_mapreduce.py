@@ -323,6 +323,24 @@ def test_tasks_of_a_killed_controller_end(node: dios.Node, started: RunningNode,
     wait_until(lambda: all(task.ended for task in node.tasks()), "its tasks have ended")
 
 
+def test_mappers_report_their_share_to_the_node(node: dios.Node) -> None:
+    """While they map, their tasks show it; reducers do not know how much will come, and show none."""
+    seen: dict[str, set[float | None]] = {role: set() for role in Role}
+
+    def look(progress: JobProgress) -> None:
+        del progress
+        for task in node.tasks():
+            for role in Role:
+                if f" {role} " in task.label:
+                    seen[role].add(task.progress)
+
+    mapreduce.run(node, COUNT_SLOWLY, [TEXT], progress=look, block_bytes=500).close()
+    assert seen[Role.REDUCER] == {None}
+    shares = {share for share in seen[Role.MAPPER] if share is not None}
+    assert shares
+    assert all(0 <= share <= 1 for share in shares)
+
+
 def test_an_interrupted_job_leaves_nothing(node: dios.Node) -> None:
     """When the controller is interrupted, its tasks are ended before the exception goes on."""
 

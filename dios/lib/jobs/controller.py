@@ -7,6 +7,7 @@ controller and nothing else.
 
 from __future__ import annotations
 
+import secrets
 import time
 from collections.abc import Iterable
 from contextlib import suppress
@@ -14,6 +15,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from dios.client.ops.attributes import Handed
 from dios.client.ops.status import Status
@@ -56,8 +58,7 @@ from dios.wire.types import Brand, Cause, NameKind, ObjectType, Semantics
 _ENTRY: Final = "from dios.lib.jobs.task import main\n\nmain()\n"
 
 _MOVED: Final = frozenset({Cause.MOVED, Cause.PREEMPTED})
-_MOVABLE: Final = Work(restartable=True, grace_ms=JOB_GRACE_MS)
-"""A task that must leave its node has some time to end, and is started elsewhere if that is too short."""
+_JOB_NUMBER_BITS: Final = 62
 
 
 class JobOptions(Struct, frozen=True):
@@ -113,6 +114,10 @@ class Controller:
         wanted = options.splits or max(options.workers, -(-self._total // JOB_SPLIT_BYTES))
         self._splits: Final = plan_splits(inputs.documents, wanted)
         self._ledger: Final = Ledger(len(self._splits), options.reducers, options.workers, options.attempts)
+        # A task that must leave its node has some time to end, and is started elsewhere if that is too short.
+        # Mappers of a job name it, so that the scheduler can compare their progress.
+        self._work: Final = Work(restartable=True, grace_ms=JOB_GRACE_MS)
+        self._map_work: Final = replace(self._work, job=1 + secrets.randbits(_JOB_NUMBER_BITS))
         self._running: Final[list[RunningJobTask]] = []
         self._reducers: Final[dict[int, RunningJobTask]] = {}
         self._reports: Final[list[TaskReport]] = []
@@ -264,7 +269,7 @@ class Controller:
                 label=f"{self._options.label} {start.role} {start.number}",
                 brand=self._options.brand,
                 limits=self._options.limits,
-                work=_MOVABLE,
+                work=self._map_work if start.role is Role.MAPPER else self._work,
             )
         except DiosError:
             reports.detach()

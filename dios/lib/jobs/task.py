@@ -56,7 +56,8 @@ def main() -> None:
     gc.freeze()
     gc.set_threshold(_KEPT_BEFORE_COLLECTING)
     order = decode_order(node.inputs[0].read_bytes())
-    reporter = Reporter(cast("Stream", node.outputs[0]))
+    size = sum(part.end - part.start for part in order.segments) if isinstance(order, MapOrder) else 0
+    reporter = Reporter(node, cast("Stream", node.outputs[0]), size)
     functions = functions_of(importlib.import_module(JOB_MODULE))
     try:
         if isinstance(order, MapOrder):
@@ -73,11 +74,16 @@ class ControllerGoneError(Exception):
 
 
 class Reporter:
-    """Sends the progress of the task to the controller, a few times a second."""
+    """Sends the progress of the task to the controller, and its share of ``size`` to the node.
 
-    def __init__(self, stream: Stream) -> None:
+    Both happen a few times a second. A ``size`` of 0 is unknown: it is that of reducers.
+    """
+
+    def __init__(self, node: Node, stream: Stream, size: int) -> None:
+        self._node: Final = node
         self._stream: Final = stream
-        self._amount = 0
+        self._size: Final = size
+        self._amount = self._done = 0
         self._due = time.monotonic() + JOB_REPORT_PERIOD_MS / 1000
 
     def send(self, report: Report) -> None:
@@ -93,11 +99,14 @@ class Reporter:
     def progress(self, amount: int) -> None:
         """Add bytes or pairs to the progress; it is sent from time to time."""
         self._amount += amount
+        self._done += amount
         now = time.monotonic()
         if now >= self._due:
             amount, self._amount = self._amount, 0
             self._due = now + JOB_REPORT_PERIOD_MS / 1000
             self.send(ProgressReport(amount))
+            if self._size:
+                self._node.progress(min(1.0, self._done / self._size))
 
 
 def _finished(pairs: int, spilled: int = 0) -> Finished:
