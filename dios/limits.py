@@ -408,6 +408,7 @@ JOB_REPORT_RING_BYTES: Final = 4 * KIB
 JOB_REPORT_PERIOD_MS: Final = 100
 JOB_END_TIMEOUT_MS: Final = 1_000
 JOB_HEARTBEAT_MS: Final = 1_000
+JOB_COPY_AFTER_MS: Final = 5_000  # a mapper that has run for less is not copied
 JOB_RECORD_BLOCK_BYTES: Final = 32 * KIB
 JOB_BLOCK_BYTES_DEFAULT: Final = 32 * MIB
 JOB_SPLIT_BYTES: Final = 256 * MIB

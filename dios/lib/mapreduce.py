@@ -48,6 +48,7 @@ def run(
     groups: Iterable[Reference] = (),
     brand: Brand = Brand.PURE,
     limits: Limits | None = None,
+    copies: bool = False,
     progress: OnProgress | None = None,
 ) -> JobResult:
     """Run a MapReduce job and wait for its result.
@@ -63,6 +64,9 @@ def run(
     A block function gets about ``block_bytes`` at a time. ``stream_bytes`` is the ring between each mapper
     and reducer (0: the node's default). ``ordered`` sorts each output by key. Outputs are ``durable`` or in
     shared memory, and named in ``groups`` if groups are given.
+
+    With ``copies``, the mapper that would end last is started a second time while a worker is free, if it is
+    much slower than the others (LATE), and the first of the two to end stops the other.
 
     The job survives the end of any node but its controller's, which is ``node``. With sessions at several
     nodes, the next one starts the job again when the first dies; then inputs must be files or bytes, and
@@ -87,6 +91,7 @@ def run(
         brand=brand,
         limits=limits,
         label=label,
+        copies=copies,
     )
     return _run_at_first(sessions, source, inputs, tuple(groups), options, progress)
 

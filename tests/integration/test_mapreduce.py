@@ -10,15 +10,12 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from importlib.util import find_spec
 from pathlib import Path
-from typing import cast
 
 import pytest
 
 import dios
-from dios.client.sync.connection import Connection
 from dios.lib import mapreduce
 from dios.lib.mapreduce import JobProgress, Role
-from dios.wire import messages
 from tests.support.node.running_node import RunningNode, exists, running_node, wait_until
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
@@ -341,6 +338,32 @@ def test_mappers_report_their_share_to_the_node(node: dios.Node) -> None:
     assert all(0 <= share <= 1 for share in shares)
 
 
+STUCK_AT_FIRST = (
+    COUNT
+    + b"""
+import time
+import dios
+from dios.lib.jobs.orders import MapOrder, decode_order
+
+order = decode_order(dios.connect().inputs[0].read_bytes())
+if isinstance(order, MapOrder) and (order.mapper, order.attempt) == (5, 1):
+    time.sleep(3600)
+"""
+)
+
+
+def test_a_mapper_that_is_stuck_is_copied(node: dios.Node) -> None:
+    """Its copy serves the reducers, the stuck attempt is ended, and nothing counts twice or as a failure."""
+    with mapreduce.run(node, STUCK_AT_FIRST, [TEXT], splits=6, workers=3, attempts=1, copies=True) as result:
+        assert dict(result) == COUNTS
+        mappers = [
+            (task.number, task.attempt) for task in result.tasks if task.role is Role.MAPPER and task.ok
+        ]
+        assert sorted(mappers) == [(0, 1), (1, 1), (2, 1), (3, 1), (4, 1), (5, 2)]
+        ended = [task for task in result.tasks if task.role is Role.MAPPER and not task.ok]
+        assert [(task.number, task.attempt) for task in ended] == [(5, 1)]
+
+
 def test_an_interrupted_job_leaves_nothing(node: dios.Node) -> None:
     """When the controller is interrupted, its tasks are ended before the exception goes on."""
 
@@ -356,10 +379,8 @@ def test_an_interrupted_job_leaves_nothing(node: dios.Node) -> None:
 # -- what stays --------------------------------------------------------------------------------------
 def data_objects(node: dios.Node) -> set[str]:
     """The node's blobs and streams, without the programs that it keeps of failed tasks."""
-    table = cast("Connection", node.link).call(messages.ReadTable("objects"))[0]
-    assert isinstance(table, messages.TableRows)
     kinds = {"SHMEM_BLOB", "DURABLE_BLOB", "SHMEM_STREAM"}
-    rows = [dict(zip(table.columns, row, strict=True)) for row in table.rows]
+    rows = node.read_table("objects")
     return {str(row["fingerprint"]) for row in rows if row["type"] in kinds and not row["pinned"]}
 
 

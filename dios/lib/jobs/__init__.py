@@ -4,7 +4,8 @@ Read in this order:
 
 - ``functions``: the map, reduce and combine functions of a job's module
 - ``inputs``, ``records``: the objects of a job, and their division among mappers at record boundaries
-- ``ledger``: the state of a job, and the decision which task to start next
+- ``ledger``: the state of a job, and the decision which task to start next; ``speculation`` chooses a slow
+  mapper to copy
 - ``controller``: starts the tasks and acts on their reports; ``orders`` are the messages between them
 - ``task``: the main function of a mapper or reducer; ``fetching`` gets inputs from other nodes
 - ``mapping``, ``collect``, ``chunks``: the work of a mapper, and the format of intermediate data

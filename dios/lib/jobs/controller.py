@@ -45,6 +45,7 @@ from dios.lib.jobs.orders import (
 )
 from dios.lib.jobs.records import Segment, plan_splits
 from dios.lib.jobs.results import JobFailedError, JobProgress, JobResult, OnProgress, TaskReport
+from dios.lib.jobs.speculation import MapperProgress, slowest
 from dios.limits import (
     JOB_END_TIMEOUT_MS,
     JOB_GRACE_MS,
@@ -76,6 +77,7 @@ class JobOptions(Struct, frozen=True):
     brand: Brand
     limits: Limits | None
     label: str
+    copies: bool
 
 
 @dataclass(slots=True)
@@ -122,6 +124,7 @@ class Controller:
         self._reducers: Final[dict[int, RunningJobTask]] = {}
         self._reports: Final[list[TaskReport]] = []
         self._mapped: Final[dict[int, int]] = {}
+        self._map_seconds: Final[list[float]] = []
         self._outputs_done = 0
         self._told = 0.0
         self._program: Final = node.create_program(Program(_ENTRY, {JOB_MODULE: source}))
@@ -147,6 +150,8 @@ class Controller:
             while not self._ledger.done:
                 for step in self._ledger.next_steps():
                     self._do(step)
+                if self._options.copies:
+                    self._copy_slowest()
                 self._listen()
                 self._tell(at_once=False)
             self._settle()
@@ -192,6 +197,39 @@ class Controller:
             self._ledger.mapper_ended(start.number, start.attempt, why)
         else:
             self._ledger.reducer_ended(start.number, start.attempt, why)
+
+    # -- copies -------------------------------------------------------------------------------------
+    def _copy_slowest(self) -> None:
+        """Start the slowest mapper a second time if it is slow and a worker is free."""
+        now = time.monotonic()
+        progress = [
+            MapperProgress(one.start.number, self._share_of(one), max(now - one.began, 1e-3))
+            for one in self._mappers()
+        ]
+        number = slowest(progress, self._map_seconds)
+        start = None if number is None else self._ledger.copy(number)
+        if start is not None:
+            self._do(start)
+
+    def _mappers(self) -> list[RunningJobTask]:
+        """Return the running attempts of mappers that have not sent everything."""
+        return [
+            one
+            for one in self._running
+            if one.start.role is Role.MAPPER and not one.stopped and one.finished is None
+        ]
+
+    def _share_of(self, running: RunningJobTask) -> float:
+        """Return the share of its input that a mapper has read."""
+        size = sum(part.end - part.start for part in self._splits[running.start.number])
+        return min(1.0, running.done / size) if size else 1.0
+
+    def _work_for(self, start: StartJobTask) -> Work:
+        """Return the needs of a task; a copy of a mapper names its original for the scheduler."""
+        if start.role is not Role.MAPPER:
+            return self._work
+        originals = [one.task.fingerprint for one in self._mappers() if one.start.number == start.number]
+        return replace(self._map_work, copy_of=originals[0]) if originals else self._map_work
 
     # -- starting -----------------------------------------------------------------------------------
     def _start_reducer(self, start: StartJobTask) -> None:
@@ -261,6 +299,7 @@ class Controller:
         reports = node.create_stream(ring_bytes=JOB_REPORT_RING_BYTES)
         # Before the task starts: an end that was never attached could not show the controller's end.
         _ = reports.reader
+        work = self._work_for(start)
         try:
             task = node.run(
                 self._program,
@@ -269,7 +308,9 @@ class Controller:
                 label=f"{self._options.label} {start.role} {start.number}",
                 brand=self._options.brand,
                 limits=self._options.limits,
-                work=self._map_work if start.role is Role.MAPPER else self._work,
+                work=work,
+                # A copy must not wait for a place: nobody would read the reports of the others meanwhile.
+                wait=not work.copy_of,
             )
         except DiosError:
             reports.detach()
@@ -359,6 +400,8 @@ class Controller:
         elif start.role is Role.MAPPER:
             counts = not moved and not (failure and self._loses_reader(start))
             self._ledger.mapper_ended(start.number, start.attempt, failure or None, counts=counts)
+            if not failure:
+                self._map_seconds.append(time.monotonic() - running.began)
         else:
             self._ledger.reducer_ended(start.number, start.attempt, failure or None, counts=not moved)
             self._outputs_done += not failure

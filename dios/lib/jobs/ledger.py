@@ -79,6 +79,8 @@ class Ledger:
         self._taken: Final[list[set[int]]] = [set() for _ in range(reducers)]
         self._heard: Final[list[set[tuple[int, int]]]] = [set() for _ in range(reducers)]
         self._serving: Final[dict[int, StartJobTask]] = {}
+        self._copies: Final[dict[int, StartJobTask]] = {}
+        self._copied: Final[set[int]] = set()
         self._sent: Final[list[dict[int, int]]] = [{} for _ in range(reducers)]
         self._reducing: Final[dict[int, int]] = {}
         self._reduced: Final[set[int]] = set()
@@ -114,18 +116,44 @@ class Ledger:
 
         Unless it ``counts``, the attempt is made again however often that happens.
         """
-        running = self._serving.get(number)
+        copy, running = self._copies.get(number), self._serving.get(number)
+        if copy is not None and copy.attempt == attempt:
+            del self._copies[number]
+            if failure is None:
+                self._replace_by(copy)
+            return
         if running is None or running.attempt != attempt:
             return
         del self._serving[number]
         if failure is None:
+            self._stop_copy(number)
             return
         for reducer in running.partitions:
             # Parts that no reducer took are lost; if one takes them later, they count.
             if self._sent[reducer].get(number) == attempt:
                 del self._sent[reducer][number]
+        if copy is not None:
+            # It goes on in the place of its original.
+            del self._copies[number]
+            self._serving[number] = copy
+            self._send(copy)
         excused = (number, attempt) in self._excused
         self._fail(Role.MAPPER, number, failure, counts=counts and not excused)
+
+    def _replace_by(self, copy: StartJobTask) -> None:
+        """Stop a mapper's attempt whose copy has served the reducers before it."""
+        original = self._serving.pop(copy.number)
+        self._stops.append(Stop(original.number, original.attempt))
+        self._send(copy)
+
+    def _stop_copy(self, number: int) -> None:
+        copy = self._copies.pop(number, None)
+        if copy is not None:
+            self._stops.append(Stop(copy.number, copy.attempt))
+
+    def _send(self, start: StartJobTask) -> None:
+        for reducer in start.partitions:
+            self._sent[reducer][start.number] = start.attempt
 
     def mapper_stopped(self, number: int, attempt: int) -> None:
         """Record the end of a mapper's attempt by a Stop, which is not a failure."""
@@ -149,6 +177,9 @@ class Ledger:
             if number in start.partitions and not counts:
                 # It lost its reader, so it may fail as well.
                 self._excused.add((start.number, start.attempt))
+        for copy in list(self._copies.values()):
+            if number in copy.partitions:
+                self._stop_copy(copy.number)
         self._taken[number].clear()
         self._heard[number].clear()
         self._sent[number].clear()
@@ -172,16 +203,41 @@ class Ledger:
                 self._reducing[reducer] = start.attempt
                 steps.append(start)
         for mapper in range(self.mappers):
-            if len(self._serving) >= self._workers:
+            if not self._has_room:
                 break
             gaps = self._gaps(mapper)
             if gaps and mapper not in self._serving:
                 start = self._begin(Role.MAPPER, mapper, gaps)
                 self._serving[mapper] = start
-                for reducer in gaps:
-                    self._sent[reducer][mapper] = start.attempt
+                self._send(start)
                 steps.append(start)
         return steps
+
+    def copy(self, number: int) -> StartJobTask | None:
+        """Return a second attempt of a running mapper, to start now; the first to end stops the other.
+
+        Return None if no worker is free, if the mapper does not run, or if it was copied before. The failure
+        of a copy does not count.
+        """
+        running = self._serving.get(number)
+        if running is None or number in self._copied or not self._has_room:
+            return None
+        waiting = tuple(reducer for reducer in running.partitions if self._waits_for(reducer, running))
+        if not waiting:
+            return None
+        self._copied.add(number)
+        self._copies[number] = self._begin(Role.MAPPER, number, waiting)
+        return self._copies[number]
+
+    @property
+    def _has_room(self) -> bool:
+        """Return True if another mapper may run."""
+        return len(self._serving) + len(self._copies) < self._workers
+
+    def _waits_for(self, reducer: int, start: StartJobTask) -> bool:
+        """Return True if a reducer runs that has not got its pairs of this attempt yet."""
+        sent, taken = self._sent[reducer].get(start.number), self._taken[reducer]
+        return reducer in self._reducing and sent == start.attempt and start.number not in taken
 
     def _gaps(self, mapper: int) -> tuple[int, ...]:
         """Return the reducers without this mapper's pairs, to which none are on their way."""

@@ -17,48 +17,61 @@ class World:
         self.ledger = ledger
         self.rng = random.Random(seed)  # noqa: S311 - a seeded order of events, no secret
         self.failures = failures
-        self.mappers: dict[int, tuple[int, list[tuple[int, int]]]] = {}
+        self.mappers: dict[tuple[int, int], list[tuple[int, int]]] = {}
         self.reducers: dict[int, int] = {}
         self.has: dict[int, set[int]] = {}
         self.most = 0
 
     def act(self) -> None:
-        """Do the steps the ledger gives."""
+        """Do the steps the ledger gives, and copy a mapper now and then."""
         for step in self.ledger.next_steps():
             assert not isinstance(step, GiveUp)
             if isinstance(step, Stop):
-                if self.mappers.get(step.number, (0, []))[0] == step.attempt:
-                    del self.mappers[step.number]
+                if self.mappers.pop((step.number, step.attempt), None) is not None:
                     self.ledger.mapper_stopped(step.number, step.attempt)
             elif step.role is Role.REDUCER:
                 assert step.number not in self.reducers
                 self.reducers[step.number] = step.attempt
                 self.has[step.number] = set()
             else:
-                assert step.number not in self.mappers
-                to = [(reducer, self.reducers[reducer]) for reducer in step.partitions]
-                self.mappers[step.number] = (step.attempt, to)
+                assert not self.attempts_of(step.number)
+                self.start(step)
+        if self.mappers and self.rng.random() < 0.3:
+            number, _ = self.rng.choice(sorted(self.mappers))
+            copy = self.ledger.copy(number)
+            if copy is not None:
+                assert len(self.attempts_of(number)) == 1
+                self.start(copy)
         self.most = max(self.most, len(self.mappers))
+
+    def attempts_of(self, number: int) -> list[int]:
+        """The running attempts of a mapper."""
+        return [attempt for other, attempt in self.mappers if other == number]
+
+    def start(self, step: StartJobTask) -> None:
+        """Start an attempt of a mapper, with streams to the present attempts of its reducers."""
+        to = [(reducer, self.reducers[reducer]) for reducer in step.partitions]
+        self.mappers[step.number, step.attempt] = to
 
     def happen(self) -> None:
         """One random thing happens."""
-        choices = [(Role.MAPPER, number) for number in self.mappers]
-        choices += [(Role.REDUCER, number) for number in self.reducers]
+        choices = [(Role.MAPPER, number, attempt) for number, attempt in self.mappers]
+        choices += [(Role.REDUCER, number, attempt) for number, attempt in self.reducers.items()]
         if not choices:
             return
-        role, number = self.rng.choice(sorted(choices))
+        role, number, attempt = self.rng.choice(sorted(choices))
         fails = self.failures > 0 and self.rng.random() < 0.4
         self.failures -= fails
         if role is Role.MAPPER:
-            self.map(number, fails=fails)
+            self.map(number, attempt, fails=fails)
         elif fails:
             self.ledger.reducer_ended(number, self.reducers.pop(number), "killed")
         elif len(self.has[number]) == self.ledger.mappers:
             self.ledger.reducer_ended(number, self.reducers.pop(number), None)
 
-    def map(self, number: int, *, fails: bool) -> None:
+    def map(self, number: int, attempt: int, *, fails: bool) -> None:
         """A mapper serves its reducers, or only some of them."""
-        attempt, to = self.mappers[number]
+        to = self.mappers.pop((number, attempt))
         gone = [pair for pair in to if self.reducers.get(pair[0]) != pair[1]]
         served = [pair for pair in to if pair not in gone]
         if fails:
@@ -67,7 +80,6 @@ class World:
             self.ledger.heard(reducer, reducer_attempt, number, attempt)
             self.ledger.took(reducer, reducer_attempt, number)
             self.has[reducer].add(number)
-        del self.mappers[number]
         self.ledger.mapper_ended(number, attempt, "killed" if fails else None)
 
 
@@ -163,3 +175,67 @@ def test_tasks_that_leave_their_node_do_not_fail() -> None:
     assert not any(isinstance(step, GiveUp) for step in ledger.next_steps())
     ledger.mapper_ended(0, 7, "killed")
     assert isinstance(ledger.next_steps()[0], GiveUp)
+
+
+def copied(reducers: int = 1, workers: int = 2) -> Ledger:
+    """A job whose only mapper has a copy, attempt 2."""
+    ledger = Ledger(1, reducers, workers, attempts=2)
+    ledger.next_steps()
+    assert ledger.copy(0) == StartJobTask(Role.MAPPER, 0, 2, tuple(range(reducers)))
+    assert ledger.next_steps() == []
+    return ledger
+
+
+@pytest.mark.parametrize(("first", "other"), [(1, 2), (2, 1)])
+def test_the_attempt_that_ends_first_stops_the_other(first: int, other: int) -> None:
+    """The end of the stopped attempt is no failure, and the mapper does not run again."""
+    ledger = copied()
+    ledger.mapper_ended(0, first, None)
+    assert ledger.next_steps() == [Stop(0, other)]
+    ledger.mapper_stopped(0, other)
+    assert ledger.next_steps() == []
+    ledger.took(0, 1, 0)
+    ledger.reducer_ended(0, 1, None)
+    assert ledger.done
+
+
+def test_a_copy_takes_the_place_of_an_original_that_fails() -> None:
+    """The failure counts, and no third attempt begins while the copy runs. The next failure is the last."""
+    ledger = copied()
+    ledger.mapper_ended(0, 1, "killed")
+    assert ledger.next_steps() == []
+    ledger.mapper_ended(0, 2, "killed as well")
+    assert ledger.next_steps() == [GiveUp(Role.MAPPER, 0, 2, "killed as well")]
+
+
+def test_the_failure_of_a_copy_is_none_of_the_job() -> None:
+    """The original goes on, and is not copied again."""
+    ledger = copied()
+    ledger.mapper_ended(0, 2, "killed")
+    assert ledger.next_steps() == []
+    assert ledger.copy(0) is None
+
+
+def test_a_copy_serves_only_reducers_that_still_wait() -> None:
+    """One that has the pairs already gets no second stream; with all served, or no worker free, none runs."""
+    ledger = Ledger(1, 2, 2, attempts=2)
+    ledger.next_steps()
+    ledger.took(1, 1, 0)
+    assert ledger.copy(0) == StartJobTask(Role.MAPPER, 0, 2, (0,))
+    for workers in (1, 2):
+        ledger = Ledger(1, 2, workers, attempts=2)
+        ledger.next_steps()
+        if workers > 1:
+            ledger.took(0, 1, 0)
+            ledger.took(1, 1, 0)
+        assert ledger.copy(0) is None
+
+
+def test_a_copy_that_loses_its_reader_is_stopped() -> None:
+    """A new reducer has no stream from it."""
+    ledger = copied(reducers=2)
+    ledger.heard(0, 1, 0, 1)
+    ledger.reducer_ended(0, 1, "killed")
+    steps = ledger.next_steps()
+    assert Stop(0, 2) in steps
+    assert Stop(0, 1) not in steps
