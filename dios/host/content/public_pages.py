@@ -225,7 +225,7 @@ class PublicPages:
             self._withheld.popitem(last=False)
         shown = self._objects.get(target)
         if shown is None or len(shown.places) > _SLOTS_AT_ONCE:
-            return  # an object with so many slots is never read without a call
+            return  # an object with more slots than that is never read without a call
         if shown.counters is not None:
             shown.counters = replace(shown.counters, direct=False)
         for (_, slot), writer in shown.places.items():

@@ -108,7 +108,7 @@ class Created:
 
 
 class _Base:
-    """What earlier snapshots have: chunks by digest, and files by group and name."""
+    """The contents of earlier snapshots: chunks by digest, and files by group and name."""
 
     def __init__(
         self, repository: Repository, sources: Iterable[Source], newest: Iterable[ReadSnapshot]

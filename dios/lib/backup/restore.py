@@ -53,12 +53,12 @@ def require_free(keyring: Keyring, node: Node, alias: str) -> None:
         return
     if name is not None and node.group(bytes(name)) is not None:
         raise ExistsError(
-            f"there is a group {alias!r} already, and nothing of it is overwritten. Restore beside it: "
-            f"--group {alias} --as ANOTHER."
+            f"there is a group {alias!r} already, and nothing of it is overwritten. Restore it as another "
+            f"group: --group {alias} --as ANOTHER."
         )
     raise ExistsError(
         f"your keyring has a group {alias!r} that this node does not know. If its cluster is lost, run `dios "
-        f"group forget {alias}`, and restore again; or restore beside it: --group {alias} --as ANOTHER."
+        f"group forget {alias}`, and restore again; or as another group: --group {alias} --as ANOTHER."
     )
 
 

@@ -18,7 +18,7 @@ _DAMAGES_SHOWN_MAX: Final = 1_000
 
 @dataclass(slots=True)
 class Verified:
-    """What was read, and what is wrong with it."""
+    """The data that was read, and the faults in it."""
 
     snapshots: int = 0
     files: int = 0
