@@ -5,12 +5,14 @@ from __future__ import annotations
 import json
 import os
 import signal
+import socket
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
 import dios
+from dios.lib.services import Followed, create_service
 from dios.lib.supervised.services import ServiceProgram, Services, ServiceStatus
 from dios.node import daemon, local_cluster
 from dios.node.local_cluster import LocalCluster
@@ -19,6 +21,18 @@ from tests.support.node.running_node import exists, wait_until
 
 PATIENCE_S = 90
 SETTINGS = {"accept_weaker_sandbox": "yes", "coordinator": "off"}
+ANSWERS = b"""
+import sys
+import dios
+from dios.lib.services import open_service
+
+node = dios.connect()
+service = open_service(node, node.groups[0], bytes.fromhex(sys.argv[1]))
+with service.listen("127.0.0.1:0") as acceptor:
+    for connection in acceptor:
+        with connection:
+            connection.send(b"here")
+"""
 STAYS = b"import time\nprint('up', flush=True)\ntime.sleep(100_000)\n"
 
 
@@ -164,6 +178,41 @@ def person_at(site: Site, folder: Path) -> Person:
 def _is_gone(services: Services) -> bool:
     living = [task for task in services._node.tasks() if not task.ended and task.label.startswith("web.")]
     return services.statuses() == [] and not living
+
+
+def test_a_balancer_follows_replicas_from_node_to_node(three: Site) -> None:
+    """The addresses that a balancer asks for are those of the living replicas, also after a node has died."""
+    at = three.made.nodes[0]
+    with dios.connect(str(at.socket), groups=()) as node:
+        group = node.create_group()
+        service = create_service(node, group)
+        program = ServiceProgram(ANSWERS, args=(service.name.hex(),), groups=(group,), network=True)
+        Services(node).create("web", program, replicas=2)
+        name = group.name
+        assert name is not None
+        followed = Followed(lambda: dios.connect(str(at.socket), groups=[name]), service.name)
+
+        def answering() -> int:
+            """Return the number of replicas that answer at the addresses of the list."""
+            places = followed.places()
+            for place in places:
+                try:
+                    with socket.create_connection(place, timeout=PATIENCE_S) as connection:
+                        assert connection.recv(64) == b"here"
+                except OSError:
+                    return 0  # the list still has a replica that has ended
+            return len(places)
+
+        wait_until(lambda: answering() == 2, "both replicas answer", PATIENCE_S)
+        before = set(followed.places())
+        lost = next(where for where in run_on(three.until(is_whole, "both run")) if where != at.name)
+        three.kill(lost)
+        wait_until(
+            lambda: answering() == 2 and set(followed.places()) != before,
+            f"the balancer has the replica in place of the one on {lost}",
+            PATIENCE_S,
+        )
+        followed.close()
 
 
 def test_an_update_replaces_healthy_replicas_and_a_bad_one_none(one: Site, tmp_path: Path) -> None:
