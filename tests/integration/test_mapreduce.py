@@ -88,7 +88,7 @@ def node(started: RunningNode) -> Iterator[dios.Node]:
     """A session of a person; at its end no task may be left."""
     with dios.connect(started.place, groups=()) as session:
         yield session
-        assert all(task.ended for task in session.tasks())
+        wait_until(lambda: all(task.ended for task in session.tasks()), "all tasks have ended")
 
 
 class Killer:

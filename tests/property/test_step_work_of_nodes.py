@@ -18,6 +18,7 @@ from dios.core.model.names import logs_group
 from dios.core.model.records import PhysicalObject, Provenance, RemoteTask
 from dios.core.model.state import State
 from dios.core.remote import serving
+from dios.core.remote.lease_table import HeldLease
 from dios.core.remote.name_index import pack_digests
 from dios.core.remote.peers import Peer
 from dios.errors import ProtocolError
@@ -293,6 +294,16 @@ def _registration(pair: Pair) -> dcp.Register:
     return dcp.Register(1, _VIEW, True, True, False, added, pack_digests(range(part)))
 
 
+def _call_back(pair: Pair) -> dcp.CallBack:
+    """The node has as many leases as it may have, all on one object of the asking node."""
+    cluster, target = pair.state.cluster, ObjectId(1)
+    assert cluster is not None
+    for ref in range(limits.LEASES_HELD_MAX):
+        lease = HeldLease(target, pair.peer.epoch, 1, pair.here.now + 1_000_000_000)
+        cluster.leases.hold(pair.here.node, RefId(ref + 1), lease)
+    return dcp.CallBack(target)
+
+
 def _request(pair: Pair, kind: type) -> dcp.RequestBody:
     """Return a request of this kind, as long as it may be."""
     many = range(limits.ARGUMENTS_MAX)
@@ -324,6 +335,7 @@ def _request(pair: Pair, kind: type) -> dcp.RequestBody:
         dcp.DeliverEvent: lambda: dcp.DeliverEvent(pair.keeper.task, messages.Lost(1)),
         dcp.ReconcileReferences: lambda: dcp.ReconcileReferences(1, (), _TASKS, ()),
         dcp.Disband: lambda: dcp.Disband(Name(b"g" * 32)),
+        dcp.CallBack: lambda: _call_back(pair),
         dcp.Rows: lambda: dcp.Rows(CALLER),
         dcp.ConfirmRemoval: lambda: dcp.ConfirmRemoval(pair.here.node),
         dcp.KeepOutput: lambda: dcp.KeepOutput("uid:1000", Name(b"l" * 32), _logs(pair), 0),
