@@ -41,7 +41,8 @@ def tables(reports: Sequence[Report]) -> str:
     heads = list(reports[0].rounds)
     lines += [f"| nodes | {' | '.join(heads)} |", "|---" * (len(heads) + 1) + "|"]
     for report in reports:
-        values = " | ".join(f"{report.rounds.get(head, math.nan):,.4g}" for head in heads)
+        found = [report.rounds.get(head, math.nan) for head in heads]
+        values = " | ".join(f"{value:,.0f}" if value >= 1000 else f"{value:.4g}" for value in found)
         lines.append(f"| {report.nodes:,} | {values} |")
     lines += ["", "## Answers", ""]
     for report in reports:
