@@ -54,7 +54,7 @@ app: Final = typer.Typer(
 
 _SHOWN_MAX: Final = 20
 _GROUPS_PER_SESSION: Final = 64
-"""Groups that one session restores: it is a member of each, and memberships are bounded."""
+"""The number of groups that a session restores: it is a member of each, and memberships are bounded."""
 
 TargetArgument = Annotated[
     str, typer.Argument(metavar="TARGET", help="A directory, or a URL such as s3://bucket/folder.")
@@ -99,7 +99,7 @@ def create(
     ] = None,
     recipient: Annotated[
         Path | None,
-        typer.Option("--recipient", metavar="FILE", help="Whose key reads it; needed for a new backup."),
+        typer.Option("--recipient", metavar="FILE", help="The recipient's file; needed for a new backup."),
     ] = None,
     key: KeyOption = None,
     accept_rollback: Annotated[
@@ -275,7 +275,7 @@ def verify(
     *,
     key: KeyOption = None,
     snapshot: Annotated[
-        int | None, typer.Option("--snapshot", metavar="N", min=1, help="Only this one; default: all.")
+        int | None, typer.Option("--snapshot", metavar="N", min=1, help="Only this snapshot; default: all.")
     ] = None,
     as_json: JsonOption = False,
 ) -> None:

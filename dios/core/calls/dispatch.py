@@ -324,7 +324,7 @@ def _finish_vector(step: Step, row: Pending, plan: VectorPlan, answers: list[Gat
     parts = remote_calls.remote_parts(step, row, call, plan, answers)
     calls = tuple(call.calls[place] for place in plan.local)
     if entrance.must_wait(step, entrance.closed_by(task, calls)):
-        # The vector has closed its objects, so this one is behind a reference that came since.
+        # The vector has closed its objects, so this object is behind a reference that came since.
         raise BadReferenceError("a call of the vector names a reference that this task did not have")
     own = _answers(step, task, seq, calls, PayloadId(0))
     parts.update(zip(plan.local, own, strict=True))

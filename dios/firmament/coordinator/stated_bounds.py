@@ -26,7 +26,7 @@ class JobBounds:
         self._stated: dict[int, Counter[tuple[int, int]]] = {}
 
     def add(self, job: int, work: Work) -> None:
-        """Count the bounds that one more task of a job states."""
+        """Count the bounds that a further task of a job states."""
         if work.job_minimum or work.job_maximum:
             self._stated.setdefault(job, Counter())[work.job_minimum, work.job_maximum] += 1
 

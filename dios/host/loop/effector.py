@@ -528,7 +528,7 @@ class Effector:
         that this step uses.
 
         They are kept at once: the effects of this step may wait for the disk while a later step does not,
-        and may drop what this one needs.
+        and may drop bytes that this step needs.
         """
         if payloads:
             for effect in outcome.after:

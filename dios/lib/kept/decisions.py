@@ -84,7 +84,7 @@ def next_steps(
             current=count,
             short=max(wish.replicas - count, 0),
             conflict=conflict,
-            reason="replicas have different versions, and none is known to be the later one",
+            reason="replicas have different versions, and nothing shows which is later",
         )
     current = sorted(one for one in there if one.state == heads[0])
     staying = [one for one in current if not nodes[one.node].draining]

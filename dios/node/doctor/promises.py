@@ -615,7 +615,7 @@ PROMISES: Final = (
     Promise(
         "Backups",
         "Whatever the store changes, swaps, cuts, removes or makes itself is noticed, and no such byte is restored",
-        left="it can destroy the backup; who has nothing but the private key compares number and time of the newest snapshot",
+        left="it can destroy the backup; a person with nothing but the private key compares number and time of the newest snapshot",
     ),
     Promise(
         "Backups",

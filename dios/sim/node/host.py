@@ -217,7 +217,7 @@ class SimHost:
             self._run(outcome.after, step)
 
     def _stage_earlier(self, step: int) -> None:
-        """Queue the jobs of steps before this one, up to one whose contents are not there yet."""
+        """Queue the jobs of earlier steps, up to the first whose contents are not there yet."""
         while self._unstaged and self._unstaged[0].step < step:
             first = self._unstaged[0]
             if first.after > self._durable and _reads_contents(first.outcome.persist):
