@@ -9,6 +9,11 @@ if TYPE_CHECKING:
     from dios.wire.messages import Work
 
 PIN: Final = "pin"
+NET: Final = "net"
+_IN_LIMBO: Final = {
+    PIN: "a task in limbo can choose its processors",
+    NET: "a task in limbo can open connections of its own",
+}
 
 
 def wanted_of(work: Work) -> tuple[str, ...]:
@@ -17,7 +22,7 @@ def wanted_of(work: Work) -> tuple[str, ...]:
         ("cpu", work.cpus_milli),
         ("memory", work.memory_bytes),
         ("disk-io", work.disk_io),
-        ("net", work.network),
+        (NET, work.network),
         (PIN, work.pinned),
         ("device", work.devices),
     )
@@ -41,8 +46,8 @@ def sorted_out(
 ) -> tuple[list[str], dict[str, str]]:
     """Return the enforced resources, and the advisory ones with the reasons."""
     reasons = {word: str(enforcement.get(word, "the node does not report it")) for word in wanted}
-    if limbo and PIN in reasons and not reasons[PIN]:
-        reasons[PIN] = "a task in limbo can choose its processors"
+    if limbo:
+        reasons = {word: why or _IN_LIMBO.get(word, "") for word, why in reasons.items()}
     return [word for word, why in reasons.items() if not why], {w: why for w, why in reasons.items() if why}
 
 

@@ -294,7 +294,7 @@ class TaskShare(Struct, frozen=True):
 
     ``cpus_milli`` of ``node_cpus_milli`` thousandths of a processor, ``disk_io`` of ``node_disk_io`` bytes a
     second. ``processors`` are those on which alone a pinned task runs. A ``best_effort`` task has nothing set
-    aside: it yields to all others.
+    aside: it yields to all others. ``network`` are bytes a second.
     """
 
     cpus_milli: int = 0
@@ -303,6 +303,7 @@ class TaskShare(Struct, frozen=True):
     node_disk_io: int = 0
     processors: tuple[int, ...] = ()
     best_effort: bool = False
+    network: int = 0
 
 
 NO_SHARE: Final = TaskShare()

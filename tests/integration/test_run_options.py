@@ -191,14 +191,15 @@ def _mem(stand: Stand) -> None:
 def _disk_io(stand: Stand) -> None:
     told = stand.person.types("dios run short.py --disk-io 1MiB").stderr
     assert "disk-io" in told
-    assert "--disk-io reserves nothing on n1" in told
+    assert "--disk-io sets nothing aside on n1" in told
     assert _demand("disk_io", disk_io="1MiB") == MIB
 
 
 def _net(stand: Stand) -> None:
     told = stand.person.types("dios run short.py --net 1MiB").stderr
-    assert "advisory: net" in told
-    assert "--net reserves nothing on n1" in told
+    assert "enforced: net" in told
+    assert "--net sets nothing aside on n1" in told
+    assert "advisory: net" in stand.person.types("dios run short.py --net 1MiB --limbo").stderr
     assert _demand("network", net="1MiB") == MIB
 
 

@@ -358,7 +358,7 @@ def _note_enforcement(place: CommandContext, work: Work, host: str, *, limbo: bo
             unknown = [str(row["node"]) for row in nodes if not row[key]]
             if unknown:
                 names = ", ".join(unknown)
-                say(f"{option} reserves nothing on {names}, whose settings do not give {setting}")
+                say(f"{option} sets nothing aside on {names}, whose settings do not give {setting}")
     reported = {str(row["node"]): row.get("enforcement") for row in nodes}
     known = {name: one for name, one in reported.items() if isinstance(one, Mapping)}
     return _Enforcement(wanted, known, limbo)

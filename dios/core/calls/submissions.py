@@ -166,6 +166,7 @@ def share_of(step: Step, work: messages.Work) -> effects.TaskShare:
         here.disk_io,
         _chosen_processors(step, here, work),
         work.best_effort,
+        0 if work.best_effort else work.network,
     )
 
 

@@ -1,4 +1,7 @@
-"""The account that bytes are charged to: a task's own while a guarantee names it, else its principal's."""
+"""The account that bytes are charged to: a task's own while a guarantee names it, else its principal's.
+
+A task that reserves bandwidth takes turns under an account of its own, too.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +11,7 @@ from dios.ids import TaskId
 
 
 class TaskAccount(NamedTuple):
-    """The account of a task that is an end of a guarantee."""
+    """The account of a task that is an end of a guarantee, or has a rate of its own."""
 
     principal: str
     task: TaskId

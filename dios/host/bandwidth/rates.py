@@ -1,7 +1,8 @@
-"""The meters of principals, and the rates that the scheduler set for them (EDRF).
+"""The meters of principals, the rates that the scheduler set for them (EDRF), and the rates of tasks.
 
-``dios.firmament`` decides rates. Threads that move bytes call this module for every piece. Accounts without a
-rate never wait.
+``dios.firmament`` decides the rates of principals. A task of this node that reserves bandwidth has a rate of
+its own for as long as it lives, which counts the bytes of both directions. Threads that move bytes call this
+module for every piece. Accounts and tasks without a rate never wait.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ class Charge:
     They are charged to the account of ``task`` while it has one of its own.
     """
 
-    __slots__ = ("_account", "_flow", "_left", "_rates", "principal", "task", "traffic")
+    __slots__ = ("_account", "_flow", "_left", "_rates", "_streams", "principal", "task", "traffic")
 
     def __init__(
         self, rates: Rates, principal: str, traffic: Traffic, size: int, task: TaskId = _NO_TASK
@@ -46,12 +47,13 @@ class Charge:
         self.task: Final = task
         self.traffic: Final = traffic
         self._left = size
+        self._streams = False
         self._account = rates.account(task, principal)
         self._flow = rates.begin(self._account, traffic, size)
 
     def mark_as_stream(self) -> None:
-        """Mark the bytes as part of a stream, of which more may follow."""
-        self._flow.streams = True
+        """Mark the bytes as part of a stream, of which more may follow; its pump has the task's own rate."""
+        self._streams = self._flow.streams = True
 
     def piece(self) -> int:
         """Return the best number of bytes to take at a time."""
@@ -60,11 +62,19 @@ class Charge:
 
     def take(self, size: int, ended: Callable[[], bool]) -> bool:
         """Wait until ``size`` bytes may be sent. Return False if ``ended`` returned True meanwhile."""
+        if not self._streams and not self.take_message(size, ended):
+            return False
         return self._rates.take(self._account, self.traffic, size, ended)
+
+    def take_message(self, size: int, ended: Callable[[], bool]) -> bool:
+        """Do the same for the message before the bytes, which counts for the task's own rate alone."""
+        return self._rates.take_for_task(self._rates.task_rate(self.task), size, ended)
 
     def went(self, size: int) -> None:
         """Count ``size`` of the bytes as moved."""
         self._update_account()
+        if self.traffic is Traffic.IN:
+            self._rates.spend_for_task(self.task, size)
         size = min(size, self._left)
         self._left -= size
         self._rates.change(self._flow, self.traffic, size, -size)
@@ -84,6 +94,16 @@ class Charge:
             self._flow = self._rates.begin(account, self.traffic, self._left)
 
 
+class TaskRate:
+    """The rate of one task, in both directions together."""
+
+    __slots__ = ("bucket", "ended")
+
+    def __init__(self, bucket: TokenBucket) -> None:
+        self.bucket: Final = bucket
+        self.ended = False
+
+
 class Rates:
     """The present rates, and the meters.
 
@@ -101,6 +121,7 @@ class Rates:
         self._flows: Final[dict[tuple[Account, Traffic], TrafficFlow]] = {}
         self._totals: Final = {traffic: TrafficTotal(now()) for traffic in Traffic}
         self._buckets: dict[tuple[Account, Traffic], TokenBucket] = {}
+        self._task_rates: Final[dict[TaskId, TaskRate]] = {}
         self._control: Final = LocalController(self._link)
         self._until = 0
         self._rates_set = trio.Event()
@@ -154,14 +175,77 @@ class Rates:
         out, into, store = (said or best for said, best in zip(self._capacity, seen, strict=True))
         return replace(answer, meters=meters, capacity=(out, into, store))
 
+    # -- tasks that reserve bandwidth -----------------------------------------------------------------
+    def limit_task(self, task: TaskId, bytes_s: int) -> None:
+        """Hold a task of this node to a rate from now on."""
+        bucket = TokenBucket(max(bytes_s, limits.RATE_BYTES_S_MIN), self._now())
+        self._task_rates[task] = TaskRate(bucket)
+
+    def end_task(self, task: TaskId) -> None:
+        """Forget the rate of a task that has ended. Only bytes that its streams hold still wait for it."""
+        rate = self._task_rates.pop(task, None)
+        if rate is not None:
+            with self._changed:
+                rate.ended = True
+                self._changed.notify_all()
+
+    def task_rate(self, task: TaskId) -> TaskRate | None:
+        """Return the rate of a living task that has one of its own."""
+        return self._task_rates.get(task)
+
+    def is_task_in_debt(self, task: TaskId) -> bool:
+        """Return True if a task has moved more than its own rate allows."""
+        rate = self._task_rates.get(task)
+        if rate is None:
+            return False
+        with self._changed:
+            return rate.bucket.wait_ns(self._now()) > 0
+
+    def spend_for_task(self, task: TaskId, size: int) -> None:
+        """Charge a task's own rate for bytes that moved without having waited."""
+        rate = self._task_rates.get(task)
+        if rate is not None:
+            with self._changed:
+                rate.bucket.take(size, self._now())
+
+    def take_for_task(
+        self, rate: TaskRate | None, size: int, ended: Callable[[], bool], *, beyond_end: bool = False
+    ) -> bool:
+        """Wait in this thread until a task's own rate allows ``size`` bytes. Return False as ``take``.
+
+        Nothing waits after the task has ended, except ``beyond_end``.
+        """
+        if rate is None:
+            return True
+        with self._changed:
+            while not ended():
+                now = self._now()
+                wait_ns = rate.bucket.wait_ns(now)
+                if not wait_ns or (rate.ended and not beyond_end):
+                    rate.bucket.take(size, now)
+                    return True
+                self._changed.wait(wait_ns / _S)
+            return False
+
     # -- who has a rate -------------------------------------------------------------------------------
     def account(self, task: TaskId, principal: str) -> Account:
         """Return the account that is charged for the bytes of a principal's task."""
         found = self._control.accounts.get(task)
         return principal if found is None or found.principal != principal else found
 
+    def turns_account(self, task: TaskId, principal: str) -> Account:
+        """Return the account whose transfers take turns: a task with a rate delays no others of its user."""
+        account = self.account(task, principal)
+        return TaskAccount(principal, task) if account == principal and task in self._task_rates else account
+
+    def guaranteed(self, account: Account) -> bool:
+        """Return True if a guarantee names the account."""
+        return isinstance(account, TaskAccount) and account.task in self._control.accounts
+
     def paced(self, account: Account, traffic: Traffic) -> bool:
         """Return True if the account has a rate now."""
+        if isinstance(account, TaskAccount) and account.task in self._task_rates:
+            return True
         if not self.hold or self._now() >= self._until:
             return False
         return (traffic is Traffic.OUT and self._control.on) or (account, traffic) in self._buckets

@@ -288,6 +288,8 @@ class DataSender(_SocketThread):
     def _transmit(self, transfer: Transfer) -> None:
         head = encode_head(Head(len(transfer.message), transfer.size)) + transfer.message
         charge = transfer.charge
+        if charge is not None and not charge.take_message(len(head), self._has_ended):
+            raise ClosedError("the connection was closed before a transfer")
         self.sock.sendall(head)
         for fd, start, length in transfer.pieces:
             done = 0

@@ -95,6 +95,12 @@ class PeerSession:
             self._note_asker(message)
         frame = encode_frame(message, attached)
         size = len(frame)
+        if type(message) is dcp.Ask and self._must_wait(task, message):
+            if (type(message), message.number) in self._under_way:
+                self._report_under_way(message.number)
+            else:
+                self._transfer_once(task, message, Transfer(frame[4:], (), _nothing))
+            return
         if size > _SMALL and (
             size > _FRAME_MAX or self.line.queued_bytes > limits.DCP_QUEUE_HIGH_WATER_BYTES
         ):
@@ -102,7 +108,8 @@ class PeerSession:
             self._transfer(_NOBODY, Transfer(frame[4:], (), _nothing))
             return
         if task:
-            self._rates.spend_inline(self.sending.of(task), size)
+            self._rates.spend_inline(self.sending.charged(task), size)
+            self._rates.spend_for_task(task, size)
         counts = self._counts
         counts["messages_sent"] += 1
         counts["bytes_sent"] += size
@@ -129,15 +136,29 @@ class PeerSession:
             else:
                 self._report_under_way(message.number)
             return
-        self._under_way.add(key)
         if isinstance(message, dcp.Ask):
             self._note_asker(message)
+        self._transfer_once(task, message, Transfer(encode_frame(message)[4:], pieces, done))
+
+    def _transfer_once(self, task: TaskId, message: dcp.Ask | dcp.PeerReply, transfer: Transfer) -> None:
+        """Queue a transfer, and remember until it ends that the message is under way."""
+        key = (type(message), message.number)
+        self._under_way.add(key)
 
         def over() -> None:
             self._under_way.discard(key)
-            done()
+            transfer.done()
 
-        self._transfer(task, Transfer(encode_frame(message)[4:], pieces, over))
+        self._transfer(task, transfer._replace(done=over))
+
+    def _must_wait(self, task: TaskId, asked: dcp.Ask) -> bool:
+        """Return True if a request has to wait because its task has moved more than its own rate allows.
+
+        It is sent as a transfer then, which waits for its turn and for the rate, and delays no other task.
+        """
+        return type(asked.body) is dcp.Forward and (
+            (type(asked), asked.number) in self._under_way or self._rates.is_task_in_debt(task)
+        )
 
     def _transfer(self, task: TaskId, transfer: Transfer) -> None:
         if len(transfer.message) > limits.DCP_MESSAGE_BYTES_MAX:
@@ -162,6 +183,11 @@ class PeerSession:
                 del askers[next(iter(askers))]
 
     # -- receiving ------------------------------------------------------------------------------------
+    def charge_answer(self, number: int, size: int) -> None:
+        """Charge the task of a request for an answer whose bytes came in its frame."""
+        _, task = self._askers.get(number, _UNKNOWN)
+        self._rates.spend_for_task(task, size)
+
     def receive_on(
         self,
         sock: socket.socket,

@@ -98,6 +98,8 @@ class MessageReader:
                         ):
                             continue
                     session.used_s = trio.current_time()
+                    if type(message) is dcp.PeerReply and inline is not None:
+                        session.charge_answer(message.number, len(body))
                     if isinstance(message, Resting):
                         session.resting = True
                     elif isinstance(message, Revoked):

@@ -14,7 +14,7 @@ import trio
 
 from dios import limits
 from dios.errors import DiosError, WouldBlockError
-from dios.host.bandwidth.accounts import Account, TaskAccount
+from dios.host.bandwidth.accounts import Account
 from dios.host.bandwidth.rates import Charge, Rates
 from dios.host.loop.fair_queue import FairQueue, TaskPrincipals
 from dios.host.peers.bulk import DataSender, Transfer
@@ -48,7 +48,7 @@ class TransferQueue:
             limits.DATA_CONNECTIONS,
             at_most=limits.DATA_CONNECTIONS_MAX,
             paced=self._is_paced,
-            promised=_is_promised,
+            promised=rates.guaranteed,
             promised_most=limits.GUARANTEED_CONNECTIONS_MAX,
         )
         rates.listeners.add(self._turns.start_ready)
@@ -78,7 +78,7 @@ class TransferQueue:
         if self._empty.is_set():
             self._empty = trio.Event()
         self._queued += 1
-        if transfer.size:
+        if transfer.size or self._rates.task_rate(task):
             who, named = self._owners.of(task), self._owners.home_id(task)
             charge = Charge(self._rates, who, Traffic.OUT, transfer.size, named)
             transfer = transfer._replace(charge=charge)
@@ -97,7 +97,11 @@ class TransferQueue:
         self._rates.wake()
 
     def of(self, task: TaskId) -> Account:
-        """Return the account that a task's bytes are charged to; turns alternate among accounts."""
+        """Return the account of a task; turns alternate among accounts."""
+        return self._rates.turns_account(self._owners.home_id(task), self._owners.of(task))
+
+    def charged(self, task: TaskId) -> Account:
+        """Return the account that a task's bytes are charged to."""
         return self._rates.account(self._owners.home_id(task), self._owners.of(task))
 
     def _is_paced(self, account: Account) -> bool:
@@ -167,8 +171,3 @@ class TransferQueue:
         self._check_empty()
         if reason is not None and not self._closed:
             _log.warning("a data connection to a node ended", extra={"why": str(reason)})
-
-
-def _is_promised(account: Account) -> bool:
-    """Return True if a guarantee names the account, so that it need not wait for the turns of others."""
-    return isinstance(account, TaskAccount)

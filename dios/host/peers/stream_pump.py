@@ -56,6 +56,7 @@ class StreamPump:
         self._sock: Final = sock
         self._rates: Final = rates
         self._taker: Final = taker
+        self._task_rate: Final = rates.task_rate(taker.task)
         self._ended: Final = ended
         self._token: Final = trio.lowlevel.current_trio_token()
         self._lock: Final = threading.Lock()
@@ -96,7 +97,7 @@ class StreamPump:
                     return  # the other node does not read any more: closing the ring notifies the writer
                 data = ring.read(self._rates.piece(self._account(), Traffic.OUT))
                 task, principal = self._taker
-                if not self._rates.take_stream_bytes(
+                if not self._take_for_task(len(data)) or not self._rates.take_stream_bytes(
                     principal, Traffic.OUT, len(data), self._is_broken_off, task
                 ):
                     return
@@ -109,6 +110,10 @@ class StreamPump:
 
     def _account(self) -> Account:
         return self._rates.account(self._taker.task, self._taker.principal)
+
+    def _take_for_task(self, size: int) -> bool:
+        """Wait for the rate of the task itself, which also holds for what it leaves in the ring."""
+        return self._rates.take_for_task(self._task_rate, size, self._is_broken_off, beyond_end=True)
 
     def _is_broken_off(self) -> bool:
         return self._broken_off
@@ -126,6 +131,8 @@ class StreamPump:
                 if size > len(block):
                     raise ProtocolError(f"a piece of a stream has {size} bytes, over {len(block)}")
                 self._fill(ring, block[:size])
+                if not self._take_for_task(size):
+                    return
                 self._rates.count(self._account(), Traffic.IN, size)
                 ring.write(block[:size])
         except ClosedError:

@@ -224,7 +224,10 @@ class TaskHost:
     async def _run_task(self, effect: Spawn, running: _StartedTask) -> None:
         task = effect.task
         end = Exit(Cause.SPAWN)
+        rates = self._parts.rates
         try:
+            if effect.share.network:
+                rates.limit_task(task, effect.share.network)
             end = await self._start_and_serve(effect, running)
         except (DiosError, OSError) as error:
             end = Exit(Cause.SPAWN, detail=translate_os_error(error).message)
@@ -235,6 +238,7 @@ class TaskHost:
             end = Exit(Cause.NODE, detail=DEFECT)
         finally:
             del self._running[task]
+            rates.end_task(task)
             parts = self._parts
             detail = self._described(end, parts.consoles.of(task))
             written = parts.consoles.of(task).last_bytes(limits.LOG_BYTES_MAX)

@@ -27,7 +27,7 @@ def enforcement(held: Collection[str], mechanisms: Mapping[str, Mechanism]) -> t
         (CPU, "" if "cpu" in held else "no cpu controller"),
         (MEMORY, "" if "memory" in held else "no memory controller: for each process alone"),
         (DISK_IO, "" if "io" in held else "no io controller"),
-        (NET, "rates are for principals, not for tasks"),
+        (NET, ""),
         (PIN, "" if fixed else "no filter of system calls"),
         (DEVICE, "tasks in limbo can open the files of others"),
     )

@@ -91,6 +91,20 @@ def test_what_is_reserved_is_not_reserved_twice(site: Site, option: str) -> None
             run.communicate(timeout=60)
 
 
+def test_a_run_moves_no_more_than_its_bandwidth(site: Site) -> None:
+    """It reads three objects of another node, of a second each: after the first one it waits."""
+    site.person.types("dios group create crew")
+    inputs = ""
+    for number in range(3):
+        site.person.writes(f"part{number}.txt", str(number) * (1 << 20))
+        site.person.types(f"dios put part{number}.txt --group crew")
+        inputs += f" --input part{number}=part{number}.txt"
+    line = f"dios run short.py --host n2 --group crew --net 1MiB --json{inputs}"
+    told = json.loads(site.person.types(line).stdout)
+    assert (told["enforced"], told["advisory"]) == (["net"], {})
+    assert (2 << 20) / ((told["ended"] - told["started"]) / 1e9) < 1.3 * (1 << 20)
+
+
 def test_a_placement_names_threads_and_the_task_runs_there(site: Site) -> None:
     """Under CoCo the runs of a node have a thread each, and `describe` and `explain` name it."""
     site.person.types("dios sched set-model coco")

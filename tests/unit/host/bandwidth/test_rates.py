@@ -11,6 +11,7 @@ import trio
 from dios import limits
 from dios.core.effects import SetRates
 from dios.host.bandwidth.rates import Charge, Rates
+from dios.ids import TaskId
 from dios.wire.messages import Meter, Metered, Rate
 from dios.wire.rates import UNMEASURED
 from dios.wire.types import Traffic
@@ -261,3 +262,26 @@ def test_another_nodes_meters_stay_its_own() -> None:
     assert rates.completed(theirs) == theirs
     nothing = Metered(7, (), (0, 0, 0), 0, b"")
     assert rates.completed(nothing) == nothing
+
+
+def test_a_task_is_held_to_its_own_rate(rates: Rates, clock: FakeClock) -> None:
+    """Bytes of both directions count; another task of the user, without a rate, does not wait."""
+    mine, other = TaskId(5), TaskId(6)
+    rates.limit_task(mine, 4 * PIECE)
+    Charge(rates, GREEDY, Traffic.IN, PIECE, mine).went(PIECE)
+    assert rates.is_task_in_debt(mine)
+    taken: list[bool] = []
+    charge = Charge(rates, GREEDY, Traffic.OUT, PIECE, mine)
+    thread = threading.Thread(target=lambda: taken.append(charge.take(PIECE, never)), daemon=True)
+    thread.start()
+    assert Charge(rates, GREEDY, Traffic.OUT, PIECE, other).take(PIECE, never)
+    clock.now += S // 4 - 1
+    rates.wake()
+    assert rates.is_task_in_debt(mine)
+    assert not taken, "not yet"
+    clock.now += 1
+    rates.wake()
+    waits(lambda: taken == [True])
+    assert rates.is_task_in_debt(mine)
+    rates.end_task(mine)
+    assert charge.take(PIECE, never), "nobody waits for a task that has ended"

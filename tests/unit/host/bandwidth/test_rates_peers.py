@@ -56,6 +56,11 @@ def filled(host: PeerHost, size: int = SIZE) -> None:
     host.blob(made)
 
 
+def asked_of(host: PeerHost) -> list[dcp.Ask]:
+    """The requests that a host has received."""
+    return [message for message in host.messages() if isinstance(message, dcp.Ask)]
+
+
 class Readers:
     """Tasks of one host that read from another, and what has come for them."""
 
@@ -139,6 +144,35 @@ async def test_a_slow_principal_keeps_no_other_waiting(tmp_path: Path, modest_by
         there.do(fx.SetRates((), 60_000))
         await until(lambda: len(readers.came) == 11, "without rates all of it comes")
         await settled(there, Traffic.OUT, {GREEDY: 8 * SIZE, MODEST: 3 * SIZE})
+
+
+@pytest.mark.parametrize("inline", [False, True])
+async def test_a_task_that_read_more_than_its_rate_waits(tmp_path: Path, *, inline: bool) -> None:
+    """Its next request waits, and is repeated by nobody; those of another task of its user do not."""
+    async with two_hosts(tmp_path) as (here, there):
+        await connected(here, there)
+        readers = Readers(here, there)
+        for task in (DEPUTY, MORE):
+            here.host.owners.add(task, GREEDY)
+        here.host.rates.limit_task(DEPUTY, limits.RATE_BYTES_S_MIN)
+        if inline:
+            there.when_received(lambda _: [])
+            body = dcp.Forward(caller(DEPUTY), ReadOnce(1))
+            filled(here)
+            here.ask(there, body, fx.WriteSource(content_of=BLOB, length=limits.DCP_INLINE_BYTES_MAX))
+            await until(there.messages, "it is there")
+        else:
+            readers.ask(1, DEPUTY)
+            await until(lambda: readers.came == [DEPUTY], "what it read came at once")
+        received = len(there.messages())
+        readers.ask(2, DEPUTY)
+        readers.ask(2, DEPUTY)
+        readers.ask(3, MORE)
+        await until(lambda: len(there.messages()) > received, "the other's request is there")
+        assert [message.number for message in asked_of(there)[received:]] == [3]
+        assert [event.number for event in here.core.seen(UnderWay)] == [2]
+        here.host.rates.end_task(DEPUTY)
+        await until(lambda: len(there.messages()) == received + 2, "nobody waits for a task that has ended")
 
 
 async def test_a_node_that_is_let_go_leaves_nobody_waiting(tmp_path: Path) -> None:
