@@ -8,7 +8,7 @@ from __future__ import annotations
 import numpy as np
 
 from dios.firmament.cluster.columns import ABSENT, Flags, Ints
-from dios.firmament.cluster.state import ClusterState
+from dios.firmament.cluster.state import RUNNING, ClusterState
 from dios.firmament.descriptors import Constraint, Level, Resources
 from dios.firmament.explain.explanation import ExcludedMachines
 from dios.firmament.policies.restrictions import Restrictions, allowed_by_affinity
@@ -27,7 +27,8 @@ def excluded_machines(
 ) -> tuple[list[ExcludedMachines], Flags]:
     """Return the reasons with their numbers of machines, and the machines that remain, by resource row.
 
-    ``task`` is the task's row. ``reachable`` is True for resource rows to which a path leads.
+    ``task`` is the task's row. ``reachable`` is True for resource rows to which a path leads. Of a running
+    task, neither its own reservation nor its own place counts against its machine.
     """
     tree, tasks = state.resources, state.tasks
     left = np.zeros(len(tree.alive), np.bool_)
@@ -43,6 +44,7 @@ def excluded_machines(
 
     described = tasks.descriptors[task]
     rows = np.arange(len(tree.alive))
+    here = int(tasks.machine[task]) if tasks.status[task] == RUNNING else ABSENT
     if described.pinned is not None:
         out(rows != state.machine_row(described.pinned), f"the task is pinned to machine {described.pinned}")
     for constraint in described.constraints:
@@ -58,10 +60,12 @@ def excluded_machines(
     job = int(tasks.job[task])
     affinity = Affinity(int(state.jobs.affinity[job]))
     if affinity != Affinity.NONE:
-        out(~allowed_by_affinity(state, job, left), _APART[affinity])
+        out(~allowed_by_affinity(state, job, left) & (rows != here), _APART[affinity])
     refused = np.isin(rows, _rows(state, restrictions.refusals(task, state.now)))
     out(refused, "refused the task a short while ago")
     free = state.available(rows)
+    if here != ABSENT:
+        free[here] += demand
     for at, name in enumerate(Resources._fields):
         out(free[:, at] < demand[at], f"not enough free: {_want(name, float(demand[at]))}")
     out(~reachable, "the cost model offers no way there")

@@ -262,6 +262,26 @@ def test_affinity_and_refusals_are_named() -> None:
     assert "the job runs there already" in reasons
 
 
+def test_a_running_task_is_not_in_its_own_way() -> None:
+    """Neither what it reserves nor its own place excludes its machine; those of others exclude theirs."""
+    scheduler = FlowScheduler(TableModel(0))
+    for number in range(3):
+        scheduler.add_machine(MachineDescriptor(number, f"n{number}", capacity=Resources(2), slots=2), 0.0)
+    job = JobDescriptor(1, affinity=Affinity.SPREAD_NODES)
+    scheduler.submit(job, [TaskDescriptor(one, Resources(1.5)) for one in (1, 2)], 0.0)
+    for now in (0.0, 1.0):
+        scheduler.round(now)
+    assert runs(scheduler, 1)
+    assert runs(scheduler, 2)
+    (other,) = scheduler.explain(1).excluded
+    assert (other.machines, "the job runs there already" in other.reason) == (1, True)
+    scheduler.submit(JobDescriptor(2), [TaskDescriptor(3, Resources(1.5))], 2.0)
+    scheduler.round(2.0)
+    (full,) = scheduler.explain(3).excluded
+    assert full.machines == 2
+    assert full.reason.startswith("not enough free")
+
+
 def test_a_gang_without_room_is_told_as_such() -> None:
     """A task of a gang that cannot start says how many places are wanted."""
     scheduler = small()
