@@ -288,11 +288,14 @@ def _priority(stand: Stand) -> None:
 
 def _deadline(stand: Stand) -> None:
     assert _task(deadline="90s").deadline == 90
+    assert _warns(stand, "--deadline 90s")
+    assert not _warns(stand, "")
     stand.refuses("short.py --deadline soon", "--deadline")
 
 
 def _class(stand: Stand) -> None:
     assert _task(interference="devil").interference is Interference.DEVIL
+    assert _warns(stand, "--class devil")
     stand.refuses("short.py --class wolf", "wolf")
 
 
@@ -309,8 +312,17 @@ def _affinity(stand: Stand) -> None:
 
 
 def _service(stand: Stand) -> None:
-    del stand
+    assert _warns(stand, "--service")
     assert (_job(service=True).kind, _job().kind) == (Kind.SERVICE, Kind.BATCH)
+
+
+def _warns(stand: Stand, options: str) -> bool:
+    """The run says that an option has no effect under the present cost model.
+
+    The effects under others are in ``firmament/test_live_cluster`` and ``test_live_capacity``.
+    """
+    told = stand.person.types(f"dios run short.py {options}").stderr
+    return f"{options.split(' ', maxsplit=1)[0]} changes nothing under the cost model spread" in told
 
 
 def _submission(**said: object) -> Submission:

@@ -116,10 +116,15 @@ def models(node: NodeOption = None, *, as_json: JsonOption = False) -> None:
             write_json(found)
             return
         rows = [
-            ("*" if row["model"] == found["current"] else "", str(row["model"]), str(row["summary"]))
+            (
+                "*" if row["model"] == found["current"] else "",
+                str(row["model"]),
+                " ".join(_texts(row, "considers")) or "-",
+                str(row["summary"]),
+            )
             for row in rows_of(found, "models")
         ]
-        table(("", "MODEL", "WHAT IT DOES"), rows)
+        table(("", "MODEL", "CONSIDERS", "WHAT IT DOES"), rows)
 
 
 def set_model(

@@ -39,6 +39,7 @@ from dios.cli.tasks.work_options import TaskNeeds, needs_of, with_needs
 from dios.client.enforcement import lines_of, sorted_out, wanted_of
 from dios.client.program import NATIVE_NAME, Program
 from dios.errors import DiosError, InvalidError, UnreachableError
+from dios.firmament.models.considered import options_for_models, warnings
 from dios.lib.movable import MovableRun
 from dios.node.limit_text import limits_of_run, parse_size
 from dios.wire.messages import Work
@@ -342,12 +343,17 @@ class _Enforcement(NamedTuple):
 
 
 def _note_enforcement(place: CommandContext, work: Work, host: str, *, limbo: bool) -> _Enforcement:
-    """Report which of the run's reservations are enforced, and where bandwidth is not reserved at all."""
-    wanted = wanted_of(work)
+    """Report which of the run's needs are enforced, and which ones change nothing in this cluster."""
+    wanted, judged = wanted_of(work), options_for_models(work)
     nodes: list[dict[str, object]] = []
     # Without a scheduler the run itself is refused, or waits for one, with the reason.
     with contextlib.suppress(DiosError):
-        nodes = rows_of(ask_at(place, {"ask": "enforcement"}), "nodes") if wanted else []
+        if wanted or judged:
+            question: dict[str, object] = {"ask": "enforcement"} | ({"model": True} if judged else {})
+            answer = ask_at(place, question)
+            nodes = rows_of(answer, "nodes") if wanted else []
+            for line in warnings(judged, str(answer["model"])) if judged and not answer.get("custom") else ():
+                say(line)
     for line in lines_of(wanted, nodes, host, limbo=limbo):
         say(line)
     for amount, option, key, setting in (

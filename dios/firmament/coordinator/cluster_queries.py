@@ -150,8 +150,11 @@ class ClusterQueries(ABC):
         }
 
     def _enforcement(self, asked: Asked, question: Question) -> Answer:
-        """Return what each node can hold a task to; the answer needs no scheduler."""
-        del asked, question
+        """Return what each node can hold a task to; the answer needs no scheduler.
+
+        With ``model`` in the question it also has the cost model, whose choice the scheduler knows.
+        """
+        del asked
         rows = [
             {
                 "node": name,
@@ -161,7 +164,7 @@ class ClusterQueries(ABC):
             }
             for name, queue in sorted(self._cluster.nodes.items())
         ]
-        return {"ok": True, "nodes": rows}
+        return {"ok": True, "nodes": rows, **(self._model() if question.get("model") else {})}
 
     def _explain(self, asked: Asked, question: Question) -> Answer:
         task, tracked = self._find_task(asked, str(question.get("task", "")))

@@ -18,7 +18,9 @@ from dios.firmament.coordinator.cluster_queries import Answer, ClusterQueries, N
 from dios.firmament.coordinator.cluster_state import Phase, TrackedCluster, TrackedTask
 from dios.firmament.coordinator.live_settings import LiveSettings
 from dios.firmament.coordinator.usage_queries import learned
+from dios.firmament.custom_model.remote_model import RemoteModel
 from dios.firmament.models import catalogue
+from dios.firmament.models.considered import CONSIDERED_BY
 from dios.firmament.models.late import LateModel
 from dios.firmament.policies.principal_accounts import PrincipalAccounts
 from dios.firmament.rounds.results import Round
@@ -117,6 +119,12 @@ class QueryHandler(ClusterQueries):
     def _model(self) -> Answer:
         return {"model": self._scheduler.model.name}
 
+    def _enforcement(self, asked: Asked, question: Question) -> Answer:
+        found = super()._enforcement(asked, question)
+        if question.get("model"):
+            found["custom"] = isinstance(self._scheduler.model, RemoteModel)
+        return found
+
     def _scheduler_status(self, asked: Asked) -> Answer:
         last = self._scheduler.history[-1] if self._scheduler.history else None
         return {
@@ -150,7 +158,14 @@ class QueryHandler(ClusterQueries):
 
     def _models(self, asked: Asked, question: Question) -> Answer:
         del asked, question
-        rows = [{"model": name, "summary": catalogue.find(name).summary} for name in catalogue.MODELS]
+        rows = [
+            {
+                "model": name,
+                "summary": catalogue.find(name).summary,
+                "considers": [option for option, models in CONSIDERED_BY.items() if name in models],
+            }
+            for name in catalogue.MODELS
+        ]
         return {"ok": True, "models": rows, "current": self._scheduler.model.name}
 
     def _set_model(self, asked: Asked, question: Question) -> Answer:

@@ -1,4 +1,4 @@
-"""Reservations above a live node's capacity, in every dimension, and the threads and devices of a run."""
+"""Reservations above a live node's capacity, in every dimension, and the neighbours and devices of a run."""
 
 from __future__ import annotations
 
@@ -120,6 +120,21 @@ def test_a_placement_names_threads_and_the_task_runs_there(site: Site) -> None:
             found += row["processors"]
             assert f"n2/cpu{row['processors'][0]}" in site.person.types(f"dios explain {label}").stdout
         assert len(set(found)) == CPUS
+    finally:
+        site.person.types("dios sched reset")
+
+
+@pytest.mark.parametrize(("devil", "turtle"), [("n1", "n2"), ("n2", "n1")])
+def test_a_run_avoids_neighbours_of_a_harmful_class(site: Site, devil: str, turtle: str) -> None:
+    """Under CoCo, a rabbit goes to the node of a turtle and not to that of a devil."""
+    site.person.types("dios sched set-model coco")
+    try:
+        for name, node in (("devil", devil), ("turtle", turtle)):
+            line = f"dios run long.py --detach --class {name} --constraint node={node} --label {name}"
+            site.person.types(f"{line} --cpus 0.5")
+        line = "dios run long.py --detach --class rabbit --cpus 0.5 --constraint node!=n3 --label rabbit"
+        site.person.types(line)
+        assert [row["node"] for row in site.until("rabbit", "running")] == [turtle]
     finally:
         site.person.types("dios sched reset")
 

@@ -149,6 +149,43 @@ def test_the_more_important_preempts(site: Site) -> None:
     assert sum("given to another task); the run continues" in text for text in said) == 1
 
 
+def test_the_nearer_deadline_goes_first(site: Site) -> None:
+    """Under Jockey, a run with a deadline gets the next place before one that has waited longer."""
+    site.person.types("dios sched set-model jockey")
+    runs = []
+    try:
+        for node in NODES:
+            line = f"dios run long.py --detach --cpus {CPUS} --constraint node={node} --label full-{node}"
+            site.person.types(line)
+        for label, more in (("patient", ""), ("dated", "--deadline 30s")):
+            runs.append(site.person.starts(f"dios run long.py --cpus {CPUS} --label {label} {more}"))
+            site.until(label, "waiting")
+        site.person.types("dios kill full-n2")
+        site.until("dated", "running")
+        assert [row["state"] for row in site.tasks("patient")] == ["waiting"]
+    finally:
+        for run in runs:
+            run.send_signal(signal.SIGINT)
+            run.communicate(timeout=60)
+        site.person.types("dios sched reset")
+
+
+def test_services_are_placed_apart_from_batch_work(site: Site) -> None:
+    """Under Hawk, with two nodes for short tasks alone, services are all on the third one."""
+    site.person.types("dios sched set-model hawk reserved=0.67")
+    try:
+        nodes: dict[str, set[object]] = {"--service": set(), "--batch": set()}
+        for kind, found in nodes.items():
+            for number in range(3):
+                line = f"dios run long.py --detach --label {kind[2:]}{number} {kind}"
+                site.person.types(line)
+                found |= {row["node"] for row in site.until(f"{kind[2:]}{number}", "running")}
+        assert len(nodes["--service"]) == 1
+        assert nodes["--batch"] - nodes["--service"]
+    finally:
+        site.person.types("dios sched reset")
+
+
 def test_a_job_runs_its_maximum_at_most(site: Site) -> None:
     """Two of five runs of a job run although every node is empty, and another job is not kept waiting."""
     runs = [

@@ -13,11 +13,12 @@ from dios.firmament.cluster.state import RUNNING, WAITING, ClusterState
 from dios.firmament.custom_model import contract
 from dios.firmament.custom_model.contract import answers, informed, same_answers
 from dios.firmament.custom_model.example_clusters import KINDS, example_cluster
-from dios.firmament.descriptors import Level, TaskDescriptor
+from dios.firmament.descriptors import Interference, Kind, Level, TaskDescriptor
 from dios.firmament.knowledge.knowledge_base import KnowledgeBase
 from dios.firmament.knowledge.samples import Metric, Sample
 from dios.firmament.models.base import PerArcModel
 from dios.firmament.models.catalogue import MODELS, make, parameters
+from dios.firmament.models.considered import CONSIDERED_BY
 from dios.firmament.models.cost_terms import BadModelError
 from dios.firmament.models.protocol import CostModel
 from tests.support.firmament import clusters as small
@@ -80,6 +81,28 @@ def test_single_rows_cost_what_they_cost_in_a_vector(name: str) -> None:
         return  # Which machine it would wait for depends on who waits before it.
     for at in range(0, len(waiting), 5):
         assert model.task_to_unscheduled(state, waiting[at : at + 1]).tolist() == [found.unscheduled[at]]
+
+
+def _all_alike(state: ClusterState, option: str) -> None:
+    """Take away the differences between tasks that an option makes."""
+    if option == "--deadline":
+        state.tasks.deadline[:] = np.inf
+    elif option == "--class":
+        state.tasks.interference[:] = Interference.SHEEP
+    else:
+        state.jobs.kind[:] = Kind.BATCH
+
+
+@pytest.mark.parametrize("option", CONSIDERED_BY)
+@every_model
+def test_an_option_matters_to_the_models_that_consider_it(name: str, option: str) -> None:
+    """`dios run` warns under the other models, whose costs and arcs are the same without it."""
+    differs = False
+    for kind in ("mixed", "all run"):
+        given, plain = a_cluster(kind, 1), a_cluster(kind, 1)
+        _all_alike(plain, option)
+        differs |= not same_answers(answers(told(name, given), given), answers(told(name, plain), plain))
+    assert differs == (name in CONSIDERED_BY[option])
 
 
 @every_model
