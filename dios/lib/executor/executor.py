@@ -62,7 +62,9 @@ class Executor(concurrent.futures.Executor):
     their needs (``dios.work``), ``limits`` their limits (``dios.Limits``). ``modules`` names modules to send,
     in addition to those that the functions refer to. ``template`` names a template in the settings of the
     nodes, whose modules the workers share. ``initializer(*initargs)`` runs first in each worker. A
-    call whose node is lost is repeated at most ``retries`` times. With ``trust`` results are loaded without a
+    call whose node is lost is repeated at most ``retries`` times. ``copies`` are functions that may run twice
+    at once without harm: a slow call of one is made a second time by a worker that has nothing to do, and
+    the first of the two that ends stops the other. With ``trust`` results are loaded without a
     check, which lets the code of the workers do anything in this process.
 
     Raises UnreachableError if there is no node and none can be started, FileNotFoundError if an alias of
@@ -83,6 +85,7 @@ class Executor(concurrent.futures.Executor):
         initializer: Function[object] | None = None,
         initargs: Sequence[object] = (),
         retries: int = 3,
+        copies: Iterable[Function[object]] = (),
         trust: bool = False,
         idle_timeout: float | None = 30.0,
         template: str = "",
@@ -95,6 +98,9 @@ class Executor(concurrent.futures.Executor):
             raise InvalidError("retries must not be negative")
         if initializer is not None and not callable(initializer):
             raise TypeError("initializer must be a callable")
+        repeatable = tuple(copies)
+        if not all(map(callable, repeatable)):
+            raise TypeError("copies must be functions")
         self._modules: Final = LocalModules(modules)
         self._opens_node: Final = not isinstance(node, Node)
         self.node: Final = (
@@ -120,6 +126,7 @@ class Executor(concurrent.futures.Executor):
                 template=template,
             ),
             retries=retries,
+            copies=repeatable,
             initializer=None if initializer is None else (initializer, tuple(initargs)),
         )
         self._work: Final = work
@@ -218,6 +225,7 @@ class Executor(concurrent.futures.Executor):
             workers_max=1,
             worker=dataclasses.replace(self._options.worker, label=f"actor {name}", work=self._work),
             retries=0,
+            copies=(),
             initializer=(actor_calls.construct, (cls, args, kwargs)),
             actor_starts=1 + max_restarts,
         )

@@ -49,6 +49,7 @@ from dios.lib.executor.lifecycle import (
 from dios.lib.executor.local_modules import LocalModules
 from dios.lib.executor.output import OutputLines, OutputWriter
 from dios.lib.executor.references import ValueReference
+from dios.lib.executor.slow_calls import CAP_PART, RunningCall, SlowCalls
 from dios.lib.executor.stored_values import DataStore, StoredBlob, close_all_of
 from dios.lib.executor.values import encode_arguments, encode_call_function
 from dios.transport.rings.waiting import wait_any
@@ -93,6 +94,9 @@ to its arguments for at most the time of the copy that this saves."""
 _NEAR_WAIT_S: Final = 5.0
 """The longest wait of a call for a worker that is nearer to its arguments."""
 
+_COPY_CHECK_S: Final = 0.1
+"""The time between two comparisons of the calls that run with those that have ended."""
+
 _NEAR_CALLS_MAX: Final = 64
 """The number of waiting calls that are considered by where their arguments are."""
 
@@ -111,6 +115,8 @@ class PoolOptions:
     retries: int = 3
     initializer: tuple[Function[object], tuple[object, ...]] | None = None
     """A function that each worker calls first, and its arguments."""
+    copies: tuple[Function[object], ...] = ()
+    """Functions whose slow calls are made a second time."""
     actor_starts: int = 0
     """For an actor, the number of workers that may be started one after the other; its calls keep their
     order."""
@@ -128,6 +134,9 @@ class Call:
     tries: int = 0
     prepared: PreparedCall | None = None
     by_value: bool = False
+    copied: bool = False
+    """True if a second worker got the call, too; ``answered`` is True when the first of them has answered."""
+    answered: bool = False
     near_until: float | None = None
     """The time until which the call waits for a worker that is nearer to its arguments."""
     submitted_ns: int = field(default_factory=time.monotonic_ns)
@@ -200,6 +209,10 @@ class PoolStatistics:
     workers: int = 0
     workers_moved: int = 0
     """Workers that had to leave their node; their calls were made by others."""
+    copies: int = 0
+    """Slow calls that were made a second time."""
+    copies_first: int = 0
+    """Copies that ended before the first attempt, which was stopped."""
 
 
 @dataclass(slots=True, eq=False)
@@ -282,6 +295,9 @@ class Pool:
         """The reason of the last start of a worker that failed."""
         self._idle_check_at = math.inf
         self._near_check_at = math.inf
+        self._slow_calls: Final = SlowCalls(options.copies)
+        self._copies: Final[dict[Call, _Worker]] = {}
+        """The copied calls that no worker has answered, and the worker of the first attempt."""
         self._initialized = False
         self._nesting = False
         self._functions: Final[dict[int, tuple[Function[object], int, bytes]]] = {}
@@ -401,6 +417,8 @@ class Pool:
             self._starting,
             len(workers),
             self._statistics.workers_moved,
+            self._statistics.copies,
+            self._statistics.copies_first,
         )
 
     def forked(self) -> None:
@@ -426,6 +444,8 @@ class Pool:
                 self._signalled = False
                 self._handle_events()
                 self._assign()
+                if self._options.copies:
+                    self._copy_slowest()
                 if self._closing and self._is_idle():
                     break
                 if time.monotonic() >= self._idle_check_at:
@@ -448,7 +468,7 @@ class Pool:
         for each in self._workers:
             self._lifecycle.end(each.task, kill=self._broken is not None)
         calls = [call for each in (*self._workers, *self._leaving.values()) for call in each.running.values()]
-        for call in (*calls, *self._queue, *self._parked):
+        for call in dict.fromkeys((*calls, *self._queue, *self._parked)):
             self._fail(call, self._broken or WorkerEndedError("the executor was stopped"))
         self._queue.clear()
         self._parked.clear()
@@ -596,6 +616,8 @@ class Pool:
 
     def _send(self, target: _Worker, call: Call) -> None:
         node = target.task.task.node
+        if call.answered:
+            return
         if call.future.cancelled():
             call.begin()
             return
@@ -642,6 +664,66 @@ class Pool:
             target.since = time.monotonic()
         target.running[self._next_call] = call
         target.outbox.append(memoryview(parts[0] if len(parts) == 1 else b"".join(parts)))
+
+    # -- copies of slow calls ---------------------------------------------------------------------
+    def _copy_slowest(self) -> None:
+        """Give the slowest call to a second worker if it is slow and nothing else waits for a worker."""
+        most = max(1, self._options.workers_max // CAP_PART)
+        if self._queue or self._parked or self._nesting or self._closing or len(self._copies) >= most:
+            return
+        now = time.monotonic()
+        running: list[RunningCall] = []
+        first: list[tuple[_Worker, Call]] = []
+        for each in self._workers:
+            call = next(iter(each.running.values()), None)
+            if isinstance(call, Call) and not call.copied and each.ready:
+                running.append(RunningCall(len(first), call.function, call.args, now - each.since))
+                first.append((each, call))
+        number = self._slow_calls.slowest(running)
+        if number is None:
+            return
+        origin, call = first[number]
+        idle = [each for each in self._workers if self._is_unused(each) and not each.helps]
+        if not idle:
+            self._start(1)
+            return
+        # Another node is probably not slow for the same reason.
+        node = origin.task.task.node
+        target = min(idle, key=lambda each: each.task.task.node == node)
+        call.copied = True
+        self._copies[call] = origin
+        self._statistics.copies += 1
+        self._send(target, call)
+        self._flush(target)
+
+    def _holders(self, call: Call) -> list[tuple[_Worker, int]]:
+        """Return the workers that have a call, and its number there."""
+        return [
+            (each, number) for each in self._workers for number, held in each.running.items() if held is call
+        ]
+
+    def _first_answer(self, each: _Worker, call: Call) -> None:
+        """Stop the other attempts of a call that a worker has answered."""
+        call.answered = True
+        if self._copies.pop(call, each) is not each:
+            self._statistics.copies_first += 1
+        for other, number in self._holders(call):
+            if not other.ready or next(iter(other.running)) != number:
+                continue  # it has not begun the call, whose answer is ignored
+            del other.running[number]
+            self._give_back([other.running.pop(left) for left in list(other.running)])
+            self._remove(other)
+            self._lifecycle.end(other.task, kill=True)
+
+    def _runs_elsewhere(self, call: Call | NestedCall) -> bool:
+        """Return True if a call of a lost worker needs no repetition, because another worker has it."""
+        if not isinstance(call, Call) or not call.copied:
+            return False
+        if call.answered or self._holders(call) or call in self._queue or call in self._parked:
+            return True
+        call.copied = False
+        self._copies.pop(call, None)
+        return False
 
     def _park(self, call: Call, node: str) -> None:
         """Have the data of a call stored; it returns to the queue when that is done."""
@@ -731,6 +813,8 @@ class Pool:
             with contextlib.suppress(BlockingIOError):
                 os.eventfd_read(self._wake_fd)
         for each in list(self._workers):
+            if each.gone:
+                continue  # a worker before it answered the call that it copied
             if each.task.reader in ready:
                 self._receive(each)
             if each.outbox:
@@ -741,6 +825,8 @@ class Pool:
         now = time.monotonic()
         times = [] if self._near_check_at == math.inf else [self._near_check_at]
         times += [self._idle_check_at] if len(self._workers) > 1 and self._options.idle_s is not None else []
+        if self._options.copies and any(each.running for each in self._workers):
+            times.append(now + _COPY_CHECK_S)
         if self._retry_at > now and (self._queue or any(each.family.calls for each in self._workers)):
             times.append(self._retry_at)
         return max(0.0, min(times) - now) if times else None
@@ -858,7 +944,8 @@ class Pool:
         waiting = [
             number for number in list(each.running)[1 if each.ready else 0 :] if number not in each.nested
         ]
-        self._give_back([each.running.pop(number) for number in waiting])
+        returned = [each.running.pop(number) for number in waiting]
+        self._give_back([call for call in returned if not self._runs_elsewhere(call)])
         self._lifecycle.end(each.task, kill=isinstance(error, ProtocolError))
 
     def _remove(self, each: _Worker) -> None:
@@ -892,6 +979,8 @@ class Pool:
             self._start_failed(f"the workers end before their first call: {reason}", None)
         repeated = not violation and (status is None or status.cause in _LOST)
         for call in each.running.values():
+            if self._runs_elsewhere(call):
+                continue
             call.tries += not moved
             if (moved and not self._options.actor_starts) or (
                 repeated and call.tries <= self._options.retries
@@ -946,6 +1035,8 @@ class Pool:
     def _answered(self, each: _Worker, body: memoryview, *, failed: bool) -> None:
         call, rest = self._ended_call(each, body, failed=failed)
         if isinstance(call, Call):
+            if self._is_late(each, call):
+                return
             call.future.finish(bytearray(rest), failed=failed, trust=self._trust)
         else:
             self._answer(call, frames.RAISES if failed else frames.RETURNS, bytes(rest))
@@ -959,17 +1050,28 @@ class Pool:
         if call is None:
             raise ProtocolError("a worker answered a call that it was not given")
         now = time.monotonic()
+        late = isinstance(call, Call) and call.answered
+        if isinstance(call, Call) and not late and not failed:
+            self._slow_calls.ended(call.function, call.args, now - each.since)
         each.mean_s = (each.mean_s + now - each.since) / 2 if each.mean_s < 1.0 else now - each.since
         each.since = now
         each.output.renew()
         each.nested.discard(number)
         each.waits = False
         self._failed_starts = 0
-        if failed:
+        if failed and not late:
             self._statistics.failed += 1
-        else:
+        elif not late:
             self._statistics.completed += 1
         return call, rest
+
+    def _is_late(self, each: _Worker, call: Call) -> bool:
+        """Return True if another worker has answered a call before."""
+        if call.answered:
+            return True
+        if call.copied:
+            self._first_answer(each, call)
+        return False
 
     # -- data in blobs ----------------------------------------------------------------------------
     def _prepared(self, event: _Prepared) -> None:
@@ -1014,7 +1116,10 @@ class Pool:
                 )
                 raise ProtocolError("a worker named a blob that it was not given")
             each.blanks_asked -= 1
-            self.data.do(lambda: self._take_over(blob, call))
+            if self._is_late(each, call):
+                self.data.do(lambda: close_all_of({blob.object_id: blob}))
+            else:
+                self.data.do(lambda: self._take_over(blob, call))
         else:
             number, _ = frames.numbered(body)
             call_again = each.running.get(number)
@@ -1060,6 +1165,8 @@ class Pool:
             call.future.finish(kept, failed=False, trust=self._trust)
 
     def _fail(self, call: Call | NestedCall, error: BaseException | InitializerFailure) -> None:
+        if isinstance(call, Call) and call.answered:
+            return
         self._statistics.failed += 1
         if isinstance(call, Call):
             call.fail(error)
