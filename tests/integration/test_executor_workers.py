@@ -91,6 +91,4 @@ def test_a_call_that_hangs_is_made_a_second_time(node: RunningNode, size: int) -
         assert (stats.submitted, stats.completed, stats.failed, stats.repeated) == (7, 7, 0, 0)
         # The calls go on in the worker that is left.
         assert len(executor.submit(made, 7).result(60)) == 1
-        wait_until(
-            lambda: all(row.ended for row in session.tasks() if row.pid == worker.pid), "it is ended"
-        )
+        wait_until(lambda: all(row.ended for row in session.tasks() if row.pid == worker.pid), "it is ended")

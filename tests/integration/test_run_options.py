@@ -325,6 +325,22 @@ def _warns(stand: Stand, options: str) -> bool:
     return f"{options.split(' ', maxsplit=1)[0]} changes nothing under the cost model spread" in told
 
 
+def _copy_of(stand: Stand) -> None:
+    task = stand.describes("--label slow", "long.py")["fingerprint"]
+    stand.person.types("dios sched set-model late")
+    try:
+        copy = stand.person.starts("dios run short.py --copy-of slow --label copied")
+        why = f"it is a copy of task {task}"
+        wait_until(lambda: why in stand.explains("copied"), "it is a copy, and waits for another node", 60)
+        stand.person.types(f"dios kill {task}")
+        assert copy.communicate(timeout=60)[0] == "ran\n"
+    finally:
+        stand.person.types("dios sched reset")
+    stand.refuses("short.py --copy-of slow", "it has ended")
+    stand.refuses("short.py --copy-of nothing", "nothing")
+    stand.refuses("short.py --copy-of slow --gang 2/2", "a copy is one task")
+
+
 def _submission(**said: object) -> Submission:
     """A run with these options as the scheduler reads it."""
     work = needs_of(**said).of("job", [])  # type: ignore[arg-type] # a test's
@@ -380,6 +396,7 @@ CASES: Final[dict[str, Case]] = {
     "--pin": _pin,
     "--device": _device,
     "--best-effort": _best_effort,
+    "--copy-of": _copy_of,
 }
 
 

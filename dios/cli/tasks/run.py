@@ -197,7 +197,8 @@ def run(
         if files.outputs and (detach or wanted.gang is not None):
             raise InvalidError("--output needs this command to store it: leave out --detach and --gang")
         name = label or chosen.name
-        work = wanted.of(name, [place.object(text) for text in wanted.near])
+        near = [place.object(text) for text in wanted.near]
+        work = wanted.of(name, near, _original(place, wanted.copy_of))
         enforcement = _note_enforcement(place, work, host, limbo=limbo)
         bounds = limits_of_run(limit or (), memory_bytes=_memory(memory), cpu_ms=round(cpu_seconds * 1000))
 
@@ -368,6 +369,16 @@ def _note_enforcement(place: CommandContext, work: Work, host: str, *, limbo: bo
     reported = {str(row["node"]): row.get("enforcement") for row in nodes}
     known = {name: one for name, one in reported.items() if isinstance(one, Mapping)}
     return _Enforcement(wanted, known, limbo)
+
+
+def _original(place: CommandContext, text: str) -> str:
+    """Return the fingerprint of the task of `--copy-of`. Raise InvalidError if it has ended."""
+    if not text:
+        return ""
+    _, status = place.task(text)
+    if status.ended:
+        raise InvalidError(f"cannot copy task {status.fingerprint}: it has ended")
+    return status.fingerprint
 
 
 def _placed(begin: Callable[[], Task], label: str) -> Task:

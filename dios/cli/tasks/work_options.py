@@ -121,6 +121,12 @@ DeviceOption = Annotated[
     list[str] | None,
     typer.Option("--device", metavar="KIND=N", help="Give it N devices of a kind, like gpu=1, for itself."),
 ]
+CopyOfOption = Annotated[
+    str,
+    typer.Option(
+        "--copy-of", metavar="TASK", help="A copy of this slow task of yours, on another node (model late)."
+    ),
+]
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,20 +162,25 @@ def devices_of(texts: Sequence[str]) -> dict[str, int]:
 
 @dataclass(frozen=True, slots=True)
 class TaskNeeds:
-    """The needs given by the options; ``near`` is not resolved yet."""
+    """The needs given by the options; ``near`` and ``copy_of`` are not resolved yet."""
 
     gang: GangSize | None
     near: tuple[str, ...]
+    copy_of: str
     restartable: bool
     work: Work
 
-    def of(self, label: str, objects: Sequence[Reference]) -> Work:
-        """Return the work of a task with this label; ``objects`` are those of `--near`."""
+    def of(self, label: str, objects: Sequence[Reference], original: str = "") -> Work:
+        """Return the work of a task with this label.
+
+        ``objects`` are those of `--near`, and ``original`` is the fingerprint of `--copy-of`.
+        """
         return replace(
             self.work,
             equivalence=label.encode()[: limits.NODE_NAME_BYTES_MAX].decode(errors="ignore"),
             near=tuple(Near(one.node, one.size) for one in objects if one.node),
             job=1 + secrets.randbelow(2**62) if self.gang is not None else self.work.job,
+            copy_of=original,
         )
 
 
@@ -195,6 +206,7 @@ def needs_of(
     pin: PinOption = False,
     best_effort: BestEffortOption = False,
     device: DeviceOption = None,
+    copy_of: CopyOfOption = "",
 ) -> TaskNeeds:
     """Parse the options of a task's needs. Raise InvalidError with the option's name."""
     together = gang_of(gang)
@@ -224,7 +236,9 @@ def needs_of(
         best_effort=best_effort,
         devices=devices_of(device or ()),
     )
-    return TaskNeeds(together, tuple(near or ()), found.restartable, found)
+    if together is not None and copy_of:
+        raise InvalidError("a copy is one task: leave out --gang or --copy-of")
+    return TaskNeeds(together, tuple(near or ()), copy_of, found.restartable, found)
 
 
 def with_needs(command: Callable[P, None]) -> Callable[P, None]:

@@ -16,6 +16,7 @@ CONSIDERED_BY: Final = MappingProxyType(
     {
         "--deadline": ("green", "jockey", "quasar", "tetrisched"),
         "--class": ("coco",),
+        "--copy-of": ("late",),
         "--service": ("coco", "green", "hawk", "mercury"),
     }
 )
@@ -28,6 +29,7 @@ def options_for_models(work: Work) -> tuple[str, ...]:
     given = (
         ("--deadline", work.deadline_ms),
         ("--class", work.interference != plain.interference),
+        ("--copy-of", work.copy_of),
         ("--service", work.service),
     )
     return tuple(option for option, said in given if said)

@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from dios.firmament.cluster.columns import ABSENT
 from dios.firmament.cluster.state import RUNNING, WAITING, ClusterState
 from dios.firmament.custom_model import contract
 from dios.firmament.custom_model.contract import answers, informed, same_answers
@@ -87,6 +88,8 @@ def _all_alike(state: ClusterState, option: str) -> None:
     """Take away the differences between tasks that an option makes."""
     if option == "--deadline":
         state.tasks.deadline[:] = np.inf
+    elif option == "--copy-of":
+        state.tasks.copy_of[:] = ABSENT
     elif option == "--class":
         state.tasks.interference[:] = Interference.SHEEP
     else:
