@@ -285,3 +285,21 @@ def test_a_task_is_held_to_its_own_rate(rates: Rates, clock: FakeClock) -> None:
     assert rates.is_task_in_debt(mine)
     rates.end_task(mine)
     assert charge.take(PIECE, never), "nobody waits for a task that has ended"
+
+
+def test_what_a_task_leaves_in_a_stream_keeps_its_rate(rates: Rates, clock: FakeClock) -> None:
+    """The end of the task lifts the rate of its transfers, and not that of the bytes in its rings."""
+    rates.limit_task(TaskId(5), 4 * PIECE)
+    rate = rates.task_rate(TaskId(5))
+    assert rates.take_for_task(rate, PIECE, never)
+    rates.end_task(TaskId(5))
+    assert rates.take_for_task(rate, 0, never)
+    asked: list[int] = []
+
+    def ended() -> bool:
+        clock.now += S // 8
+        asked.append(clock.now)
+        return len(asked) > 5
+
+    assert rates.take_for_task(rate, PIECE, ended, beyond_end=True)
+    assert len(asked) == 2

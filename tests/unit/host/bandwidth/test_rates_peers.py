@@ -175,6 +175,22 @@ async def test_a_task_that_read_more_than_its_rate_waits(tmp_path: Path, *, inli
         await until(lambda: len(there.messages()) == received + 2, "nobody waits for a task that has ended")
 
 
+async def test_an_answer_inside_a_message_counts_for_the_readers_rate(tmp_path: Path) -> None:
+    """Bytes too few for a data connection are a debt of the task that asked for them, too."""
+    async with two_hosts(tmp_path) as (here, there):
+        await connected(here, there)
+        filled(there)
+        there.do(fx.OpenRemoteTask(DEPUTY, here.node, GREEDY))
+        size = limits.DCP_INLINE_BYTES_MAX
+        buffer = Buffer(BufferId(1), size, 1, 1)
+        there.when_received(lambda _: [fx.AnswerRead(DEPUTY, 1, buffer, BLOB, 0, size)])
+        here.host.owners.add(DEPUTY, GREEDY)
+        here.host.rates.limit_task(DEPUTY, limits.RATE_BYTES_S_MIN)
+        here.do(fx.Send(there.node, dcp.Ask(1, 1, dcp.Forward(caller(DEPUTY), ReadOnce(1)))))
+        await until(here.messages, "the answer is there")
+        assert here.host.rates.is_task_in_debt(DEPUTY)
+
+
 async def test_a_node_that_is_let_go_leaves_nobody_waiting(tmp_path: Path) -> None:
     """The connection ends while a transfer waits for its rate: its thread ends, and nothing waits."""
     async with two_hosts(tmp_path) as (here, there):
