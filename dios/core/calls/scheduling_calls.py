@@ -75,7 +75,7 @@ def _preempt(step: Step, task: Holder, victim: TaskId) -> None:
     if found.recipe is None or not found.recipe.work.restartable:
         raise NotPermittedError("the task is not restartable, so it cannot be preempted")
     late = found.recipe.work.reservation
-    reason = "the time of its job is over" if late else "its node was given to another task"
+    reason = "the time of its job is over" if late else "the scheduler needs its place, or has a better one"
     step.audit(task, "preempt", "ok", found.object.fingerprint, reason)
     moves.ask(step, found, reason)
 
