@@ -212,6 +212,8 @@ GC_THRESHOLD_OBJECTS: Final = 10_000  # allocations between two runs of the garb
 GC_YOUNG_RUNS: Final = 1  # of these before one that looks again at the objects that survived them
 GC_FULL_RUNS_MIN: Final = 4  # of the latter before a quiet node looks at all objects
 GC_FULL_RUNS_MAX: Final = 64  # the same for a busy node
+METER_READER_MS: Final = 600_000  # calls are counted for this time after the metrics were read
+METER_CALLS_MAX: Final = 8_192  # of calls that wait, with the times of their arrival
 ENTROPY_BYTES: Final = 4 * KIB
 
 # -- names and ports of nodes ---------------------------------------------------------------------
@@ -553,6 +555,12 @@ COORDINATOR_MEMORY_BYTES: Final = 8 * GIB  # address space: Numba reserves much 
 COORDINATOR_RESTART_MS_MIN: Final = 200  # before the first restart; doubled each time
 COORDINATOR_RESTART_MS_MAX: Final = 30_000
 COORDINATOR_STABLE_MS: Final = 60_000  # a run this long resets the pause before a restart
+
+# -- metrics --------------------------------------------------------------------------------------
+EXPORTER_RESTART_MS_MIN: Final = 500  # before the first restart; doubled each time
+EXPORTER_RESTART_MS_MAX: Final = 60_000
+EXPORTER_STABLE_MS: Final = 60_000
+EXPORTER_ERROR_BYTES_MAX: Final = 4 * KIB  # of its last words
 
 # -- the cluster scheduler ------------------------------------------------------------------------
 SCHED_ABANDONED_THREADS_MAX: Final = 3

@@ -30,6 +30,7 @@ from dios.host.content.log_reader import LogReader
 from dios.host.content.public_pages import PublicPages
 from dios.host.content.stored_bytes import StoredBytes
 from dios.host.content.streams import Streams
+from dios.host.loop.call_meter import CallMeter
 from dios.host.loop.clock import Clock
 from dios.host.loop.driver import Driver, Stepper
 from dios.host.loop.effector import Effector, EffectorParts
@@ -39,6 +40,7 @@ from dios.host.loop.outbox import Outbox
 from dios.host.loop.persister import Persister
 from dios.host.loop.recorder import Recorder
 from dios.host.loop.staging import Staging
+from dios.host.loop.vectors import Described
 from dios.host.network.sockets import Sockets
 from dios.host.process.session_server import principal_of
 from dios.host.process.task_host import ProcessSpawner, TaskHost, TaskHostParts
@@ -48,7 +50,7 @@ from dios.node.settings import NodeMode, Settings
 from dios.store.log_files import LogStore, MemoryLogs
 from dios.store.protocol import Store
 from dios.transport.memory.pool import MemoryPool
-from dios.wire.messages import Bound, Info
+from dios.wire.messages import Bound
 from dios.wire.types import Resource
 
 if TYPE_CHECKING:
@@ -104,7 +106,7 @@ class NodeHost:
         spawner: ProcessSpawner,
         nursery: trio.Nursery,
         *,
-        complete: Callable[[Info], Info],
+        complete: Callable[[Described], Described],
         core: Stepper | None = None,
         logs: LogStore | None = None,
         membership: ClusterMembership | None = None,
@@ -122,7 +124,8 @@ class NodeHost:
         self._turns: Final = FairQueue(self.owners)
         self.rates: Final = Rates((settings.link_rate, settings.link_rate, settings.store_rate))
         stored = StoredBytes(self.rates, self.owners)
-        self.driver: Final = Driver(self._core, self.clock, self.alarm.set, self.owners, stored)
+        self.meter: Final = CallMeter(self.clock.now)
+        self.driver: Final = Driver(self._core, self.clock, self.alarm.set, self.owners, stored, self.meter)
         self.pool: Final = MemoryPool()
         self.contents: Final = Contents(store, self.pool)
         self.buffers: Final = Buffers(self.contents, self._contests)
@@ -135,7 +138,7 @@ class NodeHost:
         self.persister: Final = Persister(store, self.contents, self.driver.persisted, self.logs)
         nursery.start_soon(self.persister.watch)
         self.tasks: Final = TaskHost(nursery, spawner)
-        self.outbox: Final = Outbox(self.tasks.overrun)
+        self.outbox: Final = Outbox(self.tasks.overrun, self.meter)
         self.staging: Final = Staging(
             self.contents,
             self.buffers,
@@ -163,7 +166,7 @@ class NodeHost:
             )
         )
 
-    def _make_effector(self, complete: Callable[[Info], Info]) -> Effector:
+    def _make_effector(self, complete: Callable[[Described], Described]) -> Effector:
         parts = EffectorParts(
             self.contents,
             self.buffers,
@@ -184,7 +187,7 @@ class NodeHost:
             parts,
             post=self.driver.post,
             in_thread=self._in_thread,
-            info=complete,
+            complete=complete,
             begin_shutdown=self.stopping.set,
         )
 

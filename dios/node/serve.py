@@ -29,6 +29,7 @@ from dios.host.process.zygote_pool import ZygotePool, open_zygote
 from dios.host.process.zygote_process import StartedZygote
 from dios.host.sandbox.mechanisms import LOST_WITHOUT, Mechanism, missing_for_pure, probe
 from dios.ids import Principal
+from dios.node import metrics
 from dios.node.assembly import NodeHost
 from dios.node.machine import come_before_tasks
 from dios.node.scrubbing import ScrubbedNode, Scrubbing
@@ -37,7 +38,7 @@ from dios.node.task_zygote import BASE_OF_TEMPLATES, WARM_UP_OF_TEMPLATES, modul
 from dios.store.lmdb_store import LmdbStore
 from dios.transport.memory.reclaimer import RECLAIMER
 from dios.transport.unix.server import close_listener, open_listener
-from dios.wire.messages import Info, Limits, TemplateRow
+from dios.wire.messages import Info, Limits, TableRows, TemplateRow
 
 if TYPE_CHECKING:
     from dios.node.cluster_port import ClusterPort
@@ -120,13 +121,17 @@ async def _serve(
                 audit,
                 zygote,
                 nursery,
-                complete=lambda info: _completed(
-                    info,
-                    settings,
-                    mechanisms,
-                    zygote.templates.rows(),
-                    host,
-                    scrubbing.counts | ({} if port is None else dict(port.membership.machine_counts)),
+                complete=lambda answer: (
+                    metrics.completed(answer, host, store.usage(), scrubbing.counts, zygote.ready)
+                    if isinstance(answer, TableRows)
+                    else _completed(
+                        answer,
+                        settings,
+                        mechanisms,
+                        zygote.templates.rows(),
+                        host,
+                        scrubbing.counts | ({} if port is None else dict(port.membership.machine_counts)),
+                    )
                 ),
                 logs=store.logs,
                 rows=store,
@@ -148,6 +153,10 @@ async def _serve(
                 )
                 _calm_collector()
                 started()
+                if settings.metrics is not None:
+                    from dios.node.metrics_exporter import keep_exporter  # noqa: PLC0415 - rarely needed
+
+                    nursery.start_soon(keep_exporter, settings)
                 if port is not None and port.membership.coordinator:
                     from dios.node.coordinator_supervisor import keep_coordinator  # noqa: PLC0415 - as below
 

@@ -36,6 +36,7 @@ from dios.node.addresses import checked_address, checked_label, is_unspecified, 
 from dios.node.devices import DeviceSetting, read_devices
 from dios.node.limit_text import WORD_OF, parse_size, parse_time_ms, read_bounds
 from dios.trusted_files import require_trusted
+from dios.web.metrics.places import ExporterPlace, TlsFiles, place_of, require_protected
 from dios.wire.messages import Bound
 from dios.wire.types import Resource
 
@@ -140,7 +141,8 @@ class Settings:
     order of tasks, and ``fairness_memory`` the time in ms that past use counts there. ``labels`` are used by
     constraints of tasks. ``preload`` are modules that all tasks share, ``templates`` named sets of modules
     that the tasks of each share. ``programs`` are native programs that pure tasks may become. ``devices`` are
-    those of this machine that tasks may ask for.
+    those of this machine that tasks may ask for. ``metrics`` is the place at which a process of
+    the node serves its metrics, ``metrics_tls`` the files for mutual TLS there.
     """
 
     data: Path
@@ -188,6 +190,8 @@ class Settings:
     fairness_memory: int = limits.FAIRNESS_MEMORY_MS_DEFAULT
     labels: tuple[tuple[str, str], ...] = ()
     devices: tuple[DeviceSetting, ...] = ()
+    metrics: ExporterPlace | None = None
+    metrics_tls: TlsFiles | None = None
 
     @property
     def address(self) -> str:
@@ -423,6 +427,17 @@ def _labels(value: object) -> tuple[tuple[str, str], ...]:
     return tuple(sorted((key.strip(), said.strip()) for key, said in pairs))
 
 
+def _metrics(value: object) -> ExporterPlace | None:
+    return None if value is False or str(value).lower() == OFF else place_of(str(value))
+
+
+def _metrics_tls(value: object) -> TlsFiles:
+    paths = [Path(str(part)) for part in _parts(value)]
+    if len(paths) != len(TlsFiles._fields) or not all(path.is_absolute() for path in paths):
+        raise ValueError("the absolute paths of a certificate, its key, and the authority of the clients")
+    return TlsFiles(*paths)
+
+
 KEYS: Final[Mapping[str, Callable[[object], object]]] = {
     "socket": _path,
     "pool_size": _integer(0, limits.TASKS_MAX),
@@ -468,6 +483,8 @@ KEYS: Final[Mapping[str, Callable[[object], object]]] = {
     "fairness_memory": _span(limits.FAIRNESS_MEMORY_MS_MIN, limits.FAIRNESS_MEMORY_MS_MAX),
     "labels": _labels,
     "devices": read_devices,
+    "metrics": _metrics,
+    "metrics_tls": _metrics_tls,
 }
 """All keys that a file, the environment or a flag may set, with the function that reads and checks each."""
 
@@ -589,6 +606,8 @@ def load(
             "lower pool_size or raise tasks_max"
         )
     _check_addresses(settings)
+    if settings.metrics is not None:
+        require_protected(settings.metrics, settings.metrics_tls)
     return settings
 
 

@@ -5,5 +5,5 @@
 - ``check``: ``dios-node check``; ``orphans``: ``dios-node orphans``.
 - ``local_cluster``: ``dios up`` and ``dios down``; ``compose`` does the same with containers.
 - ``members``: ``dios node``; ``limits``: ``dios limits``; ``audit``: ``dios audit``; ``doctor``: ``dios
-  doctor``.
+  doctor``; ``metrics``: ``dios metrics``.
 """

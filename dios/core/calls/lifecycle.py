@@ -271,6 +271,9 @@ def _end(step: Step, task: LocalHolder) -> None:
     if task.ended_ns:
         return
     task.ended_ns = step.now
+    if isinstance(task, Task):
+        ends, cause = step.state.ends, task.cause.name.lower()
+        ends[cause] = ends.get(cause, 0) + 1
     step.audit(task, "ended", task.cause.name.lower(), task.object.fingerprint, _audited_detail(task))
     step.start(EndingHolder(task, ends=True))
 

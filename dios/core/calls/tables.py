@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Iterator
 from itertools import islice
 from typing import Final, NamedTuple, TypeAlias
 
-from dios.core.calls import access, user_records
+from dios.core.calls import access, node_metrics, user_records
 from dios.core.model.accounts import Account
 from dios.core.model.names import KEPT, SERVICES
 from dios.core.model.records import Holder, LocalHolder, PhysicalObject, RemoteTask, Session, Task
@@ -266,5 +266,6 @@ _TABLES: Final[dict[str, _Table]] = {
     ),
     "services": _Table(("principal",), _services),
     "kept": _Table(("principal",), _kept),
+    "metrics": _Table(node_metrics.COLUMNS, node_metrics.rows),
     "accounts": _Table(("scope", "subject", *(one.name.lower() for one in Resource)), _accounts),
 }  # fmt: skip

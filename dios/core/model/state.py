@@ -62,6 +62,7 @@ class State:
         "dropped",
         "dropping",
         "ended",
+        "ends",
         "entropy",
         "expiries",
         "failed_programs",
@@ -129,6 +130,8 @@ class State:
         self.expiries: Final = ExpiryTable()
         self.moves: Final = MoveTable()
         self.ended: Final = History[Task]()
+        self.ends: Final[dict[str, int]] = {}
+        """The number of tasks that have ended since the start of the node, by cause."""
         self.recipes: Final = History[Task]()  # ended tasks that still have their recipe
         self.logs: Final = History[PhysicalObject]()
         self.failed_programs: Final = History[PhysicalObject]()  # kept, so that a run can be repeated

@@ -9,6 +9,7 @@ Everything here runs in one thread, except the writer thread of ``persister`` an
 - ``staging``: turns a step's store operations into jobs; ``persister`` is the thread that writes them;
   ``commit_results`` says which jobs of a batch succeeded.
 - ``fair_queue``: shares the worker threads among principals.
+- ``call_meter``: counts calls while somebody reads metrics.
 - ``clock``, ``entropy``, ``node_log``, ``recorder``: time, random bytes, the node's log, recordings for
   replay.
 """

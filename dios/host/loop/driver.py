@@ -22,6 +22,7 @@ from dios.errors import DiosError, InvariantError, ProtocolError
 from dios.host.audit.admission import refusal, refusal_of_request
 from dios.host.content.contents import Content, OwnedPayloads, Payloads, size_of
 from dios.host.content.stored_bytes import StoredBytes
+from dios.host.loop.call_meter import CallMeter
 from dios.host.loop.clock import Clock
 from dios.host.loop.commit_results import CommitResult
 from dios.host.loop.effect_kinds import defers_volatile_changes, touches_contents
@@ -88,6 +89,7 @@ class Driver:
     """One node's core and the code around it, in one thread.
 
     ``alarm`` is called with the time at which the core wants its next timer event, or None for no timer.
+    ``meter`` counts the calls.
     """
 
     def __init__(
@@ -97,7 +99,9 @@ class Driver:
         alarm: Callable[[int | None], None],
         owners: TaskPrincipals,
         stored: StoredBytes,
+        meter: CallMeter | None = None,
     ) -> None:
+        self._meter: Final = CallMeter() if meter is None else meter
         self._core: Final = core
         self._take: Final = core.step
         self._now: Final = clock.now
@@ -196,6 +200,8 @@ class Driver:
     # -- in -----------------------------------------------------------------------------------------
     def call(self, task: TaskId, seq: int, call: AnyCall) -> None:
         """Process the call of a task. This is the hot path."""
+        if self._meter.is_on:
+            self._meter.begin(task, seq, type(call).__name__)
         if self._effector.journal.pressure and self._effector.refuse_unrecorded(task, seq, call):
             return
         kind = type(call)

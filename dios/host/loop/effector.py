@@ -29,13 +29,30 @@ from dios.host.loop import effect_kinds
 from dios.host.loop.clock import Clock
 from dios.host.loop.outbox import Outbox
 from dios.host.loop.staging import Staging
-from dios.host.loop.vectors import VectorReplies, failure_of, is_expected, run_now, with_data, without_buffer
+from dios.host.loop.vectors import (
+    Described,
+    VectorReplies,
+    failure_of,
+    is_expected,
+    run_now,
+    with_data,
+    without_buffer,
+)
 from dios.host.network.sockets import Sockets
 from dios.host.peers.interface import RemoteEffects
 from dios.ids import BufferId, ObjectId, PayloadId, TaskId
 from dios.transport.batch import BATCH
 from dios.wire import dcp
-from dios.wire.messages import AnyCall, CommitAcquireWrite, CommitWrite, Failure, Info, Metered, Welcome
+from dios.wire.messages import (
+    AnyCall,
+    CommitAcquireWrite,
+    CommitWrite,
+    Failure,
+    Info,
+    Metered,
+    TableRows,
+    Welcome,
+)
 from dios.wire.types import Cause
 
 _log: Final = logging.getLogger(__name__)
@@ -107,8 +124,8 @@ class Effector:
     """Carries out the effects of one step after another.
 
     ``post`` queues an event for the core, to be processed after the current step. ``in_thread`` runs the
-    slow part of a task's work in a thread and then calls its callback with the error or None. ``info``
-    completes the node's description.
+    slow part of a task's work in a thread and then calls its callback with the error or None. ``complete``
+    completes answers that describe the node.
     """
 
     def __init__(
@@ -117,13 +134,13 @@ class Effector:
         *,
         post: Callable[[Event], None],
         in_thread: Callable[[TaskId, BackgroundWork, Callable[[Exception | None], None]], None],
-        info: Callable[[Info], Info],
+        complete: Callable[[Described], Described],
         begin_shutdown: Callable[[], None],
     ) -> None:
         self._parts: Final = parts
         self._post: Final = post
         self._in_thread: Final = in_thread
-        self._info: Final = info
+        self._complete: Final = complete
         self._begin_shutdown: Final = begin_shutdown
         self._reply: Final = parts.outbox.reply
         self._hand_over: Final = parts.outbox.reply_and_close
@@ -132,7 +149,7 @@ class Effector:
         self._kept: Final[dict[PayloadId, Payloads]] = {}
         self._step = 0
         self._vectors: Final = VectorReplies(
-            parts.buffers, parts.consoles, info, self._effect_failed, self._payload_of, parts.streams
+            parts.buffers, parts.consoles, complete, self._effect_failed, self._payload_of, parts.streams
         )
         self._steps_by_busy_object: Final[dict[ObjectId, deque[RemainingEffects]]] = {}
         self._oldest_steps: Final[dict[ObjectId, int]] = {}  # of those that wait for a busy object
@@ -469,8 +486,8 @@ class Effector:
             if page is not None:
                 whole = self._with_program(effect, cast("Welcome", result))
                 self._hand_over(effect.task, effect.seq, whole, (page,))
-        elif kind is Info:
-            self._reply(effect.task, effect.seq, self._info(cast("Info", result)))
+        elif kind is Info or kind is TableRows:
+            self._reply(effect.task, effect.seq, self._complete(cast("Described", result)))
         elif kind is Metered:
             self._reply(effect.task, effect.seq, self._parts.rates.completed(cast("Metered", result)))
         else:

@@ -10,6 +10,7 @@ from typing import Final, Protocol
 
 from dios import limits
 from dios.errors import Code, WouldBlockError
+from dios.host.loop.call_meter import CallMeter
 from dios.ids import NodeId, TaskId
 from dios.transport.memory.memfd import close_all, copies_of
 from dios.transport.unix.server import TaskChannel
@@ -74,10 +75,11 @@ class Outbox:
     """The connections of all tasks, and the routes to tasks of other nodes.
 
     ``overrun`` is called with a task that does not read its replies and the reason; it must then close the
-    task's connection.
+    task's connection. ``meter`` counts the replies.
     """
 
-    def __init__(self, overrun: Callable[[TaskId, str], None]) -> None:
+    def __init__(self, overrun: Callable[[TaskId, str], None], meter: CallMeter | None = None) -> None:
+        self._meter: Final = CallMeter() if meter is None else meter
         self._connections: Final[dict[TaskId, ReplyConnection]] = {}
         self._remote_routes: Final[dict[TaskId, RemoteReplyRoute]] = {}
         self._overrun: Final = overrun
@@ -118,6 +120,8 @@ class Outbox:
 
     def reply(self, task: TaskId, seq: int, result: AnyResult, fds: Sequence[int] = ()) -> None:
         """Send one reply, or drop it if the task has no connection. The caller keeps the descriptors."""
+        if self._meter.is_on:
+            self._meter.end(task, seq, result)
         connection = self._connections.get(task)
         if connection is None:
             route = self._remote_routes.get(task)

@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import os
 import threading
+import time
 from collections.abc import Callable, Sequence
 from queue import Empty, SimpleQueue
 from typing import Final, NamedTuple, TypeAlias
@@ -90,6 +91,17 @@ class FailureProcessed(NamedTuple):
     issued: Ticket
 
 
+class CommitFigures(NamedTuple):
+    """The work of the writer thread since the start of the node."""
+
+    commits: int = 0
+    jobs: int = 0
+    """The number of jobs in these commits. One commit takes all jobs that wait."""
+    failures: int = 0
+    """The number of ranges of jobs that failed."""
+    busy_ns: int = 0
+
+
 class Persister:
     """The one thread that writes to the store.
 
@@ -120,6 +132,8 @@ class Persister:
         self._room = trio.Event()
         self._room.set()
         self._empty = trio.Event()
+        self.figures = CommitFigures()
+        """Replaced by the writer thread after each commit."""
         self._defect: BaseException | None = None
         self._broken: Final = trio.Event()
         self._keep_spare()
@@ -199,7 +213,15 @@ class Persister:
 
     def _write(self, batch: list[StoreJob]) -> list[CommitResult]:
         batch = [] if self._failed else [job for job in batch if job.ticket > self._undone_to]
+        begun = time.monotonic_ns()
         results = commit_batch(batch, self._apply)
+        past, failed = self.figures, sum(result.error is not None for result in results)
+        self.figures = CommitFigures(
+            past.commits + bool(batch),
+            past.jobs + len(batch),
+            past.failures + failed,
+            past.busy_ns + time.monotonic_ns() - begun,
+        )
         self._failed = self._failed or any(result.error is not None for result in results)
         return results
 

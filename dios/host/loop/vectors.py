@@ -31,10 +31,13 @@ from dios.wire.messages import (
     PlainResult,
     Results,
     Selected,
+    TableRows,
     Welcome,
 )
 
 VectorPart: TypeAlias = fx.Reply
+Described: TypeAlias = Info | TableRows
+"""Answers about the node, to which the host adds what the core does not know."""
 
 _FRAME_BYTES: Final = 64
 """Reserved for the frame around the results."""
@@ -55,14 +58,14 @@ class VectorReplies:
         self,
         buffers: Buffers,
         consoles: Consoles,
-        info: Callable[[Info], Info],
+        complete: Callable[[Described], Described],
         effect_failed: Callable[[fx.AnswerRead | fx.AnswerWrite, Failure], None],
         payload_of: Callable[[PayloadId], Content | None],
         streams: Streams,
     ) -> None:
         self._buffers: Final = buffers
         self._consoles: Final = consoles
-        self._info: Final = info
+        self._complete: Final = complete
         self._effect_failed: Final = effect_failed
         self._payload_of: Final = payload_of
         self._streams: Final = streams
@@ -114,7 +117,7 @@ class VectorReplies:
             result = part.result
             if isinstance(result, Results | Welcome):
                 raise InvariantError(f"a {type(result).__name__} inside a vector")
-            return CompletedReply(self._info(result) if isinstance(result, Info) else result)
+            return CompletedReply(self._complete(result) if isinstance(result, Info | TableRows) else result)
         if isinstance(part, fx.AnswerBytes):
             return CompletedReply(with_data(part.result, part.data))
         if isinstance(part, fx.AnswerConsole):

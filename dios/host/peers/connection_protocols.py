@@ -38,6 +38,11 @@ class PeerConnection(Protocol):
         """The number of bytes that wait to be sent."""
         ...
 
+    @property
+    def round_trip_us(self) -> int:
+        """An estimate of the time to the other node and back, in microseconds; 0 if it is unknown."""
+        ...
+
     async def receive(self) -> list[bytes]:
         """Wait for frames and return their bodies, or [] at the end. Raise ProtocolError."""
         ...

@@ -13,7 +13,7 @@ from __future__ import annotations
 import logging
 import socket
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Final, Protocol
 
@@ -80,6 +80,11 @@ class PeerLinks:
     def inline_bytes_max(self) -> int:
         """The most bytes that are sent inside a message; more are attached to it."""
         return self._parts.rates.inline_bytes_max
+
+    def connections(self) -> Iterator[tuple[str, PeerConnection | None]]:
+        """Yield the name of each known node, and its control connection or None."""
+        for link in self._links.values():
+            yield link.name, None if link.session is None else link.session.line
 
     # -- what the core asks ---------------------------------------------------------------------------
     def contact(self, node: NodeId, name: str, address: str, *, on_demand: bool = False) -> None:

@@ -14,6 +14,7 @@ import select
 import socket
 import ssl
 import struct
+import sys
 import weakref
 from collections import deque
 from typing import Final, NamedTuple
@@ -30,6 +31,8 @@ from dios.wire.codec import FrameSplitter
 
 _LENGTH: Final = struct.Struct("<I")
 _TCP_NOTSENT_LOWAT: Final = 25  # of Linux; the socket module of Python 3.11 lacks it
+_TCP_INFO_BYTES: Final = 72
+_TCP_INFO_RTT: Final = 68  # the place of tcpi_rtt in struct tcp_info of Linux
 
 
 class PeerIdentity(NamedTuple):
@@ -157,6 +160,14 @@ class Secured:
                 f"{self.peer.name} began a frame and did not send the rest within "
                 f"{limits.DCP_FRAME_MS_MAX // 1000} s; the nodes connect again"
             )
+
+    @property
+    def round_trip_us(self) -> int:
+        """The kernel's estimate of the time to the other node and back, in microseconds; 0 once closed."""
+        if self._closed:
+            return 0
+        info = self._sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _TCP_INFO_BYTES)
+        return int.from_bytes(info[_TCP_INFO_RTT : _TCP_INFO_RTT + 4], sys.byteorder)
 
     def stay(self) -> None:
         """Never detach this connection: ``receive`` then reads all received records, not one.

@@ -25,6 +25,7 @@ TABLES = (
     "peers",
     "services",
     "kept",
+    "metrics",
     "accounts",
 )
 

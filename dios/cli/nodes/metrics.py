@@ -1,0 +1,103 @@
+"""The command ``dios metrics``: a node's numbers, once or as a server for Prometheus."""
+
+from __future__ import annotations
+
+import signal
+from pathlib import Path
+from typing import Annotated, Final
+
+import typer
+
+from dios.cli.common.context import opened
+from dios.cli.common.extras import needing_extra
+from dios.cli.common.output import JsonOption, NodeOption, reporting, say, write_json
+from dios.errors import InvalidError
+from dios.web.metrics.families import FAMILIES
+from dios.web.metrics.places import TlsFiles, place_of, require_protected
+from dios.web.metrics.readings import read_all
+
+app: Final = typer.Typer(rich_markup_mode=None)
+
+
+@app.callback()
+def _group() -> None:
+    """Hold the command by its name."""
+
+
+@app.command()
+def metrics(
+    node: NodeOption = None,
+    *,
+    listen: Annotated[
+        str | None,
+        typer.Option(metavar="HOST:PORT", help="Serve the metrics there over HTTP until Ctrl-C."),
+    ] = None,
+    certificate: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Certificate of this server; with --listen.")
+    ] = None,
+    key: Annotated[Path | None, typer.Option(metavar="FILE", help="Private key of the certificate.")] = None,
+    clients: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Authority of the clients that may read the metrics.")
+    ] = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Show the metrics of a node, its scheduler and its network functions, for Prometheus.
+
+    Calls are counted from the first reading on, and as long as somebody reads at least every ten minutes.
+    The setting `metrics` lets the node itself start a server of this kind. Only the node's own user and root
+    may read metrics (docs/metrics.md).
+    """
+    with reporting("dios metrics", as_json=as_json):
+        tls = _tls_files(certificate, key, clients)
+        if listen is not None:
+            _serve(node, listen, tls)
+            return
+        if tls is not None:
+            raise InvalidError("cannot use TLS: nothing is served. Add --listen HOST:PORT.")
+        with opened(node) as place:
+            readings = read_all(place.node)
+        if as_json:
+            write_json(
+                [
+                    {
+                        "metric": one.metric,
+                        "labels": dict(one.labels),
+                        "value": one.value * FAMILIES[one.metric].scale,
+                        "buckets": [
+                            # JSON has no infinity.
+                            [None if bound == float("inf") else bound * FAMILIES[one.metric].scale, count]
+                            for bound, count in one.buckets
+                        ],
+                    }
+                    for one in readings
+                    if one.metric in FAMILIES
+                ]
+            )
+            return
+        with needing_extra("metrics", "metrics in the format of Prometheus"):
+            from dios.web.metrics.text import text_of  # noqa: PLC0415 - needs an extra
+        typer.echo(text_of(readings), nl=False)
+
+
+def _tls_files(certificate: Path | None, key: Path | None, clients: Path | None) -> TlsFiles | None:
+    given = [path for path in (certificate, key, clients) if path is not None]
+    if not given:
+        return None
+    if certificate is None or key is None or clients is None:
+        raise InvalidError("cannot use TLS: give all of --certificate, --key and --clients.")
+    return TlsFiles(certificate, key, clients)
+
+
+def _serve(node: str | None, listen: str, tls: TlsFiles | None) -> None:
+    place = place_of(listen)
+    require_protected(place, tls)
+    with opened(node) as found:
+        found.node.read_table("metrics")  # a node that cannot be read is better reported now
+    with needing_extra("metrics", "servers of metrics"):
+        from dios.web.metrics.exporter import start  # noqa: PLC0415 - needs an extra
+    stop = start(node, place, tls)
+    say(f"metrics are served at http{'' if tls is None else 's'}://{place}/metrics; Ctrl-C ends this")
+    try:
+        signal.pause()
+    finally:
+        stop()

@@ -1,0 +1,58 @@
+"""Turns readings into the text format of Prometheus, with its client library."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import Final
+
+from prometheus_client import CollectorRegistry, generate_latest
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
+from prometheus_client.registry import Collector
+
+from dios.web.metrics.families import FAMILIES, Family, Kind
+from dios.web.metrics.readings import Reading
+
+
+class ReadingsCollector(Collector):
+    """The readings of one moment, as the client library wants them. Skips metrics of unknown names."""
+
+    def __init__(self, readings: Iterable[Reading]) -> None:
+        self._readings: Final = tuple(readings)
+
+    def collect(self) -> Iterator[Metric]:
+        """Yield each metric with all its values."""
+        by_metric: dict[str, list[Reading]] = {}
+        for reading in self._readings:
+            by_metric.setdefault(reading.metric, []).append(reading)
+        for metric, family in FAMILIES.items():
+            if metric in by_metric:
+                yield _family(metric, family, by_metric[metric])
+
+
+def _family(metric: str, family: Family, readings: Iterable[Reading]) -> Metric:
+    scale = family.scale
+    if family.kind is Kind.HISTOGRAM:
+        histogram = HistogramMetricFamily(metric, family.help, labels=family.labels)
+        for reading in readings:
+            buckets = [
+                ("+Inf" if bound == float("inf") else f"{bound * scale:g}", count)
+                for bound, count in reading.buckets
+            ]
+            histogram.add_metric(_values(family, reading), buckets, reading.value * scale)
+        return histogram
+    made = CounterMetricFamily if family.kind is Kind.COUNTER else GaugeMetricFamily
+    found = made(metric, family.help, labels=family.labels)
+    for reading in readings:
+        found.add_metric(_values(family, reading), reading.value * scale)
+    return found
+
+
+def _values(family: Family, reading: Reading) -> list[str]:
+    return [reading.labels.get(label, "") for label in family.labels]
+
+
+def text_of(readings: Iterable[Reading]) -> str:
+    """Return the readings in the text format."""
+    registry = CollectorRegistry(auto_describe=False)
+    registry.register(ReadingsCollector(readings))
+    return generate_latest(registry).decode()

@@ -1,0 +1,87 @@
+"""A node's exporter serves its metrics to clients with a certificate, and ends with the node."""
+
+from __future__ import annotations
+
+import http.client
+import socket
+import ssl
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from dios.client.sync.node import connect
+from dios.web.metrics.readings import read_all
+from tests.support.node.raw_client import NodeProcess
+
+CERTIFICATES = Path(__file__).parents[2] / "cluster" / "metrics" / "certificates.py"
+WAIT_S = 30
+
+
+class Measured:
+    """A node that serves metrics, with the files of its authority."""
+
+    def __init__(self, folder: Path) -> None:
+        files = folder / "certificates"
+        subprocess.run([sys.executable, CERTIFICATES, files, "localhost"], check=True)
+        with socket.socket() as found:
+            found.bind(("127.0.0.1", 0))
+            self.port: int = found.getsockname()[1]
+        tls = ",".join(str(files / name) for name in ("server.pem", "server.key", "authority.pem"))
+        self.files = files
+        self.node = NodeProcess(folder / "node", metrics=f"127.0.0.1:{self.port}", metrics_tls=tls)
+
+    def get(self, *, certified: bool) -> str:
+        """Return the text; wait until the exporter listens."""
+        context = ssl.create_default_context(cafile=self.files / "authority.pem")
+        if certified:
+            context.load_cert_chain(self.files / "client.pem", self.files / "client.key")
+        while True:
+            line = http.client.HTTPSConnection("localhost", self.port, context=context, timeout=WAIT_S)
+            try:
+                line.request("GET", "/metrics")
+                return line.getresponse().read().decode()
+            except ConnectionRefusedError:
+                assert self.node.process.poll() is None
+            finally:
+                line.close()
+
+
+@pytest.fixture(scope="module")
+def measured(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Measured]:
+    """Start the node, and kill it at the end."""
+    made = Measured(tmp_path_factory.mktemp("metrics"))
+    yield made
+    made.node.kill()
+
+
+def test_calls_and_ends_of_tasks_are_counted(measured: Measured) -> None:
+    """A run that ends by an exception is counted as a call, with its latency, and by its cause."""
+    with connect(measured.node.socket, groups=()) as node:
+        read_all(node)
+        task = node.run(b"raise ValueError")
+        task.wait()
+        found = {(one.metric, *sorted(one.labels.values())): one.value for one in read_all(node)}
+    assert found["dios_tasks_ended_total", "exception"] == 1
+    assert found["dios_calls_total", "Run", "ok"] == 1
+    assert found["dios_call_latency_seconds", "Run"] > 0
+    assert found["process_resident_memory_bytes",] > 2**20
+
+
+def test_exporter_serves_certified_clients_only(measured: Measured) -> None:
+    """Over TLS the text is the node's, and a client without a certificate gets none."""
+    assert "dios_sessions 1.0" in measured.get(certified=True)
+    with pytest.raises(OSError, match=r"(?i)certificate required|reset|EOF"):
+        measured.get(certified=False)
+
+
+def test_exporter_ends_with_a_killed_node(measured: Measured) -> None:
+    """The exporter of a killed node listens no more."""
+    assert measured.get(certified=True)
+    measured.node.kill()
+    while True:
+        with socket.socket() as line:
+            if line.connect_ex(("127.0.0.1", measured.port)):
+                break
