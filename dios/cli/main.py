@@ -43,6 +43,7 @@ class _Commands(LazyGroup):
         "node": "dios.cli.nodes.members:app*",
         "doctor": "dios.cli.nodes.doctor:app",
         "audit": "dios.cli.nodes.audit:app*",
+        "ui": "dios.cli.nodes.dashboard:app",
         "metrics": "dios.cli.nodes.metrics:app",
         "limits": "dios.cli.nodes.limits:app*",
         "sched": "dios.cli.scheduling.sched:app*",

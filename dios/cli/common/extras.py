@@ -14,6 +14,7 @@ from dios.errors import Code, DiosError
 _PACKAGES: Final[Mapping[str, frozenset[str]]] = {
     "cluster": frozenset({"numpy", "numba"}),
     "mcp": frozenset({"mcp"}),
+    "web": frozenset({"nicegui", "fastapi", "uvicorn"}),
     "metrics": frozenset({"prometheus_client"}),
     "jupyter": frozenset({"ipykernel", "jupyter_client"}),
 }

@@ -5,5 +5,6 @@
 - ``check``: ``dios-node check``; ``orphans``: ``dios-node orphans``.
 - ``local_cluster``: ``dios up`` and ``dios down``; ``compose`` does the same with containers.
 - ``members``: ``dios node``; ``limits``: ``dios limits``; ``audit``: ``dios audit``; ``doctor``: ``dios
-  doctor``; ``metrics``: ``dios metrics``.
+  doctor``; ``metrics``: ``dios metrics``;
+  ``dashboard``: ``dios ui``.
 """

@@ -13,6 +13,6 @@ Before, a call may have to wait at the ``entrance`` while other nodes have lease
   end), ``threads`` and ``devices`` (those that a task gets), ``task_calls`` (pause, resume, select,
   attach, cancel), ``logs`` (the stored output of ended tasks). ``moves`` asks tasks to leave the node.
 - The records of users' services and kept replicas: ``user_records``.
-- The node: ``introspection``, ``tables`` (rows of the node's tables; ``node_metrics`` has one), ``limit_calls``, ``node_calls``,
-  ``scheduling_calls`` and ``rate_calls`` (calls of the scheduler).
+- The node: ``introspection``, ``tables`` and ``node_metrics`` (rows of the node's tables), ``limit_calls``,
+  ``node_calls``, ``scheduling_calls`` and ``rate_calls`` (calls of the scheduler).
 """

@@ -22,9 +22,11 @@ from dios.firmament.custom_model.remote_model import RemoteModel
 from dios.firmament.models import catalogue
 from dios.firmament.models.considered import CONSIDERED_BY
 from dios.firmament.models.late import LateModel
+from dios.firmament.network.export import NamedProblem
 from dios.firmament.policies.principal_accounts import PrincipalAccounts
 from dios.firmament.rounds.results import Round
 from dios.firmament.scheduler import FlowScheduler
+from dios.firmament.solvers.registry import solve
 from dios.limits import PROGRESS_WHOLE, SCHED_MODEL_BYTES_MAX
 from dios.wire.fields import Label, Text
 from dios.wire.messages import Asked, Occupant, Rate
@@ -240,12 +242,22 @@ class QueryHandler(ClusterQueries):
         if not asked.ruler:
             raise NotPermittedError("only the nodes' own user and root may see the network of all tasks")
         named = self._scheduler.problem()
+        if question.get("as") == "links":
+            return {"ok": True, "links": self._links(named)}
         if question.get("as") == "dot":
             return {"ok": True, "text": named.to_dot()}
         with tempfile.TemporaryDirectory() as folder:
             path = Path(folder) / "network.dimacs"
             named.to_dimacs(path)
             return {"ok": True, "text": path.read_text()}
+
+    def _links(self, named: NamedProblem) -> list[tuple[str, str, int, int]]:
+        """Return the used arcs with the fingerprints of tasks, by which users know them."""
+        marks = {
+            f"task {task}": f"task {tracked.row.fingerprint}" for task, tracked in self._cluster.tasks.items()
+        }
+        links = named.to_links(solve(named.problem).flow)
+        return [(marks.get(tail, tail), head, units, cost) for tail, head, units, cost in links]
 
     def _explain_briefly(self, task: int, tracked: TrackedTask) -> str:
         return super()._explain_briefly(task, tracked) or self._admissions.explain(tracked)

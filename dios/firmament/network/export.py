@@ -67,6 +67,28 @@ class NamedProblem:
         written = Path(path).read_text(encoding="utf-8")
         Path(path).write_text(comments + written, encoding="utf-8")
 
+    def to_links(self, flow: Ints) -> list[tuple[str, str, int, int]]:
+        """Return the used arcs: names of tail and head, units of ``flow`` (E,), and the cost of a unit.
+
+        Raises:
+            TooLargeError: more than ``SCHED_EXPORT_ARCS_MAX`` used arcs.
+        """
+        problem = self.problem
+        used = np.flatnonzero(flow > 0)
+        if len(used) > SCHED_EXPORT_ARCS_MAX:
+            raise TooLargeError(
+                f"{len(used)} used arcs do not fit a picture (at most {SCHED_EXPORT_ARCS_MAX}): export DIMACS"
+            )
+        return [
+            (
+                self.names[problem.tail[arc]],
+                self.names[problem.head[arc]],
+                int(flow[arc]),
+                int(problem.cost[arc]),
+            )
+            for arc in used.tolist()
+        ]
+
     def to_dot(self, flow: Ints | None = None) -> str:
         """Return a picture for Graphviz: arcs show cost and capacity; with ``flow`` (E,) used arcs are bold.
 

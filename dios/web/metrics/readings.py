@@ -52,7 +52,7 @@ def read_all(node: MeasuredNode) -> list[Reading]:
     Raises:
         NotPermittedError: the caller is neither the node's own user nor root.
     """
-    return [*of_node(node.read_table(_TABLE)), *_of_scheduler(node), *_of_functions()]
+    return [*of_node(node.read_table(_TABLE)), *_of_scheduler(node), *of_functions()]
 
 
 def of_node(rows: Iterable[Mapping[str, int | str]]) -> Iterator[Reading]:
@@ -123,7 +123,8 @@ def _asked(node: MeasuredNode, question: str) -> Mapping[str, object] | None:
 
 
 # -- network functions ------------------------------------------------------------------------------
-def _of_functions(folder: Path = _FUNCTIONS) -> Iterator[Reading]:
+def of_functions(folder: Path = _FUNCTIONS) -> Iterator[Reading]:
+    """Yield the packets of the network functions of this machine that the caller may ask."""
     try:
         names = sorted(path.stem for path in folder.glob("*.sock"))[:LABELLED_MAX]
     except OSError:

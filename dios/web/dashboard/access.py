@@ -1,0 +1,112 @@
+"""Lets only browsers with the token of this server through.
+
+The address that ``dios ui`` prints has the token in its fragment, which browsers send to no server. A page
+without data moves it into a cookie, which scripts cannot read and other sites cannot use.
+"""
+
+from __future__ import annotations
+
+import hmac
+import secrets
+from collections.abc import Awaitable, Callable, MutableMapping
+from http.cookies import CookieError, SimpleCookie
+from typing import Final, TypeAlias
+from urllib.parse import urlsplit
+
+Scope: TypeAlias = MutableMapping[str, object]
+Receive: TypeAlias = Callable[[], Awaitable[MutableMapping[str, object]]]
+Send: TypeAlias = Callable[[MutableMapping[str, object]], Awaitable[None]]
+Application: TypeAlias = Callable[[Scope, Receive, Send], Awaitable[None]]
+
+TOKEN_BYTES: Final = 32
+ENTRANCE: Final = "/enter"
+_BODY_BYTES_MAX: Final = 256
+_SAFE: Final = (
+    (b"referrer-policy", b"no-referrer"),
+    (b"x-frame-options", b"DENY"),
+    (b"x-content-type-options", b"nosniff"),
+    (b"cache-control", b"no-store"),
+)
+_PAGE: Final = b"""<!doctype html><html lang="en"><meta charset="utf-8"><title>DIOS</title>
+<p id="text">This page needs the address that <code>dios ui</code> printed, with its token.</p>
+<script>
+const token = location.hash.replace("#token=", "");
+const back = new URLSearchParams(location.search).get("to") || "/";
+if (token) {
+  history.replaceState(null, "", location.pathname + location.search);
+  fetch("/enter", {method: "POST", body: token}).then(answer => {
+    if (answer.ok) location.replace(back.startsWith("/") && !back.startsWith("//") ? back : "/");
+    else document.getElementById("text").textContent = "The token is wrong. Start dios ui again.";
+  });
+}
+</script>"""
+
+
+class TokenGate:
+    """An ASGI application that passes on what comes with the cookie, and answers all else itself."""
+
+    def __init__(self, inner: Application, token: str, *, secure: bool) -> None:
+        self._inner: Final = inner
+        self._token: Final = token.encode()
+        # Cookies belong to a host and not to a port: two servers of one machine need different names.
+        self._cookie: Final = f"dios-ui-{secrets.token_hex(4)}"
+        self._key: Final = secrets.token_hex(TOKEN_BYTES)
+        self._secure: Final = secure
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Handle one request or connection."""
+        kind = scope["type"]
+        if kind == "lifespan" or (self._is_known(scope) and self._is_own_origin(scope)):
+            await self._inner(scope, receive, send)
+        elif kind == "websocket":
+            await receive()
+            await send({"type": "websocket.close", "code": 1008})
+        elif scope["path"] == ENTRANCE and scope["method"] == "POST":
+            await self._enter(receive, send)
+        elif scope["path"] == ENTRANCE or scope["method"] != "GET":
+            await _answer(send, 200 if scope["method"] == "GET" else 403, _PAGE)
+        else:
+            place = str(scope["path"])
+            target = ENTRANCE if place == "/" else f"{ENTRANCE}?to={place}"
+            await _answer(send, 303, b"", (b"location", target.encode("ascii", "ignore")))
+
+    async def _enter(self, receive: Receive, send: Send) -> None:
+        body = b""
+        while len(body) <= _BODY_BYTES_MAX:
+            message = await receive()
+            part = message.get("body", b"")
+            body += part if isinstance(part, bytes) else b""
+            if not message.get("more_body"):
+                break
+        if not hmac.compare_digest(body, self._token):
+            await _answer(send, 403, b"")
+            return
+        flags = "HttpOnly; SameSite=Strict; Path=/" + ("; Secure" if self._secure else "")
+        await _answer(send, 204, b"", (b"set-cookie", f"{self._cookie}={self._key}; {flags}".encode()))
+
+    def _is_known(self, scope: Scope) -> bool:
+        try:
+            found = SimpleCookie(_header(scope, b"cookie")).get(self._cookie)
+        except CookieError:
+            return False
+        return found is not None and hmac.compare_digest(found.value.encode(), self._key.encode())
+
+    @staticmethod
+    def _is_own_origin(scope: Scope) -> bool:
+        """Return False for a request that a page of another site makes."""
+        origin = _header(scope, b"origin")
+        return not origin or urlsplit(origin).netloc == _header(scope, b"host")
+
+
+def _header(scope: Scope, name: bytes) -> str:
+    headers = scope.get("headers")
+    for key, value in headers if isinstance(headers, list | tuple) else ():
+        if key == name:
+            return bytes(value).decode("latin-1")
+    return ""
+
+
+async def _answer(send: Send, status: int, body: bytes, *headers: tuple[bytes, bytes]) -> None:
+    kind = (b"content-type", b"text/html; charset=utf-8")
+    await send({"type": "http.response.start", "status": status, "headers": [kind, *_SAFE, *headers]})
+    await send({"type": "http.response.body", "body": body})

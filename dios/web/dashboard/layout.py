@@ -1,0 +1,124 @@
+"""The frame of all pages: navigation, the age of the data, problems, and updates while the page is open."""
+
+from __future__ import annotations
+
+import html
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Final
+
+from nicegui import ui
+
+from dios.errors import DiosError
+from dios.web.dashboard.session import DashboardSession
+from dios.web.observation.cluster_view import ClusterView
+
+PAGES: Final = (
+    ("/", "Cluster"),
+    ("/tasks", "Tasks"),
+    ("/objects", "Objects"),
+    ("/capabilities", "Capabilities"),
+    ("/scheduling", "Scheduling"),
+    ("/shares", "Shares"),
+    ("/jobs", "Jobs"),
+    ("/functions", "Network functions"),
+)
+UPDATE_S: Final = 0.5
+_STALE_S: Final = 10
+
+
+@contextmanager
+def page(session: DashboardSession, title: str) -> Iterator[None]:
+    """Make the frame of a page, and its content inside of the block."""
+    ui.page_title(f"{title} - DIOS")
+    ui.dark_mode(value=None)
+    with (
+        ui.header().classes("items-center q-py-xs"),
+        ui.element("nav").props('aria-label="pages"'),
+        ui.row().classes("items-center gap-1"),
+    ):
+        ui.label("DIOS").classes("text-bold q-mr-sm")
+        for path, name in PAGES:
+            link = ui.link(name, path).classes("text-white no-underline q-px-sm q-py-xs rounded-borders")
+            if name == title:
+                link.classes("bg-black/25").props('aria-current="page"')
+    with ui.element("main").classes("w-full q-pa-md"):
+        heading(title, 1)
+        follow(session, _show_problems)
+        yield
+
+
+def heading(text: str, level: int = 2) -> None:
+    """Make a heading; level 1 is the page's title."""
+    style = "text-h5" if level == 1 else "text-subtitle1 text-weight-medium q-mt-md"
+    ui.html(html.escape(text), sanitize=False, tag=f"h{level}").classes(style)
+
+
+def follow(session: DashboardSession, show: Callable[[ClusterView], None]) -> None:
+    """Show the newest view in a part of the page, again after each change, while the page is open."""
+    watcher = session.watcher
+    client = ui.context.client
+    shown = -1
+
+    @ui.refreshable
+    def part() -> None:
+        show(watcher.view)
+
+    part()
+
+    def update() -> None:
+        nonlocal shown
+        if watcher.version != shown:
+            shown = watcher.version
+            part.refresh()
+
+    ui.timer(UPDATE_S, update)
+    if not getattr(client, "dios_counted", False):
+        client.dios_counted = True  # type: ignore[attr-defined] # a mark of this module
+        watcher.add_viewer()
+        client.on_delete(watcher.remove_viewer)
+
+
+def _show_problems(view: ClusterView) -> None:
+    age = time.time() - view.taken_s if view.taken_s else 0.0
+    if age > _STALE_S:
+        ui.label(f"These data are {age:.0f} s old.").classes("text-warning")
+    for problem in view.problems:
+        ui.label(problem).classes("text-warning").props('role="status"')
+
+
+def table(columns: Sequence[str], rows: Sequence[Sequence[object]], *, label: str) -> ui.table:
+    """Make a table that can be sorted and searched; every cell is text."""
+    shown = ui.table(
+        columns=[
+            {"name": name, "label": name, "field": name, "sortable": True, "align": "left"}
+            for name in columns
+        ],
+        rows=[{"id": number, **dict(zip(columns, row, strict=True))} for number, row in enumerate(rows)],
+        row_key="id",
+        pagination={"rowsPerPage": 25},
+    )
+    return shown.classes("w-full").props(f'dense flat bordered aria-label="{label}"')
+
+
+async def attempt(action: Callable[[], object]) -> None:
+    """Wait for an action of a user, and show its error or that it was done."""
+    try:
+        result = action()
+        if hasattr(result, "__await__"):
+            await result
+    except (DiosError, OSError) as error:
+        ui.notify(str(error), type="negative", multi_line=True)
+    else:
+        ui.notify("done", type="positive")
+
+
+async def confirmed(question: str) -> bool:
+    """Ask the user, and return True if the answer is yes."""
+    with ui.dialog() as dialog, ui.card():
+        ui.label(question)
+        with ui.row():
+            ui.button("Yes", on_click=lambda: dialog.submit(True)).props("color=negative")
+            ui.button("No", on_click=lambda: dialog.submit(False))
+    return bool(await dialog)

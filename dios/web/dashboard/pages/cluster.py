@@ -1,0 +1,78 @@
+"""The page of the cluster: nodes by rack, and the commands that drain and forget them."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Final
+
+from nicegui import ui
+
+from dios.client.ops.cluster import Member
+from dios.client.plain_text import plain
+from dios.web.dashboard.layout import attempt, confirmed, follow, heading
+from dios.web.dashboard.session import DashboardSession
+from dios.web.observation.cluster_view import ClusterView, Row, number
+from dios.wire.types import NodeStatus
+
+_GIB: Final = 2**30
+
+
+def show(session: DashboardSession) -> None:
+    """Make the content."""
+    follow(session, partial(_nodes, session))
+
+
+def _nodes(session: DashboardSession, view: ClusterView) -> None:
+    racks: dict[str, list[Member]] = {}
+    for node in view.nodes:
+        racks.setdefault(plain(node.rack) or "no rack", []).append(node)
+    alone = len(view.nodes) < 2
+    for rack, nodes in sorted(racks.items()):
+        heading("Node" if alone else f"Rack {rack}")
+        with ui.row().classes("w-full items-stretch"):
+            for node in nodes:
+                _card(session, node, view.rows_of_nodes.get(node.name, {}))
+
+
+def _card(session: DashboardSession, node: Member, row: Row) -> None:
+    name = plain(node.name) or "this node"
+    words = [node.status.name.lower()] + (["draining"] if node.draining else [])
+    words += ["asked"] if node.here else []
+    with ui.card().classes("min-w-60").props('role="group" aria-label="node"'):
+        with ui.row().classes("items-center"):
+            colour = "positive" if node.usable else "negative"
+            ui.badge(words[0], color="warning" if node.draining else colour)
+            ui.label(name).classes("text-bold")
+            ui.label(", ".join(words[1:])).classes("text-caption")
+        ui.label(f"{node.tasks} tasks, {node.cpus} processors, {node.memory_bytes / _GIB:.1f} GiB free")
+        if row:
+            _bar("processors set aside", number(row.get("cpus_set_aside")), number(row.get("cpus")), "")
+            _bar(
+                "memory set aside",
+                number(row.get("memory_set_aside")) / _GIB,
+                number(row.get("memory_bytes")) / _GIB,
+                " GiB",
+            )
+        elif len(session.watcher.view.nodes) > 1:
+            ui.label("Reservations are unknown.").classes("text-caption")
+        if node.name and not node.here:
+            with ui.row():
+                wish = "undrain" if node.draining else "drain"
+                ui.button(wish, on_click=partial(_set, session, node.name, wish)).props("dense flat")
+                if node.status is NodeStatus.DEAD:
+                    ui.button("forget", on_click=partial(_forget, session, node.name)).props("dense flat")
+
+
+def _bar(what: str, used: float, most: float, unit: str) -> None:
+    ui.label(f"{what}: {used:.3g} of {most:.3g}{unit}").classes("text-caption")
+    ui.linear_progress(used / most if most else 0, show_value=False).props(f'aria-label="{what}"')
+
+
+async def _set(session: DashboardSession, name: str, wish: str) -> None:
+    await attempt(lambda: session.call(lambda node: node.set_node(name, wish)))
+
+
+async def _forget(session: DashboardSession, name: str) -> None:
+    question = f"Forget {plain(name)}? Its certificate is revoked for good; to come back it must join again."
+    if await confirmed(question):
+        await _set(session, name, "forget")

@@ -1,0 +1,93 @@
+"""What the pages of one server share: the watcher, and calls to the node in threads.
+
+The connection of the calls is not that of the watcher, so that a slow reading delays no click.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable
+from functools import partial
+from typing import Final, TypeVar
+
+from dios.client.ops.status import Status
+from dios.client.plain_text import plain, plain_lines
+from dios.client.sync.node import Node, Task
+from dios.errors import DiosError, EndOfStreamError, NoSuchTaskError, TimeLimitError
+from dios.web.observation.cluster_view import Row, ask
+from dios.web.observation.watcher import Watcher
+
+T = TypeVar("T")
+
+OUTPUT_BYTES_MAX: Final = 256 * 1024
+
+
+class DashboardSession:
+    """The node of one server, with its watcher; ``connect`` opens a session as the user."""
+
+    def __init__(self, connect: Callable[[], Node]) -> None:
+        self._connect: Final = connect
+        self.watcher: Final = Watcher(connect)
+        self._lock: Final = threading.Lock()
+        self._node: Node | None = None
+
+    async def call(self, action: Callable[[Node], T]) -> T:
+        """Run ``action`` with a connected node in a thread; one at a time.
+
+        Raises:
+            DiosError: that of the action, or of the connection, which is opened again next time.
+        """
+        return await asyncio.to_thread(partial(self._call, action))
+
+    def _call(self, action: Callable[[Node], T]) -> T:
+        with self._lock:
+            if self._node is None:
+                self._node = self._connect()
+            try:
+                return action(self._node)
+            except OSError:
+                self._node = None
+                raise
+
+    async def ask(self, question: Row) -> Row:
+        """Return the answer of the scheduler, or the reason under ``error``."""
+        try:
+            return await self.call(lambda node: ask(node, question))
+        except (DiosError, OSError) as error:
+            return {"error": str(error)}
+
+    async def act_on_task(self, status: Status, action: Callable[[Task], T]) -> T:
+        """Run ``action`` with a handle of the task. Raise NoSuchTaskError if the node has none."""
+
+        def act(node: Node) -> T:
+            found = None if status.name is None else node.find(status.name)
+            if not isinstance(found, Task):
+                raise NoSuchTaskError(f"the node does not keep task {status.fingerprint} any more")
+            return action(found)
+
+        return await self.call(act)
+
+    async def output(self, status: Status) -> str:
+        """Return the last part of a task's output as harmless text."""
+
+        def read(task: Task) -> str:
+            console = task.console()
+            data = b""
+            try:
+                while len(data) < OUTPUT_BYTES_MAX:
+                    data += console.receive(timeout=0)
+            except (EndOfStreamError, TimeLimitError):
+                pass
+            return plain_lines(data.decode(errors="backslashreplace"))
+
+        try:
+            return await self.act_on_task(status, read)
+        except (DiosError, OSError) as error:
+            return f"The output cannot be shown: {plain(str(error))}"
+
+    def close(self) -> None:
+        """End the sessions with the node."""
+        self.watcher.close()
+        if self._node is not None:
+            self._node.close()

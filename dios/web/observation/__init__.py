@@ -1,0 +1,5 @@
+"""What a user can see of a cluster, read at a rate that costs the node little.
+
+- ``cluster_view``: the data of one moment, and the functions that read it from a node.
+- ``watcher``: reads it again and again while somebody looks, and keeps the recent past.
+"""

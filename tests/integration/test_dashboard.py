@@ -1,0 +1,82 @@
+"""A headless Chromium reads every page of the dashboard of a real cluster of three."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+
+import pytest
+from selenium.webdriver.common.by import By
+
+from tests.support.web.dashboard import MISSING, Cluster, Pages, cluster_in, dashboard_of
+
+pytestmark = pytest.mark.skipif(
+    bool(MISSING), reason=f"missing: {', '.join(MISSING)}: apt install chromium chromium-driver"
+)
+EVIL = "<img src=x onerror=document.title='broken'>"
+PROGRAM = "import time\nprint('<b>bold</b> \\x1b[31m', flush=True)\ntime.sleep(600)\n"
+PAGES = {
+    "/": ("n1", "n2", "n3", "rack r1", "drain"),
+    "/tasks": (EVIL, "running"),
+    "/objects": ("rows.txt", "Calls that wait"),
+    "/capabilities": ("read", "write"),
+    "/scheduling": ("Flow from tasks",),
+    "/shares": ("shares are known",),
+    "/jobs": ("Tasks of one parent",),
+    "/functions": ("Network functions on this machine",),
+}
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+    """Start three nodes with a file and a task with a hostile label."""
+    folder = tmp_path_factory.mktemp("ui")
+    (folder / "job.py").write_text(PROGRAM)
+    (folder / "rows.txt").write_text("rows")
+    with cluster_in(folder, {"coordinator": "off"}) as found:
+        found.dios("group", "create", "g")
+        found.dios("put", "rows.txt", "--group", "g")
+        found.start("run", "job.py", "--label", EVIL)
+        yield found
+
+
+@pytest.fixture(scope="module")
+def pages(cluster: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pages]:
+    """Open a browser."""
+    with dashboard_of(cluster, tmp_path_factory.mktemp("browser")) as found:
+        yield found
+
+
+def test_every_page_shows_the_cluster(pages: Pages) -> None:
+    """Each page has what it promises; no script of a task's label runs, and the browser reports no error."""
+    for path, words in PAGES.items():
+        pages.open(path, *words)
+        assert pages.driver.title.endswith("- DIOS")
+        assert pages.driver.find_elements(By.TAG_NAME, "h1"), path
+        assert not pages.driver.find_elements(By.CSS_SELECTOR, "main img"), path
+    errors = [one for one in pages.log() if one["level"] == "SEVERE"]
+    assert not errors
+
+
+def test_a_task_is_read_and_killed(cluster: Cluster, pages: Pages) -> None:
+    """The page of a task shows its output as text, and its button ends it after a question."""
+    (task,) = [one for one in json.loads(cluster.dios("ps", "--json")) if one["label"] == EVIL]
+    pages.open(f"/tasks/{task['fingerprint']}", "<b>bold</b>", "\\x1b[31m", "running")
+    pages.driver.find_element(By.XPATH, "//button[contains(., 'kill')]").click()
+    pages.wait_for("yes")
+    pages.driver.find_element(By.XPATH, "//button[contains(., 'Yes')]").click()
+    pages.wait_for("killed")
+
+
+def test_a_lost_node_is_seen(cluster: Cluster, pages: Pages) -> None:
+    """A node that stops is shown as such without a reload."""
+    pages.open("/", "n3", "alive")
+    cluster.dios("node", "drain", "n2")
+    pages.wait_for("draining", "undrain")
+
+
+def test_without_the_token_there_is_nothing(pages: Pages) -> None:
+    """Another browser profile, here one without cookies, gets the entrance only."""
+    pages.driver.delete_all_cookies()
+    text = pages.open("/tasks", "This page needs the address")
+    assert EVIL not in text

@@ -1,0 +1,1 @@
+"""A browser and a cluster for tests of the dashboard, and its pictures for the documents."""

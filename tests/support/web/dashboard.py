@@ -1,0 +1,142 @@
+"""A cluster of three with its dashboard, and a headless Chromium in front of it."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+
+from selenium import webdriver
+from selenium.webdriver.chrome.service import Service
+
+WAIT_S = 60
+MISSING = [name for name in ("chromium", "chromedriver") if shutil.which(name) is None]
+_OPTIONS = (
+    "--headless=new --no-sandbox --disable-gpu --disable-quic --no-first-run --disable-background-networking "
+    "--disable-component-update --disable-sync --disable-dev-shm-usage"
+)
+
+
+def environment_in(folder: Path) -> dict[str, str]:
+    """Return an environment in which commands keep everything in this folder."""
+    kept = {key: value for key, value in os.environ.items() if not key.startswith(("DIOS_", "XDG_"))}
+    for name in ("STATE_HOME", "CONFIG_HOME", "RUNTIME_DIR"):
+        place = folder / name.lower()
+        place.mkdir(mode=0o700, exist_ok=True)
+        kept[f"XDG_{name}"] = str(place)
+    return kept | {"HOME": str(folder), "DIOS_ANNOUNCE": "false"}
+
+
+class Cluster:
+    """The commands of a cluster in a folder."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.environment = environment_in(folder)
+        self._started: list[subprocess.Popen[str]] = []
+
+    def dios(self, *arguments: str) -> str:
+        """Run a command, and return its output."""
+        command = [sys.executable, "-P", "-m", "dios.cli.main", *arguments]
+        done = subprocess.run(
+            command, env=self.environment, cwd=self.folder, capture_output=True, text=True, check=False
+        )
+        assert done.returncode == 0, done.stderr
+        return done.stdout
+
+    def start(self, *arguments: str, stderr: int = subprocess.DEVNULL) -> subprocess.Popen[str]:
+        """Start a command."""
+        command = [sys.executable, "-P", "-m", "dios.cli.main", *arguments]
+        process = subprocess.Popen(
+            command,
+            env=self.environment,
+            cwd=self.folder,
+            stdout=subprocess.DEVNULL,
+            stderr=stderr,
+            text=True,
+        )
+        self._started.append(process)
+        return process
+
+    def wait_all(self) -> None:
+        """Wait for the started commands."""
+        for process in self._started:
+            process.wait(WAIT_S)
+
+
+@contextmanager
+def cluster_in(folder: Path, settings: Mapping[str, str]) -> Iterator[Cluster]:
+    """Start three nodes in two racks, and stop them at the end."""
+    found = Cluster(folder)
+    found.dios(
+        "up", "--racks", "2", *(word for key, value in settings.items() for word in (f"--{key}", value))
+    )
+    try:
+        yield found
+    finally:
+        found.dios("down")
+        found.wait_all()
+
+
+class Pages:
+    """A browser at a dashboard."""
+
+    def __init__(self, driver: webdriver.Chrome, address: str) -> None:
+        self.driver = driver
+        self.root = address.partition("/enter")[0]
+        driver.get(address)
+        self.wait_for("Cluster")
+
+    def text(self) -> str:
+        """Return the visible text of the page."""
+        return str(self.driver.execute_script("return document.body ? document.body.innerText : ''"))
+
+    def log(self) -> list[dict[str, str]]:
+        """Return the messages of the browser's console."""
+        found: list[dict[str, str]] = self.driver.get_log("browser")  # type: ignore[no-untyped-call]
+        return found
+
+    def wait_for(self, *words: str) -> str:
+        """Wait until the page has all these words, and return its text."""
+        end = time.monotonic() + WAIT_S
+        while True:
+            text = self.text()
+            missing = [word for word in words if word.lower() not in text.lower()]
+            if not missing:
+                return text
+            assert time.monotonic() < end, (missing, text)
+
+    def open(self, path: str, *words: str) -> str:
+        """Open a page, and wait for words on it."""
+        self.driver.get(self.root + path)
+        return self.wait_for(*words)
+
+
+@contextmanager
+def dashboard_of(cluster: Cluster, folder: Path, *, dark: bool = False) -> Iterator[Pages]:
+    """Start ``dios ui`` and a browser that has its token."""
+    server = cluster.start("ui", stderr=subprocess.PIPE)
+    assert server.stderr is not None
+    said = server.stderr.readline()
+    address = re.search(r"http\S+", said)
+    assert address is not None, said
+    options = webdriver.ChromeOptions()
+    for option in (*_OPTIONS.split(), f"--user-data-dir={folder}", "--window-size=1280,860"):
+        options.add_argument(option)
+    if dark:
+        options.add_argument("--force-dark-mode")
+    driver = webdriver.Chrome(options=options, service=Service(shutil.which("chromedriver")))
+    try:
+        yield Pages(driver, address[0])
+    finally:
+        driver.quit()
+        server.send_signal(signal.SIGINT)
+        server.wait(WAIT_S)
+        server.stderr.close()
