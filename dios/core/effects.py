@@ -463,6 +463,14 @@ class HangUp(Struct, frozen=True, tag=76):
     reason: str
 
 
+class StoreLabels(Struct, frozen=True, tag=83):
+    """Store this node's rack and labels for its next starts; LabelsStored reports the result."""
+
+    rack: str
+    labels: tuple[tuple[str, str], ...]
+    call: tuple[TaskId, int, int]
+
+
 class RemoveNode(Struct, frozen=True, tag=79):
     """Sign and store that the node is removed from the cluster, and send it to all nodes.
 
@@ -564,6 +572,7 @@ Effect: TypeAlias = (
     | Contact
     | HangUp
     | RemoveNode
+    | StoreLabels
     | SetRates
     | EndConnection
     | LogDefect

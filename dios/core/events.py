@@ -239,6 +239,14 @@ class NodesRemoved(Struct, frozen=True, tag=23):
     failure: str = ""
 
 
+class LabelsStored(Struct, frozen=True, tag=25):
+    """The labels that a call has changed are stored, or the ``failure`` that prevented it."""
+
+    now: int
+    call: tuple[TaskId, int, int]
+    failure: str = ""
+
+
 class LogLeft(Struct, frozen=True, tag=21):
     """The last ``size`` bytes of the output of a task that ended, which the host keeps under ``payload``.
 
@@ -314,6 +322,7 @@ Event: TypeAlias = (
     | LogLeft
     | LoadMeasured
     | NodesRemoved
+    | LabelsStored
     | NetworkOpened
     | NetworkFailed
     | ConnectionArrived

@@ -13,7 +13,7 @@ from typing import Final
 
 from dios import limits
 from dios.core import containment, effects, events, lifetimes, work
-from dios.core.calls import groups, lifecycle, logs, moves, network_streams
+from dios.core.calls import groups, lifecycle, logs, moves, network_streams, node_calls
 from dios.core.calls.dispatch import enter
 from dios.core.calls.retirement import expire
 from dios.core.effects import Outcome
@@ -41,6 +41,7 @@ from dios.errors import InvariantError, ProtocolError
 from dios.ids import NodeId, Principal, TaskId
 from dios.wire import messages
 from dios.wire.gossip import Load, MemberRow
+from dios.wire.node_labels import text_of
 from dios.wire.types import Cause, Deletion, ObjectType
 
 
@@ -66,7 +67,15 @@ class Core:
         cluster = None
         if here.node:
             load = Load(cpus=here.cpus)
-            own = MemberRow(here.node, here.name, here.rack, here.address, here.epoch, load=load)
+            own = MemberRow(
+                here.node,
+                here.name,
+                here.rack,
+                here.address,
+                here.epoch,
+                load=load,
+                labels=text_of(here.labels),
+            )
             cluster = Cluster(here, Membership(own, entropy, forgotten), LeastLoaded())
         self.state: Final = State(
             entropy,
@@ -206,6 +215,8 @@ class Core:
                 logs.keep_output(step, event)
             case events.NodesRemoved():
                 cluster_events.nodes_removed(step, event)
+            case events.LabelsStored():
+                node_calls.labels_stored(step, event)
             case events.LoadMeasured():
                 cluster_events.load_measured(step, event)
             case _:

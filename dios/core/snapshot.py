@@ -25,7 +25,16 @@ from blake3 import blake3
 from msgspec import Struct, msgpack
 
 from dios.core import effects, events
-from dios.core.membership import dissemination, live_view, member_table, partners, probes, swim, table_digest
+from dios.core.membership import (
+    clocks,
+    dissemination,
+    live_view,
+    member_table,
+    partners,
+    probes,
+    swim,
+    table_digest,
+)
 from dios.core.model import (
     accounts,
     defects,
@@ -52,6 +61,7 @@ VERSION: Final = 1
 _MODULES: Final[tuple[ModuleType, ...]] = (
     accounts,
     calls,
+    clocks,
     continuations,
     dcp,
     defects,

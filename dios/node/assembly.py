@@ -206,7 +206,14 @@ class NodeHost:
             self.denied_connection,
             ReceivingMemory(volatile_bytes_max * RECEIVING_PERCENT // 100),
         )
-        links = PeerLinks(membership.me, membership.network, membership.guard, around, self._nursery)
+        links = PeerLinks(
+            membership.me,
+            membership.network,
+            membership.guard,
+            around,
+            self._nursery,
+            membership.write_labels,
+        )
         self._nursery.start_soon(links.close_idle)
         return links
 

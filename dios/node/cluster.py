@@ -25,8 +25,9 @@ from dios.transport.identity.identity import Identity
 from dios.transport.identity.tokens import Token
 from dios.trusted_files import require_trusted
 from dios.wire.addresses import join_address
+from dios.wire.node_labels import text_of
 
-REMEMBERED: Final = ("name", "rack", "listen", "advertise", "announce")
+REMEMBERED: Final = ("name", "rack", "labels", "listen", "advertise", "announce")
 """The settings that make a node a member; they are saved in its ``node.toml`` for later starts."""
 
 _PORTS_TRIED: Final = 64
@@ -81,10 +82,15 @@ def remember(settings: Settings) -> None:
                 )
         elif value:
             # These values are checked words, which TOML and JSON write in the same way.
-            added.append(f"{key} = {json.dumps(value)}\n")
+            added.append(f"{key} = {json.dumps(_written(value))}\n")
     if added:
         # At the beginning, because at the end they would belong to the last table.
         durable_files.write(path, ("".join(added) + text).encode())
+
+
+def _written(value: object) -> object:
+    """Return a setting's value as text, as a flag or a file gives it."""
+    return text_of(value) if isinstance(value, tuple) else value
 
 
 # -- tokens -----------------------------------------------------------------------------------------
@@ -130,7 +136,7 @@ def prepare_join(settings: Settings, address: str, token: Token) -> Settings | N
 
 
 def _flags_of(settings: Settings) -> dict[str, object]:
-    return {key: value for key in REMEMBERED if (value := getattr(settings, key))}
+    return {key: _written(value) for key in REMEMBERED if (value := getattr(settings, key))}
 
 
 def _listen_towards(address: str) -> str:

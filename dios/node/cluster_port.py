@@ -9,6 +9,7 @@ import logging
 import os
 from collections import Counter
 from collections.abc import Callable
+from functools import partial
 from typing import Final, NamedTuple
 
 import trio
@@ -19,10 +20,10 @@ from dios.core.remote.peers import Here
 from dios.errors import DiosError
 from dios.host.loop.clock import Clock
 from dios.host.peers.connection_protocols import NodeDescription, PeerConnection, PeerNetwork
-from dios.host.peers.links import PeerLinks
+from dios.host.peers.links import LabelWriter, PeerLinks
 from dios.host.peers.statements import RevocationList
 from dios.ids import NodeId, Principal
-from dios.node import coordinator_supervisor, devices, discovery, machine, seeds
+from dios.node import coordinator_supervisor, devices, discovery, live_labels, machine, seeds
 from dios.node.settings import Settings
 from dios.transport.identity import identity, joining
 from dios.transport.identity.certificates import CertificateRole
@@ -65,6 +66,7 @@ class ClusterMembership(NamedTuple):
     leases: bool = True
     devices: tuple[Device, ...] = ()
     threads: tuple[ThreadPlace, ...] = ()
+    write_labels: LabelWriter = live_labels.write_nothing
 
     @property
     def here(self) -> Here:
@@ -133,7 +135,8 @@ async def open_port(
     )
     epoch = identity.next_epoch(settings.data)
     address = settings.advertise or listener.address
-    me = NodeDescription(found.node, epoch, found.name, settings.rack, address)
+    rack, labels = live_labels.effective(settings)
+    me = NodeDescription(found.node, epoch, found.name, rack, address)
     forgotten = tuple(sorted(found.revoked))
     own_devices = devices.find_devices(settings.devices)
     for problem in own_devices.problems:
@@ -148,12 +151,13 @@ async def open_port(
         settings.store_rate,
         settings.link_rate,
         settings.tasks_max,
-        settings.labels,
+        labels,
         coordinator_supervisor.wanted(settings),
         cache_bytes=settings.remote_cache_bytes,
         leases=settings.leases,
         devices=own_devices.devices,
         threads=machine.insides().threads,
+        write_labels=partial(live_labels.write, settings.data),
     )
     return ClusterPort(membership, found, listener, denied)
 

@@ -33,6 +33,7 @@ from dios.node import metrics
 from dios.node.assembly import NodeHost
 from dios.node.machine import come_before_tasks
 from dios.node.scrubbing import ScrubbedNode, Scrubbing
+from dios.node.service_supervisors import KeepersOfUsers, act_for_users
 from dios.node.settings import LogFormat, Settings
 from dios.node.task_zygote import BASE_OF_TEMPLATES, WARM_UP_OF_TEMPLATES, modules_of_tasks
 from dios.store.lmdb_store import LmdbStore
@@ -112,6 +113,7 @@ async def _serve(
         _log.error("a stored object is damaged", extra={"what": damage})
     host: NodeHost | None = None
     scrubbing = Scrubbing(settings, store)
+    keepers = KeepersOfUsers()
     try:
         async with trio.open_nursery() as nursery:
             port = await _open_port(settings, nursery, lambda who, why: _denied(host, who, why))
@@ -130,7 +132,8 @@ async def _serve(
                         mechanisms,
                         zygote.templates.rows(),
                         host,
-                        scrubbing.counts | ({} if port is None else dict(port.membership.machine_counts)),
+                        scrubbing.counts
+                        | ({} if port is None else port.membership.machine_counts | keepers.counts),
                     )
                 ),
                 logs=store.logs,
@@ -162,9 +165,7 @@ async def _serve(
 
                     nursery.start_soon(keep_coordinator, settings)
                 if port is not None:
-                    from dios.node.service_supervisors import act_for_users  # noqa: PLC0415 - as below
-
-                    nursery.start_soon(act_for_users, server, os.geteuid(), host.stopping, settings)
+                    nursery.start_soon(act_for_users, server, os.geteuid(), host.stopping, settings, keepers)
                 scrubbed = ScrubbedNode(host.distrust, host.record_scrubbing, server.open_for)
                 nursery.start_soon(scrubbing.run, scrubbed)
                 await host.stopping.wait()

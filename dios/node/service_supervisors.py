@@ -21,7 +21,6 @@ if TYPE_CHECKING:
     from dios.client.aio.node import AsyncNode
     from dios.host.process.session_server import SessionServer
     from dios.lib.kept.keeper import Keeper
-    from dios.lib.supervised.supervisor import Supervisor
     from dios.node.settings import Settings
 
 _TABLES: Final = ("services", "kept")
@@ -30,10 +29,37 @@ _LABELS: Final = {"services": "supervises services", "kept": "keeps replicas"}
 _log: Final = logging.getLogger(__name__)
 
 
+class KeepersOfUsers:
+    """The keepers that run on this node."""
+
+    def __init__(self) -> None:
+        self.running: Final[set[Keeper]] = set()
+
+    @property
+    def counts(self) -> dict[str, int]:
+        """The counts for the description of the node; those of replicas are of keepers that lead.
+
+        ``leaving_nodes`` is the number of draining nodes that all of them know, and ``leaving_unchecked`` is
+        the number of keepers that have not looked at every object since the nodes changed.
+        """
+        found = [left for keeper in self.running if (left := keeper.leaving) is not None]
+        return {
+            "keepers": len(self.running),
+            "keepers_leading": len(found),
+            "leaving_nodes": min((left.nodes for left in found), default=0),
+            "leaving_replicas": sum(left.replicas for left in found),
+            "leaving_bytes": sum(left.size for left in found),
+            "leaving_unchecked": sum(not left.checked for left in found),
+        }
+
+
 async def act_for_users(
-    server: SessionServer, own_uid: int, stopping: trio.Event, settings: Settings
+    server: SessionServer, own_uid: int, stopping: trio.Event, settings: Settings, keepers: KeepersOfUsers
 ) -> None:
-    """Run a supervisor for each user with services on this node, and a keeper for each with promises."""
+    """Run a supervisor for each user with services on this node, and a keeper for each with promises.
+
+    The running keepers are in ``keepers``.
+    """
     # Imported late, because a node without a cluster needs no client in its process.
     from dios.client.aio.node import open_session  # noqa: PLC0415 - see above
 
@@ -51,7 +77,9 @@ async def act_for_users(
                                 who = (table, str(row["principal"]))
                                 if who not in running:
                                     running.add(who)
-                                    nursery.start_soon(_act, server, who, running, stopping, settings)
+                                    nursery.start_soon(
+                                        _act, server, who, running, stopping, settings, keepers
+                                    )
                         await trio.sleep(limits.SERVICE_LOOK_MS / 1000)
             except (DiosError, OSError) as error:
                 if stopping.is_set():
@@ -66,6 +94,7 @@ async def _act(
     running: set[tuple[str, str]],
     stopping: trio.Event,
     settings: Settings,
+    keepers: KeepersOfUsers,
 ) -> None:
     from dios.client.aio.node import open_session  # noqa: PLC0415 - as above
 
@@ -80,7 +109,7 @@ async def _act(
                 await trio.sleep(limits.SERVICE_REPAIR_MS / 1000)
                 return
             async with open_session(sock, label=_LABELS[table]) as node:
-                await _actor(table, node, log, settings).run()
+                await _run_actor(table, node, log, settings, keepers)
     except* Exception as group:  # noqa: BLE001 - the records of a user must not end the node
         if not stopping.is_set():
             expected = group.split((DiosError, OSError))[1] is None
@@ -94,13 +123,23 @@ async def _act(
         running.discard(who)
 
 
-def _actor(
-    table: str, node: AsyncNode, log: Callable[[str], None], settings: Settings
-) -> Supervisor | Keeper:
+async def _run_actor(
+    table: str,
+    node: AsyncNode,
+    log: Callable[[str], None],
+    settings: Settings,
+    keepers: KeepersOfUsers,
+) -> None:
     if table == "services":
         from dios.lib.supervised.supervisor import Supervisor  # noqa: PLC0415 - as above
 
-        return Supervisor(node, log)
+        await Supervisor(node, log).run()
+        return
     from dios.lib.kept.keeper import Keeper  # noqa: PLC0415 - as above
 
-    return Keeper(node, log, grace_ms=settings.replica_grace, rate=settings.replica_rate)
+    keeper = Keeper(node, log, grace_ms=settings.replica_grace, rate=settings.replica_rate)
+    keepers.running.add(keeper)
+    try:
+        await keeper.run()
+    finally:
+        keepers.running.discard(keeper)

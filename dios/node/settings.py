@@ -37,6 +37,7 @@ from dios.node.devices import DeviceSetting, read_devices
 from dios.node.limit_text import WORD_OF, parse_size, parse_time_ms, read_bounds
 from dios.trusted_files import require_trusted
 from dios.web.metrics.places import ExporterPlace, TlsFiles, place_of, require_protected
+from dios.wire import node_labels
 from dios.wire.messages import Bound
 from dios.wire.types import Resource
 
@@ -421,10 +422,19 @@ def _labels(value: object) -> tuple[tuple[str, str], ...]:
         pairs = [(part[0], part[2]) for part in (str(text).partition("=") for text in _parts(value))]
     if len(pairs) > limits.NODE_LABELS_MAX:
         raise ValueError(f"at most {limits.NODE_LABELS_MAX} labels")
-    for key, said in pairs:
-        if not key.strip() or max(len(key.encode()), len(said.encode())) > limits.NODE_NAME_BYTES_MAX:
-            raise ValueError(f"labels like gpu=yes, each part up to {limits.NODE_NAME_BYTES_MAX} bytes")
-    return tuple(sorted((key.strip(), said.strip()) for key, said in pairs))
+    found = tuple(sorted((key.strip(), said.strip()) for key, said in pairs))
+    for key, said in found:
+        if key == node_labels.RACK:
+            raise ValueError("labels other than rack, which is a setting of its own")
+        try:
+            node_labels.check(key, said)
+        except InvalidError:
+            raise ValueError(
+                f"labels like gpu=yes, each part up to {limits.NODE_NAME_BYTES_MAX} bytes without ',' and '='"
+            ) from None
+    if len(node_labels.text_of(found)) > limits.NODE_LABELS_CHARS_MAX:
+        raise ValueError(f"labels with at most {limits.NODE_LABELS_CHARS_MAX} characters in all")
+    return found
 
 
 def _metrics(value: object) -> ExporterPlace | None:

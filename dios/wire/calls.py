@@ -397,6 +397,14 @@ class SetNode(Call, frozen=True, tag=42):
     wish: NodeWish
 
 
+class LabelNode(Call, frozen=True, tag=55):
+    """Set and remove labels of a node, ``rack`` among them; for the nodes' own user and root."""
+
+    host: Text
+    labels: Annotated[tuple[tuple[Label, Label], ...], Meta(max_length=limits.NODE_LABELS_MAX)] = ()
+    removed: Annotated[tuple[Label, ...], Meta(max_length=limits.NODE_LABELS_MAX)] = ()
+
+
 class ReadTable(Call, frozen=True, tag=49):
     """The rows of one of the node's tables from ``start`` on, or the names of the tables; for the node's own
     user and root. The tables hold fingerprints, never names.
@@ -485,6 +493,7 @@ PlainCall: TypeAlias = (
     | SetLimits
     | ListNodes
     | SetNode
+    | LabelNode
     | ReadTable
     | ReadQueue
     | Place

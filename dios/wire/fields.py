@@ -36,6 +36,9 @@ ByteCount: TypeAlias = Annotated[int, Meta(ge=0, le=limits.COUNTER_MAX)]
 Nanoseconds: TypeAlias = Annotated[int, Meta(ge=0, le=limits.COUNTER_MAX)]
 """A time by a node's clock, or a duration."""
 
+Offset: TypeAlias = Annotated[int, Meta(ge=-limits.COUNTER_MAX, le=limits.COUNTER_MAX)]
+"""The nanoseconds by which a clock is ahead of another one."""
+
 Milliseconds: TypeAlias = Annotated[int, Meta(ge=0, le=limits.COUNTER_MAX // 1_000_000)]
 Thousandths: TypeAlias = Annotated[int, Meta(ge=0, le=limits.PROGRESS_WHOLE)]
 """The share of its work that a task has done, in thousandths."""
@@ -58,6 +61,9 @@ User: TypeAlias = Annotated[str, Meta(pattern=r"\A(uid:(0|[1-9][0-9]{0,9}))?\Z",
 
 Message: TypeAlias = Annotated[str, Meta(max_length=MESSAGE_CHARS_MAX)]
 """The text of an error, or of the end of a task."""
+
+LabelText: TypeAlias = Annotated[str, Meta(max_length=limits.NODE_LABELS_CHARS_MAX)]
+"""The labels of a node, as ``dios.wire.node_labels`` writes them."""
 
 Address: TypeAlias = Annotated[str, Meta(max_length=limits.NODE_ADDRESS_CHARS_MAX)]
 Fingerprint: TypeAlias = Annotated[str, Meta(max_length=limits.FINGERPRINT_CHARS_MAX)]

@@ -15,7 +15,7 @@ from msgspec import Meta, Struct
 from dios import limits
 from dios.errors import ProtocolError
 from dios.ids import NodeId
-from dios.wire.fields import Address, ByteCount, Count, Counter, Epoch, Label
+from dios.wire.fields import Address, ByteCount, Count, Counter, Epoch, Label, LabelText, Nanoseconds
 from dios.wire.types import NodeStatus
 
 Node: TypeAlias = Annotated[NodeId, Meta(ge=1, le=2**63 - 1)]
@@ -50,6 +50,7 @@ class MemberRow(Struct, frozen=True, array_like=True):
     version: Counter = 0
     coordinated: bool = False
     """True if the node has a living coordinator."""
+    labels: LabelText = ""
 
 
 Updates: TypeAlias = Annotated[tuple[MemberRow, ...], Meta(max_length=limits.GOSSIP_UPDATES_MAX)]
@@ -64,12 +65,16 @@ class Ping(Struct, frozen=True, array_like=True, tag=60):
 
 
 class Ack(Struct, frozen=True, array_like=True, tag=61):
-    """``subject`` is alive: the sender itself, or the target of a ping-request."""
+    """``subject`` is alive: the sender itself, or the target of a ping-request.
+
+    ``clock_ns`` is the sender's clock when it answered, 0 if it does not report that.
+    """
 
     row: MemberRow
     number: Counter
     subject: Node
     updates: Updates = ()
+    clock_ns: Nanoseconds = 0
 
 
 class PingRequest(Struct, frozen=True, array_like=True, tag=62):

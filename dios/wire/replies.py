@@ -23,10 +23,12 @@ from dios.wire.fields import (
     Fingerprint,
     Identifier,
     Label,
+    LabelText,
     Message,
     Milliseconds,
     NameBytes,
     Nanoseconds,
+    Offset,
     Permissions,
     ProcessId,
     ProgramBytes,
@@ -290,6 +292,13 @@ class Info(Struct, frozen=True, array_like=True, tag=9):
     templates: Annotated[tuple[TemplateRow, ...], Meta(max_length=64)] = ()
 
 
+class ClockReading(Struct, frozen=True, array_like=True):
+    """A measured clock: it is ahead of the measuring node's by ``offset_ns``, give or take ``error_ns``."""
+
+    offset_ns: Offset
+    error_ns: Nanoseconds
+
+
 class NodeRow(Struct, frozen=True, array_like=True):
     """One node of the cluster as the asked node knows it.
 
@@ -311,6 +320,9 @@ class NodeRow(Struct, frozen=True, array_like=True):
     here: bool
     coordinated: bool = False
     """True if the node has a living coordinator."""
+    labels: LabelText = ""
+    clock: ClockReading | None = None
+    """None if the asked node has not measured the node's clock, or is the node itself."""
 
 
 class Nodes(Struct, frozen=True, array_like=True, tag=14):

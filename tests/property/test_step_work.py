@@ -268,6 +268,10 @@ _EVERY: Final[dict[type, Make | list[messages.PlainCall]]] = {
     ],
     messages.ListNodes: [messages.ListNodes()] * CALLS,
     messages.SetNode: [messages.SetNode("n1", NodeWish.DRAIN)] * CALLS,
+    messages.LabelNode: [
+        messages.LabelNode("n1", tuple((f"{number}-{place}", "x" * 8) for place in range(32)))
+        for number in range(CALLS)
+    ],
     messages.ReadQueue: [messages.ReadQueue(wait_ms=0)] * CALLS,
     messages.Place: [messages.Place()] * CALLS,
     messages.AskScheduler: [messages.AskScheduler(b"{}")] * CALLS,

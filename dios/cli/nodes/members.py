@@ -6,10 +6,13 @@
 from __future__ import annotations
 
 import json
+import shlex
 import sys
 import time
 from collections.abc import Callable
-from typing import Annotated, Final
+from dataclasses import replace as changed
+from pathlib import Path
+from typing import Annotated, Final, NamedTuple
 
 import typer
 
@@ -27,18 +30,22 @@ from dios.cli.common.output import (
     time_text,
     write_json,
 )
+from dios.cli.nodes.setting_options import seconds_of
 from dios.client.ops.cluster import Member
 from dios.client.sync.node import Node, connect
 from dios.errors import DiosError, InvalidError
+from dios.wire.node_labels import text_of
 from dios.wire.types import NodeStatus
 
 WATCH_SECONDS: Final = 0.5
+TIME_IS_OVER: Final = 4
+_VALID: Final = "1h"
 _CLEAR: Final = "\x1b[H\x1b[J"
 
 app: Final = typer.Typer(
     no_args_is_help=True,
     rich_markup_mode=None,
-    help="The nodes of the cluster: list, describe, drain and forget them.",
+    help="The nodes of the cluster: list, describe, label, drain, replace and forget them.",
 )
 
 NameArgument = Annotated[
@@ -61,6 +68,9 @@ def described(member: Member) -> dict[str, object]:
         "cpus": member.cpus,
         "memory": member.memory_bytes,
         "id": f"{member.node:016x}",
+        "labels": dict(member.labels),
+        "clock_offset_ns": member.clock_offset_ns,
+        "clock_error_ns": member.clock_error_ns,
     }
 
 
@@ -81,12 +91,25 @@ def _since(member: Member) -> str:
     return span_text(time.time_ns() - member.since_ns) if member.since_ns else "-"
 
 
+def clock_text(member: Member) -> str:
+    """Return how far a node's clock is ahead of the asked node's, with the error: ``+0.2 ±0.1 ms``."""
+    if member.clock_offset_ns is None or member.clock_error_ns is None:
+        return "-"
+    offset, error = member.clock_offset_ns, member.clock_error_ns
+    unit, each = ("s", 1e9) if abs(offset) >= 1e9 else ("ms", 1e6)
+    return f"{offset / each:+.1f} ±{error / each:.1f} {unit}"
+
+
+def _labels_text(member: Member) -> str:
+    return ", ".join(f"{key}={value}" for key, value in member.labels.items())
+
+
 def _show(members: list[Member], *, as_json: bool) -> None:
     if as_json:
         write_json([described(member) for member in members])
         return
     table(
-        ("NODE", "RACK", "STATUS", "FOR", "TASKS", "CPUS", "FREE", "ADDRESS"),
+        ("NODE", "RACK", "STATUS", "FOR", "TASKS", "CPUS", "FREE", "CLOCK", "ADDRESS"),
         [
             (
                 member.name + (" *" if member.here else ""),
@@ -96,11 +119,12 @@ def _show(members: list[Member], *, as_json: bool) -> None:
                 str(member.tasks),
                 str(member.cpus or "-"),
                 size_text(member.memory_bytes) if member.memory_bytes else "-",
+                clock_text(member),
                 member.address or "-",
             )
             for member in members
         ],
-        right=("TASKS", "CPUS", "FREE"),
+        right=("TASKS", "CPUS", "FREE", "CLOCK"),
     )
 
 
@@ -125,7 +149,8 @@ def list_nodes(
     """List the nodes, as the asked node sees them; `*` marks that node itself.
 
     A node that does not answer is first suspect and then dead; it comes back by itself. Tasks, processors and
-    free memory are those that each node reported last. With --watch --json each change is one line.
+    free memory are those that each node reported last. CLOCK is how far a node's clock is ahead of the asked
+    node's, measured with the pings between them. With --watch --json each change is one line.
     """
     with reporting("dios node ls", as_json=as_json), connect(node, groups=()) as connected:
         if watch:
@@ -149,13 +174,18 @@ def _watch(connected: Node, *, as_json: bool) -> None:
         terminal = sys.stdout.isatty() and not as_json
         if terminal:
             sys.stdout.write(_CLEAR)
-        if as_json and members != seen:
+        # The error of a clock grows all the time; it is shown with the next change of anything else.
+        if as_json and _steady(members) != _steady(seen):
             sys.stdout.write(json.dumps([described(member) for member in members]) + "\n")
-        elif terminal or members != seen:
+        elif terminal or (not as_json and _steady(members) != _steady(seen)):
             _show(members, as_json=False)
         sys.stdout.flush()
         seen = members
         time.sleep(WATCH_SECONDS)
+
+
+def _steady(members: list[Member]) -> list[Member]:
+    return [changed(member, clock_offset_ns=None, clock_error_ns=None) for member in members]
 
 
 def _member(members: list[Member], name: str) -> Member:
@@ -184,6 +214,8 @@ def describe(name: NameArgument, *, node: NodeOption = None, as_json: JsonOption
                 ("node", f"{member.name}{', the asked node' if member.here else ''}"),
                 ("id", f"{member.node:016x}, epoch {member.epoch}"),
                 ("rack", member.rack or "-"),
+                ("labels", _labels_text(member) or "-"),
+                ("clock", "of the asked node" if member.here else clock_text(member)),
                 ("address", member.address or "-"),
                 ("status", status_text(member) + when),
                 ("tasks", f"{member.tasks} on {member.cpus} processors"),
@@ -197,39 +229,146 @@ def describe(name: NameArgument, *, node: NodeOption = None, as_json: JsonOption
             say(f"{name} does not answer, so its contents are unknown")
 
 
-@app.command(epilog="\b\nExamples:\n  dios node drain n2 --wait\n  dios node drain n2 --undo")
+@app.command(
+    epilog="\b\nExamples:\n  dios node label n2 rack=r7 ssd=yes\n"
+    "  dios node label n2 ssd-        (removes it)\n  dios node label n2             (shows them)"
+)
+def label(
+    name: NameArgument,
+    changes: Annotated[
+        list[str] | None, typer.Argument(metavar="[KEY=VALUE | KEY-]...", help="What to set and to remove.")
+    ] = None,
+    *,
+    node: NodeOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Change labels of a running node, or its rack: the label `rack` is the node's fault domain.
+
+    The change counts at once for constraints of tasks (`dios run --constraint`), for replicas that are kept
+    apart, and on all nodes. It is stored, and from then on counts more than the node's settings, also after
+    restarts. Only the user who runs the nodes may do this.
+    """
+    with reporting("dios node label", as_json=as_json), connect(node, groups=()) as connected:
+        wanted = dict(_change(text) for text in changes or ())
+        if wanted:
+            connected.label_node(name, wanted)
+        member = _member(connected.nodes(), name)
+        while wanted and _may_answer(member) and not _has(member, wanted):
+            # The asked node learns the new labels of another one a moment later.
+            time.sleep(WATCH_SECONDS / 5)
+            member = _member(connected.nodes(), name)
+        if as_json:
+            write_json(described(member))
+        else:
+            facts([("node", member.name), ("rack", member.rack or "-"), *member.labels.items()])
+
+
+def _change(text: str) -> tuple[str, str | None]:
+    """Return a change of a label: KEY=VALUE, or KEY- to remove it."""
+    key, equals, value = text.partition("=")
+    if equals:
+        return key, value
+    if len(text) > 1 and text.endswith("-"):
+        return text[:-1], None
+    raise InvalidError(
+        f"{text[:80]!r} is no change of a label. Write KEY=VALUE to set it, KEY- to remove it."
+    )
+
+
+def _has(member: Member, wanted: dict[str, str | None]) -> bool:
+    held = {**member.labels, "rack": member.rack or None}
+    return all(held.get(key) == (value or None if key == "rack" else value) for key, value in wanted.items())
+
+
+class _Left(NamedTuple):
+    """What still has to leave a draining node; ``settled`` if everything was looked at since it drains."""
+
+    tasks: int
+    moving: int
+    replicas: int
+    size: int
+    settled: bool
+
+    @property
+    def done(self) -> bool:
+        return self.settled and not self.tasks and not self.replicas
+
+    def __str__(self) -> str:
+        replicas = f"{self.replicas} replicas ({size_text(self.size)})"
+        looking = "" if self.settled else ", still looking"
+        leave = f", {self.moving} of them must leave" if self.moving else ""
+        return f"{self.tasks} tasks run{leave}; {replicas} to move{looking}"
+
+
+@app.command(
+    epilog="\b\nExamples:\n  dios node drain n2 --wait --timeout 10min\n  dios node drain n2 --undo\n\n"
+    "The exit status is 4 if --timeout ended the wait."
+)
 def drain(
     name: NameArgument,
     *,
     undo: Annotated[bool, typer.Option("--undo", help="Accept new tasks again.")] = False,
-    wait: Annotated[bool, typer.Option("--wait", help="Return when no task runs there any more.")] = False,
+    wait: Annotated[
+        bool,
+        typer.Option("--wait", help="Return when no task runs there, and no kept replica has to leave it."),
+    ] = False,
+    timeout: Annotated[
+        str, typer.Option("--timeout", metavar="SPAN", help="Wait at most this long: 90s, 10min, 1h.")
+    ] = "",
     node: NodeOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Place no new tasks on a node, for example before work on its machine.
+    """Place no new tasks on a node, for example before work on its machine, and move away what can move.
 
     Tasks that were started with --grace save their state, leave it, and go on elsewhere; so do the calls of
-    executors. Its other running tasks go on, and its objects stay usable. Only the user who runs the nodes
-    may do this.
+    executors. Replicas that a promise keeps (`dios group set --replicas`) are copied to other nodes and then
+    dropped there. Its other running tasks go on, and its other objects stay usable there. Only the user who
+    runs the nodes may do this.
+
+    A wait that ends early, by --timeout or Ctrl-C, leaves the node draining.
     """
     with reporting("dios node drain", as_json=as_json), connect(node, groups=()) as connected:
         if undo and wait:
             raise InvalidError("--wait has no meaning with --undo; leave out one of them")
+        if timeout and not wait:
+            raise InvalidError("--timeout bounds the time of --wait; add that, or leave it out")
+        seconds = seconds_of(timeout, "--timeout") if timeout else None
         member = _member(connected.set_node(name, "undrain" if undo else "drain"), name)
         while _may_answer(member) and member.draining is undo:
             # The asked node learns the new state of another one a moment later.
             time.sleep(WATCH_SECONDS)
             member = _member(connected.nodes(), name)
+        left = None
         if wait:
-            with progress(f"waiting for the tasks on {name}") as report:
-                member = _wait_empty(connected, name, report)
+            with progress(f"draining {name}") as report:
+                left = _wait_empty(connected, name, report, seconds)
+            member = _member(connected.nodes(), name)
+        late = left is not None and not left.done
         if as_json:
-            write_json(described(member))
+            write_json({**described(member), **({} if left is None else _described_left(left))})
+        elif late:
+            say(
+                f"{name} is not empty after {timeout}: {left}. It keeps draining; `dios node drain {name} "
+                f"--wait` waits again, `dios node drain {name} --undo` ends that."
+            )
+        elif left is not None:
+            say(f"{name} takes no new tasks; none run there now, and no kept replica has to leave it")
         else:
             moving = 0 if undo else _moving(connected, member)
             leave = f", of which {moving} must leave" if moving else ""
             takes = "tasks again" if undo else "no new tasks"
             say(f"{name} takes {takes}; {member.tasks} run there now{leave}")
+        if late:
+            raise typer.Exit(TIME_IS_OVER)
+
+
+def _described_left(left: _Left) -> dict[str, object]:
+    return {
+        "empty": left.done,
+        "tasks_left": left.tasks,
+        "replicas_left": left.replicas,
+        "bytes_left": left.size,
+    }
 
 
 def _may_answer(member: Member) -> bool:
@@ -245,13 +384,54 @@ def _moving(connected: Node, member: Member) -> int:
         return 0
 
 
-def _wait_empty(connected: Node, name: str, report: Callable[[str], None]) -> Member:
-    while (member := _member(connected.nodes(), name)).tasks and _may_answer(member):
-        report(f"{member.tasks} run, {_moving(connected, member)} of them must leave")
-        time.sleep(WATCH_SECONDS)
-    if member.tasks:
-        raise InvalidError(f"{name} is {member.status.name.lower()} now and still has {member.tasks} tasks")
-    return member
+def _wait_empty(connected: Node, name: str, report: Callable[[str], None], seconds: int | None) -> _Left:
+    """Wait until nothing has to leave a draining node any more, or the time is over; return what is left."""
+    end = None if seconds is None else time.monotonic() + seconds
+    try:
+        while True:
+            members = connected.nodes()
+            member = _member(members, name)
+            left = _left(connected, members, member)
+            if left.done or (end is not None and time.monotonic() >= end):
+                return left
+            if not _may_answer(member) and left.tasks:
+                raise InvalidError(
+                    f"{name} is {member.status.name.lower()} now and still has {left.tasks} tasks. Start it "
+                    f"again, or give its place to another machine with `dios node replace {name}`."
+                )
+            report(str(left))
+            time.sleep(WATCH_SECONDS)
+    except KeyboardInterrupt:
+        say(f"{name} keeps draining; `dios node drain {name} --undo` lets it accept tasks again")
+        raise
+
+
+def _left(connected: Node, members: list[Member], member: Member) -> _Left:
+    """Ask all nodes what has to leave a draining one: it knows its tasks, keepers on any node its replicas.
+
+    Replicas are counted for all draining nodes together.
+    """
+    draining = sum(one.draining and one.usable for one in members)
+    moving = keepers = leading = replicas = size = 0
+    settled = True
+    for one in members:
+        if not one.usable:
+            continue
+        try:
+            counts = connected.info(host="" if one.here else one.name).counts
+        except DiosError:
+            settled = False
+            continue
+        if one.name == member.name:
+            moving = counts.get("moving", 0)
+        keepers = max(keepers, counts.get("keepers", 0))
+        leading += counts.get("keepers_leading", 0)
+        replicas += counts.get("leaving_replicas", 0)
+        size += counts.get("leaving_bytes", 0)
+        if counts.get("keepers_leading", 0):
+            knows = counts.get("leaving_nodes", 0) >= draining
+            settled = settled and knows and not counts.get("leaving_unchecked", 0)
+    return _Left(member.tasks, moving, replicas, size, settled and leading >= keepers)
 
 
 @app.command(epilog="\b\nExamples:\n  dios node forget n2\n  dios node forget n2 --yes     (asks nothing)")
@@ -278,7 +458,7 @@ def forget(
         member = next((each for each in members if each.name == name), None)
         if member is not None and member.here:
             raise InvalidError(f"{name} is the asked node itself; ask another node with --node PATH")
-        if not yes and not _confirmed(member or _member(members, name)):
+        if not yes and not _confirmed(member or _member(members, name), "forget"):
             raise typer.Exit(FAILED)
         left = connected.set_node(name, "restore" if taken_over else "forget")
         if as_json:
@@ -287,8 +467,84 @@ def forget(
             say(f"{name} is forgotten; remaining nodes: {', '.join(each.name for each in left)}")
 
 
-def _confirmed(member: Member) -> bool:
+def _confirmed(member: Member, what: str) -> bool:
     if not sys.stdin.isatty():
         raise InvalidError(f"this removes {member.name} from the cluster for good; confirm with --yes")
     say(f"{member.name} is {status_text(member)}. Once forgotten, it can never come back under its identity.")
-    return typer.confirm(f"forget {member.name}?", err=True)
+    return typer.confirm(f"{what} {member.name}?", err=True)
+
+
+@app.command(
+    epilog="\b\nExamples:\n  dios node replace n3\n  dios node replace n3 --yes --json | jq -r .join"
+)
+def replace(
+    name: NameArgument,
+    *,
+    force: Annotated[
+        bool,
+        typer.Option(
+            "--force",
+            help="Also if it lives: its tasks end, and objects without a replica elsewhere are lost to the "
+            "cluster.",
+        ),
+    ] = False,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for confirmation.")] = False,
+    valid: Annotated[
+        str, typer.Option("--valid", metavar="SPAN", help="How long the token is valid: 10min, 1h, 2d.")
+    ] = _VALID,
+    node: NodeOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Give the place of a node that is lost to a new machine: print the line to type on that machine.
+
+    The new node gets the name, the rack and the labels of the lost one. The lost one is removed for good, as
+    by `dios node forget`: all nodes refuse its certificate, also if its machine comes back. Replicas that a
+    promise keeps are made again at once. A node that lives is not replaced: drain it, and stop it, before.
+
+    The command can be repeated, for example when the token has expired. The token is made by the asked node,
+    where the new machine joins.
+    """
+    with reporting("dios node replace", as_json=as_json), connect(node, groups=()) as connected:
+        from dios.node import cluster  # noqa: PLC0415 - certificates take a tenth of a second
+
+        members = connected.nodes()
+        member = next((one for one in members if one.name == name), None)
+        if member is not None:
+            _refuse_living(member, force=force)
+            if not yes and not _confirmed(member, "replace"):
+                raise typer.Exit(FAILED)
+        # The token comes first: without it nothing is removed.
+        token, address = cluster.issue(
+            Path(connected.info().node), uses=1, valid_s=seconds_of(valid, "--valid")
+        )
+        connected.set_node(name, "forget")
+        settings = {"name": name}
+        if member is not None:
+            settings |= {"rack": member.rack, "labels": text_of(member.labels.items())}
+        words = [f"--{key} {shlex.quote(value)}" for key, value in settings.items() if value]
+        join = " ".join([cluster.join_command(address, token), *words])
+        if as_json:
+            former = None if member is None else described(member)
+            write_json({"replaced": former, "token": token, "address": address, "join": join})
+            return
+        if member is None:
+            say(
+                f"{name} was removed before. If it had a rack and labels, add --rack NAME --labels KEY=VALUE."
+            )
+        say(
+            f"{name} is removed for good. On the machine that takes its place, within {valid}; the token is "
+            "secret:"
+        )
+        typer.echo(join)
+
+
+def _refuse_living(member: Member, *, force: bool) -> None:
+    if member.here:
+        raise InvalidError(f"{member.name} is the asked node itself; ask another node with --node PATH")
+    if _may_answer(member) and not force:
+        raise InvalidError(
+            f"cannot replace {member.name}: it is {status_text(member)}, with {member.tasks} tasks. Drain it "
+            f"(`dios node drain {member.name} --wait`) and stop it, then repeat the command. With --force it "
+            "is removed now: its tasks end, and objects without a replica on another node cannot be reached "
+            "any more."
+        )

@@ -185,6 +185,7 @@ class AsyncNode(
     nodes = awaited(_Ops.nodes_op)
     changed_nodes = awaited(_Ops.changed_nodes_op)
     set_node = awaited(_Ops.set_node_op)
+    label_node = awaited(_Ops.label_node_op)
     read_state = awaited(_Ops.read_state_op)
     read_table = awaited(_Ops.read_table_op)
     ask_scheduler = awaited(_Ops.ask_scheduler_op)

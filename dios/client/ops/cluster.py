@@ -5,7 +5,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields, is_dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields, is_dataclass
 from enum import Enum
 from typing import TypeVar
 
@@ -16,6 +17,7 @@ from dios.errors import InvalidError
 from dios.limits import NAME_BYTES
 from dios.wire import messages
 from dios.wire.nametext import fingerprint
+from dios.wire.node_labels import check, labels_of
 from dios.wire.types import NodeStatus, NodeWish
 
 T = TypeVar("T")
@@ -59,7 +61,8 @@ class Member:
 
     ``since_ns`` is the time of its last change of status, by the clock of the asked node, 0 if it is not
     known; ``here`` is True for the asked node itself. ``tasks``, ``cpus`` and free ``memory_bytes`` are its
-    last report.
+    last report. Its clock is ahead of the asked node's by ``clock_offset_ns``, give or take
+    ``clock_error_ns``, both None if that was not measured.
     """
 
     node: int
@@ -75,6 +78,9 @@ class Member:
     memory_bytes: int
     here: bool
     coordinated: bool = False
+    labels: Mapping[str, str] = field(default_factory=dict, hash=False)
+    clock_offset_ns: int | None = None
+    clock_error_ns: int | None = None
 
     @property
     def usable(self) -> bool:
@@ -109,6 +115,18 @@ class ClusterOps(SchedulingOps):
             raise InvalidError("give the name of a node; `nodes` lists them", call="set_node")
         call = messages.SetNode(host, wish_of(wish))
         return _members(expect(messages.Nodes, (yield call)))
+
+    def label_node_op(self, host: str, labels: Mapping[str, str | None]) -> Operation[list[Member]]:
+        """Set labels of the node called ``host``, None to remove one; return the cluster as it is then.
+
+        The label "rack" is the node's fault domain. The labels are stored for the node's next starts, in
+        which they count more than its settings. For the nodes' own user, and root.
+        """
+        given = tuple((key, value) for key, value in labels.items() if value is not None)
+        removed = tuple(key for key, value in labels.items() if value is None)
+        for key, value in labels.items():
+            check(key, value or "")
+        return _members(expect(messages.Nodes, (yield messages.LabelNode(host, given, removed))))
 
     def info_op(self, *, host: str = "") -> Operation[messages.Info]:
         """Return counts and guarantees of the node, or of the one called ``host``; refused to pure tasks."""
@@ -163,6 +181,9 @@ def _members(found: messages.Nodes) -> list[Member]:
                 row.memory_bytes,
                 row.here,
                 row.coordinated,
+                labels_of(row.labels),
+                None if row.clock is None else row.clock.offset_ns,
+                None if row.clock is None else row.clock.error_ns,
             )
             for row in found.nodes
         ]

@@ -176,6 +176,7 @@ class Node(
     nodes = blocking(_Ops.nodes_op)
     changed_nodes = blocking(_Ops.changed_nodes_op)
     set_node = blocking(_Ops.set_node_op)
+    label_node = blocking(_Ops.label_node_op)
     read_state = blocking(_Ops.read_state_op)
     read_table = blocking(_Ops.read_table_op)
     ask_scheduler = blocking(_Ops.ask_scheduler_op)

@@ -76,6 +76,7 @@ _HANDLERS: Final[dict[type, Handler]] = {
     messages.SetLimits: limit_calls.set_limits,
     messages.ListNodes: node_calls.list_nodes,
     messages.SetNode: node_calls.set_node,
+    messages.LabelNode: node_calls.label_node,
     messages.ReadQueue: scheduling_calls.read_queue,
     messages.Place: scheduling_calls.place,
     messages.AskScheduler: scheduling_calls.ask,

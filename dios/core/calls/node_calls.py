@@ -1,4 +1,4 @@
-"""The calls with which users list, drain and remove the nodes of the cluster.
+"""The calls with which users list, drain, label and remove the nodes of the cluster.
 
 ``dios.core.membership.swim`` detects which nodes are alive.
 """
@@ -7,12 +7,14 @@ from __future__ import annotations
 
 from typing import Final, cast
 
+from dios.core import effects
 from dios.core.calls import access, moves, submissions
+from dios.core.events import LabelsStored
 from dios.core.model.records import Holder, Pending
 from dios.core.remote import forwarding, node_list, remote_calls, removals
 from dios.core.step import Step
-from dios.errors import InvalidError, NotPermittedError
-from dios.wire import messages
+from dios.errors import Code, InvalidError, NotPermittedError
+from dios.wire import messages, node_labels
 from dios.wire.types import NodeWish
 
 _MS: Final = 1_000_000
@@ -69,3 +71,47 @@ def set_node(step: Step, task: Holder, seq: int, call: messages.SetNode) -> None
     # The rows of the queue say whether the node drains: a scheduler that waits for a change learns it now.
     submissions.changed(step)
     step.answer(task, seq, node_list.nodes(step))
+
+
+def label_node(step: Step, task: Holder, seq: int, call: messages.LabelNode) -> None:
+    """Set and remove labels of a node. The node itself changes and stores them, and notifies all others."""
+    access.refuse_pure(task)
+    if not access.is_nodes_own(step.state, task):
+        raise NotPermittedError("only the nodes' own user and root may label nodes")
+    cluster = step.state.cluster
+    if cluster is None:
+        raise InvalidError("this node belongs to no cluster; `dios-node init` creates one")
+    changes: dict[str, str | None] = {**dict(call.labels), **dict.fromkeys(call.removed)}
+    for key, value in changes.items():
+        node_labels.check(key, value or "")
+    peer = remote_calls.peer_named(step, call.host)
+    if peer is not None:
+        forwarding.pass_on(step, task, seq, call, peer)
+        return
+    rack, labels = node_labels.changed(cluster.here.rack, cluster.here.labels, changes)
+    said = ", ".join(f"{key}-" if value is None else f"{key}={value}" for key, value in changes.items())
+    step.audit(task, "label", "ok", f"{cluster.here.name}: {said}")
+    cluster.relabel(rack, labels)
+    step.follow(cluster.membership.label(step.now, rack, node_labels.text_of(labels)))
+    node_list.changed(step, cluster)
+    # The rows of the queue have the labels: a scheduler that waits for a change learns them now.
+    submissions.changed(step)
+    row = Pending(task, seq, call, {})
+    step.wait(row)
+    step.emit(effects.StoreLabels(rack, labels, row.id))
+
+
+def labels_stored(step: Step, event: LabelsStored) -> None:
+    """Answer the call that changed labels once they are stored, or with the reason why they are not."""
+    row = step.state.pending.find(event.call)
+    if row is None or not isinstance(row.call, messages.LabelNode):
+        return
+    step.state.pending.remove(row)
+    if not event.failure:
+        step.answer(row.task, row.seq, node_list.nodes(step))
+        return
+    reason = (
+        f"the labels of {step.require_cluster().here.name} are changed, but cannot be stored for its next "
+        f"start: {event.failure}"
+    )
+    step.answer(row.task, row.seq, messages.Failure(int(Code.EIO), reason))

@@ -24,6 +24,7 @@ from msgspec import Struct, field
 from msgspec.structs import replace
 
 from dios import limits
+from dios.core.membership.clocks import ClockRecord
 from dios.core.membership.dissemination import Dissemination
 from dios.core.membership.live_view import LiveView, is_living, live_view
 from dios.core.membership.partners import Partners
@@ -60,6 +61,7 @@ class MemberRecord(Struct):
     until_ns: int = 0  # a suspect is declared dead then
     asked: int = -1  # the number of the last probe of it through relays
     relay: NodeId = NodeId(0)  # the last relay that reached it
+    clock: ClockRecord = field(default_factory=ClockRecord)
 
 
 class TableChanges(Struct):
@@ -323,6 +325,8 @@ class MemberTable:
         held = self.rows.get(row.node)
         self._put(row)
         restarted = held is not None and held.epoch != row.epoch
+        if restarted:
+            self._standings[row.node].clock = ClockRecord()
         news = held is None or restarted or held.status != row.status or held.incarnation != row.incarnation
         if row.status is NodeStatus.SUSPECT and news:
             standing = self._standings[row.node]

@@ -25,6 +25,7 @@ from msgspec import Struct, field
 from msgspec.structs import replace
 
 from dios import limits
+from dios.core.membership.clocks import ClockOffset
 from dios.core.membership.live_view import LiveView
 from dios.core.membership.member_table import Change, MemberTable, TableChanges, next_count
 from dios.core.membership.probes import Probe, Probes
@@ -134,6 +135,11 @@ class Membership:
         """Return True in a small cluster, in which every node probes all others."""
         return len(self._table.by_status[NodeStatus.ALIVE]) <= ALL_PROBED
 
+    def clock_of(self, now: int, node: NodeId) -> ClockOffset | None:
+        """Return the measured offset of another node's clock, or None. Cheap."""
+        standing = self._table.standing(node)
+        return None if standing is None else standing.clock.reading(now)
+
     def alive(self) -> tuple[MemberRow, ...]:
         """Return the rows of the other living nodes, including suspects."""
         by_status, rows = self._table.by_status, self._table.rows
@@ -230,6 +236,16 @@ class Membership:
         decision, found = self._begin(now)
         if on != self.own.draining:
             self._table.own = replace(self.own, draining=on, version=next_count(self.own.version))
+            self._send_to_all(decision)
+            found.urgent.append(self.own.node)
+        return self._end(now, decision, found)
+
+    def label(self, now: int, rack: str, labels: str) -> Decision:
+        """Set the own rack and labels; announce them to all nodes."""
+        decision, found = self._begin(now)
+        if (rack, labels) != (self.own.rack, self.own.labels):
+            version = next_count(self.own.version)
+            self._table.own = replace(self.own, rack=rack, labels=labels, version=version)
             self._send_to_all(decision)
             found.urgent.append(self.own.node)
         return self._end(now, decision, found)
@@ -346,6 +362,11 @@ class Membership:
             probe = self._probes.open.get(node)
             if probe is None:
                 probe = self._probes.open[node] = Probe(self._probes.number(), now + _ACK_NS)
+                standing = self._table.standing(node)
+                if standing is not None:
+                    standing.clock.note_ping(probe.number, now)
+            else:
+                self._end_clock_probe(node)
             self._ping(node, probe.number, decision)
         for _, node in sorted(self._table.suspects())[: limits.GOSSIP_RELAYS]:
             number = self._probes.number()
@@ -370,12 +391,19 @@ class Membership:
             elif not probe.relayed:
                 probe.relayed = True
                 probe.until_ns = now + _ACK_NS
+                self._end_clock_probe(node)
                 self._ping(node, probe.number, decision)
                 self._ask_others(now, node, probe.number, decision)
             else:
                 del self._probes.open[node]
                 self._table.suspect(now, node, found)
                 self._ask_others(now, node, self._probes.number(), decision)
+
+    def _end_clock_probe(self, node: NodeId) -> None:
+        """Measure no clock with an answer that may be to either of two pings."""
+        standing = self._table.standing(node)
+        if standing is not None:
+            standing.clock.note_ping(-1, 0)
 
     def _ping(self, node: NodeId, number: int, decision: Decision) -> None:
         decision.send.append((node, gossip.Ping(self.own, number, self._updates_for(node))))
@@ -396,10 +424,10 @@ class Membership:
     # -- answers ------------------------------------------------------------------------------------
     def _answer(self, now: int, sender: NodeId, message: GossipMessage, decision: Decision) -> None:
         if isinstance(message, gossip.Ping):
-            self._send_ack(sender, message.number, self.own.node, decision)
+            self._send_ack(now, sender, message.number, self.own.node, decision)
         elif isinstance(message, gossip.PingRequest):
             if message.target == self.own.node:
-                self._send_ack(sender, message.number, self.own.node, decision)
+                self._send_ack(now, sender, message.number, self.own.node, decision)
             elif message.target != sender and message.target in self._table.rows:
                 number = self._probes.add_relayed(sender, message.number, message.target, now + _ACK_NS)
                 self._ping(message.target, number, decision)
@@ -412,9 +440,11 @@ class Membership:
         standing = self._table.standing(message.subject)
         if message.subject == sender:
             self._table.note_answer(now, sender)
+            if standing is not None:
+                standing.clock.note_answer(message.number, message.clock_ns, now)
             relayed_probe = self._probes.finish_relayed(message.number, sender, now)
             if relayed_probe is not None:
-                self._send_ack(relayed_probe.asker, relayed_probe.number, sender, decision)
+                self._send_ack(now, relayed_probe.asker, relayed_probe.number, sender, decision)
             return
         if standing is not None and standing.asked == message.number:
             standing.relay = sender
@@ -436,9 +466,9 @@ class Membership:
         if needed and all(to != sender for to, _ in decision.send):
             decision.send.append((sender, self._news(sender)))
 
-    def _send_ack(self, asker: NodeId, number: int, subject: NodeId, decision: Decision) -> None:
+    def _send_ack(self, now: int, asker: NodeId, number: int, subject: NodeId, decision: Decision) -> None:
         updates = self._updates_for(asker, (subject,))
-        decision.send.append((asker, gossip.Ack(self.own, number, subject, updates)))
+        decision.send.append((asker, gossip.Ack(self.own, number, subject, updates, max(now, 0))))
 
     # -- news in messages ---------------------------------------------------------------------------
     def _updates_for(self, to: NodeId, about: Sequence[NodeId] = ()) -> tuple[MemberRow, ...]:

@@ -59,6 +59,9 @@ def peer_up(step: Step, event: PeerUp) -> None:
     peer.name, peer.rack, peer.address = event.name, event.rack, event.address
     row = gossip.MemberRow(event.node, event.name, event.rack, event.address, event.epoch)
     follow(step, cluster, cluster.membership.connected(step.now, row))
+    known = cluster.membership.members.get(event.node)
+    if known is not None and known.epoch == event.epoch:
+        peer.rack = known.rack  # the node may have got another one since its start
     _revive(step, cluster, peer)
     if not cluster.membership.probes_all:
         step.emit(effects.Contact(event.node, event.name, event.address, on_demand=True))

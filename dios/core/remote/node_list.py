@@ -14,8 +14,8 @@ def node_rows(step: Step) -> tuple[messages.NodeRow, ...]:
         return ()
     others = sorted(cluster.membership.members.values(), key=lambda member: (member.name, member.node))
     return (
-        cluster.row_of(cluster.membership.own),
-        *(cluster.row_of(member) for member in others if member.node != cluster.here.node),
+        cluster.row_of(step.now, cluster.membership.own),
+        *(cluster.row_of(step.now, member) for member in others if member.node != cluster.here.node),
     )
 
 

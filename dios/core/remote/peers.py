@@ -436,8 +436,8 @@ class Cluster:
     )
 
     def __init__(self, here: Here, membership: Membership, placement: Placement) -> None:
-        self.here: Final = here
-        self.place: Final = (here.name, here.rack)
+        self.here = here
+        self.place = (here.name, here.rack)
         self.placement: Final = placement
         self.membership: Final = membership
         self.peers: Final[dict[NodeId, Peer]] = {}
@@ -465,6 +465,11 @@ class Cluster:
         self.working_at: int | None = None  # the earliest of the nodes' own
         self.reported: dict[NodeId, None] = {}  # the nodes with a working_at
         self._moments: list[tuple[int, NodeId, int]] = []
+
+    def relabel(self, rack: str, labels: tuple[tuple[str, str], ...]) -> None:
+        """Change the rack and the labels of this node."""
+        self.here = replace(self.here, rack=rack, labels=labels)
+        self.place = (self.here.name, rack)
 
     def charged(self) -> Iterator[Version]:
         """Iterate over the kept bytes of other nodes' objects as accounts count them."""
@@ -529,8 +534,9 @@ class Cluster:
         near = peer is not None and peer.rack and peer.rack == self.here.rack
         return Proximity.RACK if near else Proximity.CLUSTER
 
-    def row_of(self, member: MemberRow) -> messages.NodeRow:
+    def row_of(self, now: int, member: MemberRow) -> messages.NodeRow:
         """Return the row of a member for users."""
+        clock = self.membership.clock_of(now, member.node)
         return messages.NodeRow(
             member.node,
             member.name,
@@ -545,6 +551,8 @@ class Cluster:
             member.load.memory_bytes,
             member.node == self.here.node,
             member.coordinated,
+            member.labels,
+            None if clock is None else messages.ClockReading(*clock),
         )
 
     # -- placement ----------------------------------------------------------------------------------

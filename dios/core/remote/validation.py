@@ -46,6 +46,7 @@ _RESULTS: Final[dict[type, Kinds]] = {
     messages.SetLimits: (messages.LimitRows,),
     messages.NodeInfo: (messages.Info,),
     messages.SetNode: (messages.Nodes,),
+    messages.LabelNode: (messages.Nodes,),
     messages.ReadQueue: (messages.QueueRows,),
     messages.Place: (messages.Placed,),
     messages.Advise: _DONE,

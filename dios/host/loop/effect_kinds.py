@@ -57,6 +57,7 @@ RUN_DESPITE_FAILURE: Final = (
     fx.Contact,
     fx.HangUp,
     fx.RemoveNode,
+    fx.StoreLabels,
     fx.SetRates,
     fx.EndConnection,
     fx.LogDefect,

@@ -66,6 +66,10 @@ class PeerEffects:
         """Remove a node from the cluster for good."""
         self._links.remove(effect.node, effect.call, restore=effect.restore)
 
+    def store_labels(self, effect: fx.StoreLabels) -> None:
+        """Store this node's labels."""
+        self._links.store_labels(effect.rack, effect.labels, effect.call)
+
     def end_connection(self, effect: fx.EndConnection) -> None:
         """Close the connections with a node, which may connect again."""
         session = self._links.session_of(effect.node)
@@ -108,6 +112,7 @@ class PeerEffects:
             fx.EndConnection: self.end_connection,
             fx.HangUp: self.hang_up,
             fx.RemoveNode: self.remove_node,
+            fx.StoreLabels: self.store_labels,
         }
         return found
 

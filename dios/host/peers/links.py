@@ -15,12 +15,12 @@ import socket
 from collections import Counter
 from collections.abc import Callable, Iterator
 from functools import partial
-from typing import Final, Protocol
+from typing import Final, Protocol, TypeAlias
 
 import trio
 
 from dios import limits
-from dios.core.events import NodesRemoved, PeerDown, PeerUp, UnderWay
+from dios.core.events import LabelsStored, NodesRemoved, PeerDown, PeerUp, UnderWay
 from dios.errors import (
     DiosError,
     InvalidError,
@@ -53,6 +53,11 @@ class StreamAcceptor(Protocol):
         ...
 
 
+Labels: TypeAlias = tuple[tuple[str, str], ...]
+LabelWriter: TypeAlias = Callable[[str, Labels], None]
+"""Stores this node's rack and labels for its next starts. It may block; raise OSError."""
+
+
 class PeerLinks:
     """The connections with all other nodes. Tasks run in ``nursery``, which is left by cancelling it."""
 
@@ -63,7 +68,11 @@ class PeerLinks:
         guard: RevocationList,
         around: LinkParts,
         nursery: trio.Nursery,
+        write_labels: LabelWriter,
     ) -> None:
+        self._write_labels: Final = write_labels
+        self._labels: tuple[str, Labels] = "", ()
+        self._storing_labels: Final = trio.Lock()
         self._me: Final = me
         self._network: Final = network
         self._guard: Final = guard
@@ -124,6 +133,21 @@ class PeerLinks:
         except OSError as error:
             failure = f"it cannot be stored ({error.strerror}). Free some space, then try again."
         self._report_removed(call, failure)
+
+    def store_labels(self, rack: str, labels: Labels, call: tuple[TaskId, int, int]) -> None:
+        """Store this node's rack and labels durably, and report that to the core."""
+        self._labels = rack, labels
+        self._nursery.start_soon(self._store_labels, call, name="store labels")
+
+    async def _store_labels(self, call: tuple[TaskId, int, int]) -> None:
+        failure = ""
+        async with self._storing_labels:
+            # The latest of several changes is written for all of them, in whatever order they come here.
+            try:
+                await trio.to_thread.run_sync(self._write_labels, *self._labels)
+            except OSError as error:
+                failure = f"{error.strerror or error}. Free some space, then give the command again."
+        self._parts.driver.post(LabelsStored(self._parts.clock.now(), call, failure))
 
     def _restated(self, source: NodeId, statement: bytes, *, report: bool = True) -> None:
         """Send a statement that is new here to every connected node except its source."""

@@ -75,6 +75,21 @@ class _Leading:
     """The versions that were seen since the last round."""
     failures: dict[str, str] = field(default_factory=dict)
     """Why the list of a promise cannot be read, by promise."""
+    leaving: dict[bytes, tuple[int, int]] = field(default_factory=dict)
+    """Objects with replicas on draining nodes: the number of these replicas, and their bytes."""
+
+
+class LeavingReplicas(NamedTuple):
+    """The replicas of promised objects that have to leave draining nodes, as a leading keeper knows them.
+
+    ``nodes`` is the number of draining nodes that it knows. ``checked`` is False until it has looked at every
+    object since the nodes changed.
+    """
+
+    nodes: int
+    replicas: int
+    size: int
+    checked: bool
 
 
 class Keeper:
@@ -99,6 +114,21 @@ class Keeper:
         self._acting: trio.CancelScope = trio.CancelScope()
         self._board: AsyncReference | None = None
         self._shown = b""
+
+    @property
+    def leaving(self) -> LeavingReplicas | None:
+        """The replicas that have to leave draining nodes, or None while this node does not lead."""
+        leading = self._leading
+        if leading is None:
+            return None
+        nodes = sum(place.draining for place in self._places)
+        left = leading.leaving.values()
+        return LeavingReplicas(
+            nodes,
+            sum(count for count, _ in left),
+            sum(size for _, size in left),
+            not leading.order.hurried,
+        )
 
     async def run(self) -> None:
         """Keep replicas until cancelled. Raise DiosError if the connection ends."""
@@ -209,6 +239,7 @@ class Keeper:
             await trio.lowlevel.checkpoint()
         leading.order.hurry()
         leading.short = {name: short for name, short in leading.short.items() if name in objects}
+        leading.leaving = {name: left for name, left in leading.leaving.items() if name in objects}
 
     async def _read_list(self, promise: KeptPromise, leading: _Leading) -> bool:
         """Read the list of a group's files if it has changed; return True then."""
@@ -315,6 +346,11 @@ class Keeper:
             if steps.drop and not await _are_readable(staying, leading):
                 steps = steps._replace(drop=())
                 leading.order.again(name, trio.current_time())
+            draining = {place.name for place in self._places if place.draining}
+            left = [one for _, one in copies.values() if one.node in draining]
+            leading.leaving.pop(name, None)
+            if left:
+                leading.leaving[name] = len(left), sum(one.size for one in left)
             for gone in steps.drop:
                 if await replicas.drop(copies[gone.object_id][1], gone.state.v_w):
                     self._log(f"dropped a replica of {mark} on {gone.node}, which its promise does not need")
@@ -343,7 +379,7 @@ class Keeper:
                 f"{steps.reason} ({refusals})" if refusals and not steps.conflict else steps.reason,
                 tuple(f"{one.node}: version {one.state.v_w}" for one in steps.conflict),
             )
-        if steps.targets or steps.drop or steps.short or found.incomplete:
+        if steps.targets or steps.drop or steps.short or found.incomplete or name in leading.leaving:
             leading.order.again(name, trio.current_time() + limits.KEPT_AGAIN_MS / 1000)
 
     async def _end_promise(self, promise: KeptPromise) -> None:

@@ -9,11 +9,14 @@ import ctypes
 import errno
 import socket
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from dios import limits
+from dios.client.ops.cluster import Member
+from dios.client.sync.node import connect
 from dios.errors import DiosError
 from dios.node import daemon, seeds
 from dios.node.addresses import is_loopback, is_unspecified, split_address
@@ -23,6 +26,7 @@ from dios.wire.addresses import join_address
 
 _DIAL_SECONDS: Final = 1.0
 _SEEDS_TRIED_MAX: Final = 8
+_CHAIN_ROOM_LOW: Final = 2
 _CLOCK_UNSYNCHRONISED: Final = 5
 _TIMEX_BYTES: Final = 512
 
@@ -65,7 +69,46 @@ def examine_cluster(data: Path) -> list[ClusterTest]:
                 advice=f'set listen in {settings.data / "node.toml"}, like "10.0.0.1:7400"',
             )
         )
-    return found + list(_others(settings))
+    return found + list(_others(settings)) + list(_clocks(settings))
+
+
+def _clocks(settings: Settings) -> Iterator[ClusterTest]:
+    """Compare the clocks of the other nodes with that of the running node, which has measured them."""
+    if daemon.find(settings.socket) is None:
+        return
+    try:
+        with connect(str(settings.socket), groups=()) as node:
+            yield from judge_clocks(node.nodes())
+    except DiosError:
+        return  # other tests show why the node does not answer
+
+
+def judge_clocks(members: Iterable[Member]) -> Iterator[ClusterTest]:
+    """Report the measured clocks, with advice for those that differ by more than CLOCK_SKEW_MS_MAX.
+
+    A clock is blamed only if it differs by more than that for certain.
+    """
+    purpose = "times shown to users agree; no guarantee depends on it"
+    measured = {
+        one.name: (one.clock_offset_ns, one.clock_error_ns)
+        for one in members
+        if one.usable and one.clock_offset_ns is not None and one.clock_error_ns is not None
+    }
+    if not measured:
+        return
+    bound_ns = limits.CLOCK_SKEW_MS_MAX * 1_000_000
+    wrong = {name: offset for name, (offset, error) in measured.items() if abs(offset) - error > bound_ns}
+    if not wrong:
+        most = max(abs(offset) + error for offset, error in measured.values())
+        yield ClusterTest(
+            "clocks", purpose, f"those of {len(measured)} other nodes are within {most / 1e6:.0f} ms"
+        )
+        return
+    detail = "; ".join(f"{name} is {offset / 1e9:+.1f} s ahead" for name, offset in sorted(wrong.items()))
+    advice = "set the clocks with chrony or systemd-timesyncd, then restart these nodes, which read them once"
+    if len(wrong) == len(measured) > 1:
+        advice = "probably this node's own clock is wrong: set it, then restart the node"
+    yield ClusterTest("clocks", purpose, detail, advice=advice)
 
 
 def _devices(settings: Settings) -> ClusterTest:
@@ -95,7 +138,18 @@ def _identity(settings: Settings) -> ClusterTest:
     if own is None:
         advice = "run `dios-node init` to make a cluster, or `dios-node start --join` to join one"
         return ClusterTest("identity", purpose, "none yet: the node accepts no other nodes", advice=advice)
-    return ClusterTest("identity", purpose, f"{own.name} of cluster {own.cluster.hex()[:16]}")
+    room = limits.CHAIN_CERTIFICATES_MAX - len(own.chain)
+    detail = (
+        f"{own.name} of cluster {own.cluster.hex()[:16]}; its certificate does not expire, and has "
+        f"{len(own.chain) - 1} others above it"
+    )
+    advice = ""
+    if room <= _CHAIN_ROOM_LOW:
+        advice = (
+            f"admit new nodes elsewhere: below this node there is room for {room} more in a row. "
+            "`dios-node token` at a node that was in the cluster earlier"
+        )
+    return ClusterTest("identity", purpose, detail, advice=advice)
 
 
 def _clock() -> ClusterTest:

@@ -62,13 +62,20 @@ class Removal(NamedTuple):
     call: tuple[TaskId, int, int] | None = None
 
 
+class LabelsWritten(NamedTuple):
+    """A host has stored the labels of its node, or not."""
+
+    call: tuple[TaskId, int, int]
+    failure: str
+
+
 class Parcel(NamedTuple):
     """A message under way, and the bytes beside it."""
 
     sender: NodeId
     to: NodeId
     epoch: int
-    message: dcp.Message | Removal
+    message: dcp.Message | Removal | LabelsWritten
     beside: bytes
 
 
@@ -106,6 +113,8 @@ class ClusterNode(Node):
         """As many bytes are sent inside an answer instead of beside it."""
         self.removed: set[NodeId] = set()
         self.refuses_removals = False
+        self.labels_failure = ""
+        self.stored_labels: tuple[str, tuple[tuple[str, str], ...]] | None = None
 
     def step(self, event: events.Event) -> Outcome:
         """One step, then every invariant."""
@@ -124,6 +133,9 @@ class ClusterNode(Node):
         """A message arrives."""
         if isinstance(parcel.message, Removal):
             self._take_removal(parcel.message)
+            return
+        if isinstance(parcel.message, LabelsWritten):
+            self.step(events.LabelsStored(self.now, *parcel.message))
             return
         self.payload += 100
         message = decode_message(encode_message(parcel.message))
@@ -178,6 +190,9 @@ class ClusterNode(Node):
                 self.answers[effect.task, effect.seq] = messages.Attached(effect.ring_bytes)
             case effects.RemoveNode():
                 self.cluster.post(self, self.node, Removal((effect.node,), effect.call))
+            case effects.StoreLabels():
+                self.stored_labels = effect.rack, effect.labels
+                self.cluster.post(self, self.node, LabelsWritten(effect.call, self.labels_failure))
             case effects.DropPayload():
                 self.payloads.pop(effect.payload, None)
             case effects.Contact():
@@ -329,7 +344,11 @@ class Cluster:
         return self.nodes[node - 1]
 
     def post(
-        self, sender: ClusterNode, to: NodeId, message: dcp.Message | Removal, beside: bytes = b""
+        self,
+        sender: ClusterNode,
+        to: NodeId,
+        message: dcp.Message | Removal | LabelsWritten,
+        beside: bytes = b"",
     ) -> None:
         """Something is said."""
         if frozenset({sender.node, to}) not in self.cut:

@@ -37,6 +37,7 @@ PARTS = (
     messages.LimitRow,
     messages.HandedRow,
     messages.NodeRow,
+    messages.ClockReading,
     messages.Work,
     messages.Constraint,
     messages.DeviceRequest,

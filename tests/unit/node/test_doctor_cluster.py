@@ -2,13 +2,16 @@ from __future__ import annotations
 
 import socket
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from dios.client.ops.cluster import Member
 from dios.node import seeds
-from dios.node.doctor.cluster import ClusterTest, examine_cluster
+from dios.node.doctor.cluster import ClusterTest, examine_cluster, judge_clocks
 from dios.transport.identity import identity
+from dios.wire.types import NodeStatus
 
 
 def member(data: Path, listen: str, *more: str) -> Path:
@@ -93,3 +96,23 @@ def test_known_nodes_are_dialled(tmp_path: Path, taken: socket.socket) -> None:
     seeds.write(data, [there, gone])
     assert about(data, "other nodes").detail.startswith("1 of 2")
     assert gone in about(data, "other nodes").detail
+
+
+def measured(name: str, offset_s: float, error_s: float, **changes: object) -> Member:
+    """A node whose clock was measured."""
+    row = Member(1, name, "", "", NodeStatus.ALIVE, False, 1, 0, 0, 1, 1, False)
+    clock = {"clock_offset_ns": int(offset_s * 1e9), "clock_error_ns": int(error_s * 1e9)}
+    return replace(row, **{**clock, **changes})  # type: ignore[arg-type] # fields by their names
+
+
+def test_a_clock_is_blamed_only_if_it_is_wrong_for_certain() -> None:
+    """The error of the measurement counts for it, and dead nodes have no clock."""
+    fine = [measured("n2", 0.2, 0.1), measured("n3", -1.5, 0.6), measured("n4", 9, 0, status=NodeStatus.DEAD)]
+    (found,) = judge_clocks(fine)
+    assert (found.detail, found.advice) == ("those of 2 other nodes are within 2100 ms", "")
+    (found,) = judge_clocks([*fine, measured("n5", -3, 0.1)])
+    assert found.detail == "n5 is -3.0 s ahead"
+    assert "chrony" in found.advice
+    (found,) = judge_clocks([measured("n2", 60, 0.1), measured("n3", 61, 0.1)])
+    assert "this node's own clock" in found.advice
+    assert list(judge_clocks([])) == []

@@ -193,7 +193,7 @@ def types_of(kind: type[Struct]) -> dict[str, inspect.Type]:
         (dcp.CreateReplica, Reference, "size v_r v_w"),
         (Buffer, Reference, "size v_r v_w"),
         (Committed, Reference, "v_r v_w"),
-        (gossip.MemberRow, NodeRow, "epoch"),
+        (gossip.MemberRow, NodeRow, "epoch labels"),
         (gossip.Load, NodeRow, "tasks cpus memory_bytes"),
         (dcp.Caller, TaskRow, "principal fingerprint label"),
     ],

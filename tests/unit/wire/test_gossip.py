@@ -24,11 +24,12 @@ ROW = MemberRow(
     load=Load(1, 4, 9),
     version=5,
     coordinated=True,
+    labels="a=b",
 )
-BYTES = "9b07a26e31a27231a3683a31030201c39301040905c3"
+BYTES = "9c07a26e31a27231a3683a31030201c39301040905c3a3613d62"
 VECTORS: list[tuple[GossipMessage, str]] = [
     (Ping(ROW, 1), f"943c{BYTES}0190"),
-    (Ack(ROW, 1, NodeId(8), (ROW,)), f"953d{BYTES}010891{BYTES}"),
+    (Ack(ROW, 1, NodeId(8), (ROW,), 9), f"963d{BYTES}010891{BYTES}09"),
     (PingRequest(ROW, 1, NodeId(8), ()), f"953e{BYTES}010890"),
     (News(ROW), f"933f{BYTES}90"),
     (Table(ROW, (ROW,), more=True), f"9440{BYTES}91{BYTES}c3"),
@@ -46,7 +47,7 @@ def test_the_bytes_of_a_message_are_frozen(message: GossipMessage, text: str) ->
 def test_a_row_may_be_short_and_may_be_long() -> None:
     """Fields that are missing at the end have defaults, and more fields than are known are left out."""
     assert gossip.decode(bytes.fromhex("933f9207a26e3190")) == News(MemberRow(NodeId(7), "n1"))
-    row = [7, "n1", "", "", 0, 0, 0, False, [], 0, False, "new"]
+    row = [7, "n1", "", "", 0, 0, 0, False, [], 0, False, "", "new"]
     longer = msgspec.msgpack.encode([63, row, [], [], "new"])
     assert gossip.decode(longer) == News(MemberRow(NodeId(7), "n1"))
 
@@ -56,7 +57,7 @@ def plain(**changes: object) -> list[object]:
     fields: dict[str, object] = {
         "node": 7, "name": "n1", "rack": "", "address": "", "epoch": 1,
         "incarnation": 0, "status": 0, "draining": False, "load": [0, 0, 0], "version": 0,
-        "coordinated": False,
+        "coordinated": False, "labels": "",
     }  # fmt: skip
     return list((fields | changes).values())
 
@@ -80,6 +81,7 @@ def plain(**changes: object) -> list[object]:
         plain(load=[2**32]),
         plain(version=2**64 - 1),
         plain(coordinated=1),
+        plain(labels="l" * (limits.NODE_LABELS_CHARS_MAX + 1)),
         [],
         None,
     ],

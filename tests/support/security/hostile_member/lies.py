@@ -78,6 +78,7 @@ ADMINISTRATIVE: Final = frozenset(
     for kind in (
         messages.SetLimits,
         messages.SetNode,
+        messages.LabelNode,
         messages.Govern,
         messages.Place,
         messages.Advise,

@@ -44,6 +44,9 @@ def test_programs_get_every_field() -> None:
         "cpus": 2,
         "memory": 1024,
         "id": "00000000000000a1",
+        "labels": {},
+        "clock_offset_ns": None,
+        "clock_error_ns": None,
     }
 
 

@@ -197,6 +197,7 @@ ASKING: dict[str, Callable[[Scene], messages.AnyCall]] = {
     "list": lambda _: messages.ListTasks(),
     "info": lambda _: messages.NodeInfo("n2"),
     "drain": lambda _: messages.SetNode("n2", NodeWish.DRAIN),
+    "label": lambda _: messages.LabelNode("n2", (("ssd", "yes"),)),
     "vector": lambda scene: messages.Vector(
         (messages.ReadOnce(scene.to_theirs.ref), messages.Stat(scene.to_theirs.ref))
     ),

@@ -1,0 +1,72 @@
+"""Labels of nodes as one text, ``gpu=yes,ssd=no``, with which they travel in rows about nodes."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from typing import Final
+
+from dios import limits
+from dios.errors import InvalidError
+
+RACK: Final = "rack"
+"""The label that is the node's fault domain."""
+
+_RACK: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
+_RESERVED: Final = frozenset({"node"})
+
+
+def text_of(labels: Iterable[tuple[str, str]]) -> str:
+    """Return labels as text."""
+    return ",".join(f"{key}={value}" for key, value in labels)
+
+
+def labels_of(text: str) -> dict[str, str]:
+    """Return the labels of a text of another node; parts that are none are left out."""
+    pairs = (part.partition("=") for part in text.split(",")[: limits.NODE_LABELS_MAX])
+    return {key: value for key, equals, value in pairs if key and equals}
+
+
+def changed(
+    rack: str, labels: Iterable[tuple[str, str]], changes: Mapping[str, str | None]
+) -> tuple[str, tuple[tuple[str, str], ...]]:
+    """Return rack and labels after changes, in which None removes a label. Raise InvalidError."""
+    found = dict(labels)
+    for key, value in changes.items():
+        check(key, value or "")
+        if key == RACK:
+            rack = value or ""
+        elif value is None:
+            found.pop(key, None)
+        else:
+            found[key] = value
+    after = tuple(sorted(found.items()))
+    if len(after) > limits.NODE_LABELS_MAX or len(text_of(after)) > limits.NODE_LABELS_CHARS_MAX:
+        raise InvalidError(
+            f"a node has at most {limits.NODE_LABELS_MAX} labels with {limits.NODE_LABELS_CHARS_MAX} "
+            "characters in all. Remove some with `dios node label NAME KEY-`."
+        )
+    return rack, after
+
+
+def check(key: str, value: str) -> None:
+    """Raise InvalidError unless a label can have this key and value."""
+    if key in _RESERVED:
+        raise InvalidError(f"the label {key!r} is the node's name, which cannot be changed")
+    words = (key, value)
+    if key == RACK and value and _RACK.fullmatch(value) is None:
+        raise InvalidError(
+            f"{value[:80]!r} cannot be the name of a rack. Use letters, digits, '.', '_' or '-', and begin "
+            "with a letter or digit."
+        )
+    if (
+        not key
+        or key != key.strip()
+        or any(letter in word for word in words for letter in ",=")
+        or not all(word.isprintable() for word in words)
+        or any(len(word.encode(errors="replace")) > limits.NODE_NAME_BYTES_MAX for word in words)
+    ):
+        raise InvalidError(
+            f"{key[:80]}={value[:80]} cannot be a label. Use words of at most {limits.NODE_NAME_BYTES_MAX} "
+            "bytes without ',' and '=', like gpu=yes."
+        )
