@@ -70,4 +70,4 @@ def write(data: Path, rack: str, labels: tuple[tuple[str, str], ...]) -> None:
 
 
 def write_nothing(rack: str, labels: tuple[tuple[str, str], ...]) -> None:
-    """Store nothing, for a node without a data directory."""
+    """Store nothing: the writer of a node that has no data directory."""

@@ -69,6 +69,16 @@ class FileRow(msgspec.Struct):
     file: str
 
 
+class NodeLine(msgspec.Struct):
+    """A node as `dios node ls --json` shows it."""
+
+    name: str
+    status: str
+    rack: str
+    labels: dict[str, str]
+    epoch: int
+
+
 class Keeping:
     """A cluster and a user who keeps files there; commands go to the first node that runs."""
 
@@ -179,8 +189,8 @@ def test_the_number_of_replicas_comes_back_after_each_loss(three: Keeping) -> No
         )
     assert {line.file for line in three.asks("dios ls", list[FileRow])} == set(files)
 
-    three.types("dios node drain n2")
-    wait_until(lambda: all("n2" not in three.nodes_of(file) for file in files), "n2 is empty", PATIENCE_S)
+    three.types(f"dios node drain n2 --wait --timeout {PATIENCE_S}s")
+    assert all("n2" not in three.nodes_of(file) for file in files), "the wait has ended when n2 is empty"
     found = three.until(is_kept(len(files) + 1), "two replicas of each file off the draining node")
     assert found.short == []
 
@@ -211,7 +221,10 @@ def test_a_promise_that_cannot_be_kept_is_shown(three: Keeping) -> None:
 
 
 def test_a_put_that_two_disks_acknowledge_survives_the_loss_of_its_node(three: Keeping) -> None:
-    """The file and the list are on two disks when the command ends; four disks there are not."""
+    """The file and the list are on two disks when the command ends; four disks there are not.
+
+    A new machine then takes the place of the lost one, with one command here and one there.
+    """
     three.person.writes("a.txt", "one")
     three.types("dios group create papers")
     three.types("dios put a.txt --group papers --acknowledge 2 --replicas 2")
@@ -219,6 +232,17 @@ def test_a_put_that_two_disks_acknowledge_survives_the_loss_of_its_node(three: K
     refused = three.person.types("dios put a.txt --group papers --as b.txt --acknowledge 4", status=1)
     assert "3 of 4 disks took" in refused.stderr
     three.person.types("dios put a.txt --group papers --as b.txt --replicas 1000", status=1)
+    three.types("dios node label n1 rack=r7 ssd=yes")
     three.kill("n1")
     assert three.types("dios get a.txt") == "one"
     assert [line.file for line in three.asks("dios ls", list[FileRow])] == ["a.txt"]
+
+    alive = three.person.types("dios node replace n3 --yes", status=1).stderr
+    assert "it is alive" in alive
+    line = three.types("dios node replace n1 --yes").strip()
+    data = three.made.nodes[0].data
+    data.rename(data.with_name("the-lost-machine"))
+    three.person.types(line.replace("./dios-data", str(data)).replace("'", ""))
+    wait_until(lambda: len(three.nodes_of("a.txt")) == 2, "the lost replica is made again", PATIENCE_S)
+    new = {row.name: row for row in three.asks("dios node ls", list[NodeLine])}["n1"]
+    assert (new.status, new.rack, new.labels, new.epoch) == ("alive", "r7", {"ssd": "yes"}, 1)

@@ -172,6 +172,20 @@ def test_a_drained_node_is_given_nothing(person: Person) -> None:
     assert not json.loads(person.types("dios node drain n3 --undo --json").stdout)["draining"]
 
 
+def test_a_drain_ends_at_its_time_limit_and_goes_on(person: Person) -> None:
+    """With status 4, the number of tasks that are left, and the next commands."""
+    person.writes("long.py", "import time\ntime.sleep(600)")
+    task = json.loads(person.types("dios run long.py --host n3 --detach --json").stdout)["fingerprint"]
+    left = json.loads(person.types("dios node drain n3 --wait --timeout 1s --json", status=4).stdout)
+    assert (left["draining"], left["empty"], left["tasks_left"], left["replicas_left"]) == (True, False, 1, 0)
+    late = person.types("dios node drain n3 --wait --timeout 1s", status=4).stderr
+    assert "1 tasks run" in late
+    assert "keeps draining" in late
+    person.types(f"dios kill {task}")
+    person.types("dios node drain n3 --wait --timeout 1min")
+    person.types("dios node drain n3 --undo")
+
+
 def test_a_killed_node_is_missed_and_comes_back(person: Person) -> None:
     """A dead node is told with what may be missing, nothing waits for it, and `dios up` starts it again."""
     person.writes("d.txt", "kept")

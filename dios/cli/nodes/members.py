@@ -236,7 +236,8 @@ def describe(name: NameArgument, *, node: NodeOption = None, as_json: JsonOption
 def label(
     name: NameArgument,
     changes: Annotated[
-        list[str] | None, typer.Argument(metavar="[KEY=VALUE | KEY-]...", help="What to set and to remove.")
+        list[str] | None,
+        typer.Argument(metavar="[KEY=VALUE | KEY-]...", help="Labels to set and remove."),
     ] = None,
     *,
     node: NodeOption = None,
@@ -281,7 +282,7 @@ def _has(member: Member, wanted: dict[str, str | None]) -> bool:
 
 
 class _Left(NamedTuple):
-    """What still has to leave a draining node; ``settled`` if everything was looked at since it drains."""
+    """The tasks and replicas that have to leave a node; ``settled`` if every object was looked at."""
 
     tasks: int
     moving: int
@@ -413,7 +414,7 @@ def _left(connected: Node, members: list[Member], member: Member) -> _Left:
     """
     draining = sum(one.draining and one.usable for one in members)
     moving = keepers = leading = replicas = size = 0
-    settled = True
+    settled, tasks = True, member.tasks
     for one in members:
         if not one.usable:
             continue
@@ -424,6 +425,8 @@ def _left(connected: Node, members: list[Member], member: Member) -> _Left:
             continue
         if one.name == member.name:
             moving = counts.get("moving", 0)
+            # The node's row has the tasks of up to a second ago.
+            tasks = counts.get("tasks_of_users", tasks)
         keepers = max(keepers, counts.get("keepers", 0))
         leading += counts.get("keepers_leading", 0)
         replicas += counts.get("leaving_replicas", 0)
@@ -431,7 +434,7 @@ def _left(connected: Node, members: list[Member], member: Member) -> _Left:
         if counts.get("keepers_leading", 0):
             knows = counts.get("leaving_nodes", 0) >= draining
             settled = settled and knows and not counts.get("leaving_unchecked", 0)
-    return _Left(member.tasks, moving, replicas, size, settled and leading >= keepers)
+    return _Left(tasks, moving, replicas, size, settled and leading >= keepers)
 
 
 @app.command(epilog="\b\nExamples:\n  dios node forget n2\n  dios node forget n2 --yes     (asks nothing)")
@@ -490,7 +493,8 @@ def replace(
     ] = False,
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for confirmation.")] = False,
     valid: Annotated[
-        str, typer.Option("--valid", metavar="SPAN", help="How long the token is valid: 10min, 1h, 2d.")
+        str,
+        typer.Option("--valid", metavar="SPAN", help="The token is valid for this time: 10min, 1h, 2d."),
     ] = _VALID,
     node: NodeOption = None,
     as_json: JsonOption = False,

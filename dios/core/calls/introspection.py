@@ -55,6 +55,8 @@ def node_info(step: Step, task: Holder, seq: int, call: messages.NodeInfo) -> No
         "objects": len(state.objects) + state.dormant_count,
         "names": len(state.names) + state.dormant_count,
         "tasks": sum(1 for _ in state.living_tasks()),
+        # A node starts its coordinator again whenever it ends, so it is not one of the tasks of users.
+        "tasks_of_users": sum(task.id != state.queue.coordinator for task in state.living_tasks()),
         "sessions": sum(1 for other in state.tasks.values() if isinstance(other, Session)),
         "references": sum(len(other.table) for other in state.tasks.values()),
         "buffers": sum(len(other.buffers) for other in state.tasks.values()),

@@ -127,7 +127,7 @@ class Keeper:
             nodes,
             sum(count for count, _ in left),
             sum(size for _, size in left),
-            not leading.order.hurried,
+            not leading.order.unchecked,
         )
 
     async def run(self) -> None:
@@ -173,6 +173,7 @@ class Keeper:
         if moved or begins or places != self._places:
             self._places = places
             leading.order.hurry()
+            leading.order.doubt_all()
         if any(one.status is NodeStatus.SUSPECT for one in members):
             return  # the members will say within seconds if its replicas are lost
         await self._list_objects(state, leading)
@@ -283,6 +284,7 @@ class Keeper:
             async with at_once:
                 try:
                     await self._look(name, leading.promises[key], state, leading, nursery)
+                    leading.order.unchecked.discard(name)
                 except ClosedError:
                     raise
                 except DiosError:

@@ -22,6 +22,8 @@ class LookOrder:
         self._queued: Final[set[bytes]] = set()
         self._soon: Final[list[tuple[float, bytes]]] = []
         self._hurried = 0
+        self.unchecked: set[bytes] = set()
+        """The objects that were not looked at since the nodes changed, or since they are promised."""
 
     def __len__(self) -> int:
         """Return the number of objects."""
@@ -44,12 +46,17 @@ class LookOrder:
                 yield
             if name not in self._queued:
                 self._queued.add(name)
+                self.unchecked.add(name)
                 self._turns.appendleft(name)
                 self._hurried += 1
 
     def hurry(self) -> None:
         """Look at every object soon, because nodes or promises have changed."""
         self._hurried = len(self._turns)
+
+    def doubt_all(self) -> None:
+        """Count every object as unchecked, because the nodes have changed."""
+        self.unchecked = set(self._queued)
 
     def again(self, name: bytes, at: float) -> None:
         """Look at an object again at a time; in its turn if too many wait for that."""
@@ -70,6 +77,7 @@ class LookOrder:
             self._hurried = max(self._hurried - 1, 0)
             if name not in self._promises:
                 self._queued.discard(name)
+                self.unchecked.discard(name)
                 continue
             self._turns.append(name)
             if name not in given:

@@ -35,28 +35,35 @@ class ServiceDecision(NamedTuple):
 
 
 def next_steps(
-    record: ServiceRecord, living: Iterable[Replica], is_healthy: Callable[[Replica], bool]
+    record: ServiceRecord,
+    living: Iterable[Replica],
+    is_healthy: Callable[[Replica], bool],
+    leaves: Callable[[Replica], bool] = lambda _: False,
 ) -> ServiceDecision:
-    """Return the next steps for a service.
+    """Return the next steps for a service; ``leaves`` returns True for a replica on a draining node.
 
     An update goes from slot to slot. In each, a replica with the new program is started next to the present
-    one, which is stopped when the new one is healthy. So an update to a bad program costs no replica.
+    one, which is stopped when the new one is healthy. So an update to a bad program costs no replica. A
+    replica on a draining node is replaced in the same way, but not during an update.
     """
     stop: list[Replica] = []
     there: dict[Start, Replica] = {}
     known = record.specs()
-    for one in sorted(living, key=lambda each: (each.started_ns, each.fingerprint)):
+    for one in sorted(living, key=lambda each: (leaves(each), each.started_ns, each.fingerprint)):
         place = Start(one.slot, one.generation)
-        # After a partition a place may have two; the one that has run for longer stays.
-        if one.slot >= record.replicas or one.generation not in known or place in there:
+        if one.slot >= record.replicas or one.generation not in known:
             stop.append(one)
-        else:
+        elif place not in there:
             there[place] = one
+        elif record.updating or leaves(there[place]) or not leaves(one) or is_healthy(there[place]):
+            # After a partition a place may have two; the one that has run for longer stays.
+            stop.append(one)
     slots = range(0 if record.removed else record.replicas)
     if not record.updating:
         wanted = [Start(slot, record.generation) for slot in slots]
-        return ServiceDecision([one for one in wanted if one not in there], stop, complete=False)
-    start: list[Start] = []
+        start = [one for one in wanted if one not in there or leaves(there[one])]
+        return ServiceDecision(start, stop, complete=False)
+    start = []
     complete = True
     for slot in slots:
         new, old = Start(slot, record.generation), Start(slot, record.previous_generation)

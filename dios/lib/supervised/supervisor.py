@@ -182,7 +182,13 @@ class Supervisor:
                 self._watched[key] = _Watched(one.fingerprint, one.node, now)
         for one in living:
             self._check(nursery, record, one, now)
-        steps = next_steps(record, living, lambda one: self._is_healthy(record, one, rows, now))
+        draining = {one.name for one in nodes if one.draining}
+        steps = next_steps(
+            record,
+            living,
+            lambda one: self._is_healthy(record, one, rows, now),
+            lambda one: one.node in draining,
+        )
         await self._take(nursery, record, steps, living, nodes, now)
 
     def _note_ends(

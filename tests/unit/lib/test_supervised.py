@@ -74,6 +74,28 @@ def test_of_two_replicas_in_one_place_the_older_stays() -> None:
     assert steps.stop == [replica(0, 1, 2)]
 
 
+def test_a_replica_leaves_a_draining_node_when_its_successor_is_healthy() -> None:
+    """Nothing else is stopped; with no other node the replica stays, and an undrained node keeps its own."""
+    record, old, new = service(replicas=1), replica(0, 1, 1), replica(0, 1, 2)
+    steps = [
+        next_steps(record, there, lambda one: one in healthy, lambda one: one in leaving)
+        for there, healthy, leaving in (
+            ([old], [old], [old]),
+            ([old, new], [old], [old]),
+            ([old, new], [old, new], [old]),
+            ([old, new], [old, new], []),
+            ([old, new], [old, new], [old, new]),
+        )
+    ]
+    assert [(one.start, one.stop) for one in steps] == [
+        ([Start(0, 1)], []),
+        ([], []),
+        ([], [old]),
+        ([], [new]),
+        ([Start(0, 1)], [new]),
+    ]
+
+
 def test_an_update_goes_from_slot_to_slot() -> None:
     """A new replica is started next to the present one, which stops when the new one is healthy."""
     record = records.updated(service(), TWO)
