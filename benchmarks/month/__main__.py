@@ -61,9 +61,11 @@ def main() -> int:
             users.end()
             say("the month is over; checking everything")
             figures = judge(month)
-        except (AssertionError, KeyboardInterrupt) as error:
-            users.end()
-            problem = str(error) or "interrupted"
+        except KeyboardInterrupt:
+            problem = "interrupted"
+        except Exception as error:  # noqa: BLE001 - the timeline so far is worth as much
+            problem = f"{type(error).__name__}: {error}"
+        users.end()
     for what, value in figures:
         say(f"  {what}: {value}")
     if not figures:

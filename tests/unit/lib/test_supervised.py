@@ -78,7 +78,7 @@ def test_a_replica_leaves_a_draining_node_when_its_successor_is_healthy() -> Non
     """Nothing else is stopped; with no other node the replica stays, and an undrained node keeps its own."""
     record, old, new = service(replicas=1), replica(0, 1, 1), replica(0, 1, 2)
     steps = [
-        next_steps(record, there, lambda one: one in healthy, lambda one: one in leaving)
+        next_steps(record, there, healthy.__contains__, leaving.__contains__)
         for there, healthy, leaving in (
             ([old], [old], [old]),
             ([old, new], [old], [old]),
