@@ -20,7 +20,9 @@ import trio
 from dios import limits
 from dios.errors import (
     BadReferenceError,
+    Busy,
     ClosedError,
+    Conflict,
     DamagedError,
     DiosError,
     ExistsError,
@@ -64,6 +66,8 @@ class _Leading:
     promises: dict[str, KeptPromise] = field(default_factory=dict)
     listed: dict[str, tuple[tuple[int, int], tuple[bytes, ...]]] = field(default_factory=dict)
     """The names of each promise, with the object id and version of the catalogue from which they are."""
+    lists: dict[str, set[tuple[int, int]]] = field(default_factory=dict)
+    """The replicas of each list and their versions that were noted, by the fingerprint of the list."""
     groups: dict[bytes, AsyncGroup | None] = field(default_factory=dict)
     short: dict[bytes, _Short] = field(default_factory=dict)
     copying: set[tuple[bytes, str]] = field(default_factory=set)
@@ -174,9 +178,11 @@ class Keeper:
             self._places = places
             leading.order.hurry()
             leading.order.doubt_all()
-        if any(one.status is NodeStatus.SUSPECT for one in members):
-            return  # the members will say within seconds if its replicas are lost
+        # A node that dies keeps the list as it is now, so that its version is noted before the next one.
         await self._list_objects(state, leading)
+        if any(one.status is NodeStatus.SUSPECT for one in members):
+            await self._note_seen(state, leading)
+            return  # the members will say within seconds if its replicas are lost
         await self._look_at_some(state, leading, nursery)
         await self._note_seen(state, leading)
         await self._show(leading, here.name)
@@ -221,7 +227,7 @@ class Keeper:
             if promise.is_single:
                 continue
             try:
-                if await self._read_list(promise, leading):
+                if await self._read_list(promise, state, leading):
                     changed = True
                 leading.failures.pop(key, None)
             except ClosedError:
@@ -242,12 +248,15 @@ class Keeper:
         leading.short = {name: short for name, short in leading.short.items() if name in objects}
         leading.leaving = {name: left for name, left in leading.leaving.items() if name in objects}
 
-    async def _read_list(self, promise: KeptPromise, leading: _Leading) -> bool:
+    async def _read_list(self, promise: KeptPromise, state: KeptState, leading: _Leading) -> bool:
         """Read the list of a group's files if it has changed; return True then."""
         group = await self._group(promise.group, leading)
         async with replicas.found(self._node, promise.target, group) as found:
             if not found:
                 raise UnreachableError("the list of the group's files is on no node that answers")
+            await self._note_list(
+                promise, [one for one in found if replicas.is_durable_blob(one)], state, leading
+            )
             latest = max(found, key=lambda one: (one.v_w, -one.object_id))
             former = leading.listed.get(promise.key)
             if former is not None and former[0] == (latest.object_id, latest.v_w):
@@ -267,6 +276,33 @@ class Keeper:
                 await trio.lowlevel.checkpoint()
         leading.listed[promise.key] = (latest.object_id, v_w), tuple(names)
         return former is None or former[1] != tuple(names)
+
+    async def _note_list(
+        self,
+        promise: KeptPromise,
+        several: Sequence[AsyncReference],
+        state: KeptState,
+        leading: _Leading,
+    ) -> None:
+        """Note each version of a list of files, which is written more often than its turn of looks comes.
+
+        Long lists would be read too often for that; their versions are noted in their turn.
+        """
+        mark = fingerprint(promise.target)
+        versions = {(one.object_id, one.v_w) for one in several}
+        if leading.lists.get(mark) == versions:
+            return
+        states: dict[int, VersionState] = {}
+        for one in several:
+            if one.size <= limits.KEPT_CHUNK_BYTES:
+                with suppress(Busy, Conflict, DamagedError, UnreachableError, StaleError):
+                    states[one.object_id] = await leading.digests.state(one, written=True)
+        leading.lists[mark] = versions if len(states) == len(several) else set()
+        self._charge(leading)
+        before = leading.seen.get(mark, state.seen.get(mark, ()))
+        seen = noted(before, states)
+        if seen != before:
+            leading.seen[mark] = seen
 
     async def _group(self, name: bytes, leading: _Leading) -> AsyncGroup:
         if leading.groups.get(name) is None:
@@ -329,7 +365,7 @@ class Keeper:
                     copies[one.object_id] = Copied(one.object_id, one.node, held), one
             self._charge(leading)
             states = {object_id: copied.state for object_id, (copied, _) in copies.items()}
-            before = state.seen.get(mark, ())
+            before = leading.seen.get(mark, state.seen.get(mark, ()))
             seen = noted(before, states)
             if seen != before:
                 leading.seen[mark] = seen

@@ -11,7 +11,7 @@ from msgspec import Meta, Struct
 
 from dios import limits
 from dios.errors import DamagedError, InvalidError, LimitError
-from dios.lib.kept.versions import Seen, SeenVersions
+from dios.lib.kept.versions import Seen, SeenVersions, trimmed
 from dios.lib.supervised.record_kind import RecordKind
 from dios.wire.fields import U63, Label, NameBytes
 from dios.wire.nametext import fingerprint
@@ -128,7 +128,7 @@ def merged(copies: Iterable[KeptState]) -> KeptState:
                 promises[key] = promise
         for key, versions in copy.seen.items():
             seen[key] = seen.get(key, frozenset()) | frozenset(versions)
-    latest = {key: tuple(sorted(versions)[-limits.KEPT_SEEN_MAX :]) for key, versions in seen.items()}
+    latest = {key: trimmed(versions) for key, versions in seen.items()}
     return KeptState(promises, latest)
 
 

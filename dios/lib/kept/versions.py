@@ -63,9 +63,24 @@ def latest(states: Iterable[VersionState], seen: Collection[Seen]) -> list[Versi
 
 
 def noted(seen: Collection[Seen], states: Mapping[int, VersionState]) -> tuple[Seen, ...]:
-    """Return the seen versions with the present states of replicas by object id; the latest of each remain.
+    """Return the seen versions with the present states of replicas by object id, bounded by ``trimmed``.
 
     The bytes that were put are not noted, because every state comes from them.
     """
     now = {Seen(*state, object_id) for object_id, state in states.items() if state.digest}
-    return tuple(sorted({*seen, *now})[-limits.KEPT_SEEN_MAX :])
+    return trimmed({*seen, *now})
+
+
+def trimmed(seen: Iterable[Seen]) -> tuple[Seen, ...]:
+    """Return at most KEPT_SEEN_MAX seen versions, in order.
+
+    The last state in which each replica was seen remains, with all replicas that had it: a node that is away
+    comes back with that state, however often the others were written meanwhile. The newest others follow.
+    """
+    ordered = sorted(set(seen))
+    last = {one.object_id: (one.v_w, one.digest) for one in ordered}
+    ends = set(last.values())
+    kept = [one for one in ordered if (one.v_w, one.digest) in ends][-limits.KEPT_SEEN_MAX // 2 :]
+    others = [one for one in ordered if one not in kept]
+    surplus = max(len(ordered) - limits.KEPT_SEEN_MAX, 0)
+    return tuple(sorted(kept + others[surplus:]))

@@ -9,6 +9,7 @@ from random import Random
 from hypothesis import given
 from hypothesis import strategies as st
 
+from dios import limits
 from dios.lib.kept.decisions import Copied, KeptSteps, KeptWish, Place, next_steps
 from dios.lib.kept.versions import CREATED, Seen, VersionState, is_behind, latest, noted
 
@@ -249,3 +250,16 @@ def test_a_chain_of_replicas_proves_the_order() -> None:
     seen = noted(seen, {1: state(6), 2: state(8)})
     assert is_behind(state(5), state(8), seen)
     assert not is_behind(state(8), state(5), seen)
+
+
+def test_a_replica_that_was_away_for_long_is_behind() -> None:
+    """However often the others were written, the notes show what came of its version; they stay bounded."""
+    seen = noted((), {1: state(7), 2: state(7), 3: state(7)})
+    for v_w in range(8, 8 + 4 * limits.KEPT_SEEN_MAX):
+        seen = noted(seen, {1: state(v_w), 2: state(v_w)})
+        assert len(seen) <= limits.KEPT_SEEN_MAX
+        assert latest([state(7), state(v_w)], seen) == [state(v_w)]
+    # The replicas of both are replaced one after the other.
+    seen = noted(seen, {4: state(v_w)})
+    seen = noted(seen, {4: state(v_w + 1)})
+    assert latest([state(7), state(v_w + 1)], seen) == [state(v_w + 1)]
