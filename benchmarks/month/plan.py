@@ -98,9 +98,9 @@ class Month:
         self.site.must(f"dios backup create {self.site.folder / 'backups'}{recipient}")
         after = self.users.files
         self.backed_up.append({path: marks | after[path] for path, marks in before.items()})
-        self.note(
-            "backup" + (", and its key once" if first else ", of new bytes alone"), commands=1, whole=False
-        )
+        count = 2 if first else 1
+        what = "backup, after its key was made" if first else "backup, of new bytes alone"
+        self.note(what, commands=count, most=count, whole=False)
 
     def restore(self) -> None:
         """Restore the newest backup into an empty node, and compare the bytes."""
