@@ -37,7 +37,7 @@ ROUNDS ?= 500
 export PIP_ROOT_USER_ACTION := ignore
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-.PHONY: help setup demo demo-evil test test-all lab docker fmt fmt-check lint type imports sim scale bench fuzz fuzz-nodes fuzz-members fuzz-tasks fuzz-frames fuzz-replay soak neighbours load crashtest chaos docs site changelog deniability screenshots month all clean
+.PHONY: help setup demo demo-evil test test-all lab docker fmt fmt-check lint type imports sim scale bench fuzz fuzz-nodes fuzz-members fuzz-tasks fuzz-frames fuzz-replay soak neighbours load crashtest chaos docs site changelog deniability screenshots month up-test all clean
 
 help: ## List the targets.
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -113,6 +113,9 @@ test-all: setup ## Run the tests, and the long ones besides: repeated experiment
 
 lab: setup ## Run real nodes on a network that fails in every way (root; SCALE=1: 16 nodes, RATES=1, GUARANTEES=1: a thin link, PLAY=1: a prompt).
 	@PYTHONPATH=.:tests/support/programs $(BIN)/python $(if $(PLAY),-m tests.lab.play,$(if $(SCALE),-m tests.lab.scale,$(if $(RATES),-m tests.lab.rates,$(if $(GUARANTEES),-m tests.lab.guarantees,-m pytest tests/lab))))
+
+up-test: setup ## Run `dios up --hosts` on four ssh servers of this machine (root, sshd; INDEX=1: the hosts use their package index).
+	@PYTHONPATH=.:tests/support/programs $(BIN)/python -m tests.lab.bringup_hosts $(if $(INDEX),--index)
 
 docker: setup ## Run cluster/compose.yaml for real, where an engine is (BASE=image, WHEELS=1 without a registry).
 	@PYTHONPATH=.:tests/support/programs $(BIN)/python -m tests.lab.compose $(if $(BASE),--base $(BASE)) $(if $(WHEELS),--wheels)

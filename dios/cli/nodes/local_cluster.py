@@ -1,6 +1,7 @@
-"""``dios up`` and ``dios down``: a whole cluster on this machine, as processes or as containers.
+"""``dios up`` and ``dios down``: a whole cluster on this machine, or on other machines.
 
-``dios.node.local_cluster`` does the work. ``dios-node init`` makes clusters of several machines.
+``dios.node.local_cluster`` does the work on this machine, as processes; ``compose`` uses containers, and
+``bringup`` other machines. ``dios-node init`` makes clusters by hand.
 """
 
 from __future__ import annotations
@@ -34,6 +35,24 @@ DirOption = Annotated[
     Path | None,
     typer.Option("--dir", metavar="DIR", help="Directory of its data; default: ~/.local/state/dios/cluster."),
 ]
+HostsOption = Annotated[
+    str,
+    typer.Option(
+        "--hosts", metavar="HOST,…", help="Use these machines over ssh, each as [NAME=]HOST[/RACK]."
+    ),
+]
+PrefixOption = Annotated[
+    str,
+    typer.Option(
+        "--prefix",
+        metavar="DIR",
+        help="With --hosts: the directory there; default: ~/.local/share/dios, of root /opt/dios.",
+    ),
+]
+SshOption = Annotated[
+    str,
+    typer.Option("--ssh", metavar="COMMAND", help="With --hosts: the ssh client, like 'ssh -F FILE'."),
+]
 ComposeOption = Annotated[
     bool, typer.Option("--compose", help="Use containers: cluster/compose.yaml and Docker Compose.")
 ]
@@ -45,6 +64,8 @@ ComposeOption = Annotated[
     + "\n".join(f"  --{key:<22} {text}" for key, text in SHOWN.items() if key not in _NOT_SHOWN)
     + "\n\n\b\nExamples:\n  dios up --nodes 3\n  dios up --nodes 4 --racks 2 --pool-size 2\n"
     "  dios up --dir ./cluster --keep     (`dios down` leaves the data there)\n"
+    "  dios up --hosts n1,n2=admin@10.0.0.2,n3/r2 --racks 2\n"
+    "  dios up --hosts n1,n2,n3 --wheelhouse ./wheels     (hosts without a network)\n"
     "  dios node ls; dios put data/*.txt --group analytics; dios --help",
 )
 def up(
@@ -59,16 +80,81 @@ def up(
     directory: DirOption = None,
     keep: Annotated[bool, typer.Option("--keep", help="`dios down` does not delete the data.")] = False,
     as_compose: ComposeOption = False,
+    hosts: HostsOption = "",
+    prefix: PrefixOption = "",
+    port: Annotated[
+        int | None,
+        typer.Option(
+            "--port",
+            metavar="N",
+            min=1,
+            max=65_535,
+            help="With --hosts: the port of each node; default: 7400.",
+        ),
+    ] = None,
+    network: Annotated[
+        str,
+        typer.Option(
+            "--network",
+            metavar="NET",
+            help="With --hosts: nodes use their addresses in this network, like 10.1.0.0/16; default: the "
+            "addresses that ssh reaches.",
+        ),
+    ] = "",
+    extras: Annotated[
+        str | None,
+        typer.Option(
+            "--extras", metavar="NAMES", help="With --hosts: install dios[NAMES]; default: cluster; or none."
+        ),
+    ] = None,
+    wheelhouse: Annotated[
+        Path | None,
+        typer.Option(
+            "--wheelhouse",
+            metavar="DIR",
+            help="With --hosts: upload these wheels, and install from them alone.",
+        ),
+    ] = None,
+    ssh: SshOption = "",
     as_json: JsonOption = False,
 ) -> None:
-    """Start a cluster on this machine: nodes n1, n2, … as processes of yours.
+    """Start a cluster on this machine, or with --hosts on other machines.
 
-    The command returns when all nodes see each other. Other commands then use n1, or another with `--node
-    n2`. If the cluster exists, `dios up` starts the nodes that do not run. Ctrl-C stops the nodes that it has
-    started.
+    Here the nodes n1, n2, … are processes of yours. The command returns when all nodes see each other. Other
+    commands then use n1, or another with `--node n2`. If the cluster exists, `dios up` starts the nodes that
+    do not run. Ctrl-C stops the nodes that it has started.
+
+    With --hosts it installs this version on each host into a private environment, makes the hosts members of
+    one cluster, and starts their nodes as services of systemd, or where that is missing under a supervisor.
+    A second run continues where the first one ended, starts nodes that do not run, installs a newer version,
+    and adds hosts. Ctrl-C ends the work on all hosts and says how far each has come.
     """
     with reporting("dios up", as_json=as_json), _ended_by_signals():
         settings = settings_given(context.args, "dios up")
+        of_hosts = _given(
+            prefix=prefix, port=port, network=network, extras=extras, wheelhouse=wheelhouse, ssh=ssh
+        )
+        if hosts:
+            _refuse("--hosts", _given(nodes=nodes, dir=directory, keep=keep, compose=as_compose))
+            # Imported late: certificates take a tenth of a second, which other commands save.
+            from dios.cli.nodes import bringup  # noqa: PLC0415 - see above
+            from dios.node.bringup import hosts as remote  # noqa: PLC0415 - see above
+
+            wanted = remote.Wanted(
+                hosts=remote.parse(hosts, racks=racks),
+                prefix=prefix,
+                port=port or remote.PORT_DEFAULT,
+                network=remote.network_address(network) if network else "",
+                extras=remote.check_extras(remote.EXTRAS_DEFAULT if extras is None else extras),
+                wheelhouse=wheelhouse,
+                settings=settings,
+            )
+            bringup.hosts_up(wanted, ssh, as_json=as_json)
+            return
+        if of_hosts:
+            raise InvalidError(
+                f"{', '.join(of_hosts)}: only for machines of --hosts. Name them, or leave it out."
+            )
         if as_compose:
             if settings or nodes or racks or directory or keep:
                 raise InvalidError(
@@ -76,7 +162,6 @@ def up(
                 )
             compose.up(as_json=as_json)
             return
-        # Imported late: certificates take a tenth of a second, which other commands save.
         from dios.node import local_cluster  # noqa: PLC0415 - see above
 
         place = _directory(directory)
@@ -112,6 +197,16 @@ def _ended_by_signals() -> Iterator[None]:
             yield
     except Stopped as stopped:
         raise typer.Exit(stopped.exit_status) from None
+
+
+def _given(**options: object) -> list[str]:
+    """Return the names of the options that have a value."""
+    return [f"--{name}" for name, value in options.items() if value not in {None, "", False}]
+
+
+def _refuse(mode: str, options: list[str]) -> None:
+    if options:
+        raise InvalidError(f"{', '.join(options)} cannot be used with {mode}. Leave it out.")
 
 
 def _directory(chosen: Path | None) -> Path:
@@ -192,7 +287,10 @@ def _state(name: str, started: list[str], forgotten: frozenset[str]) -> str:
     return "started" if name in started else "was running"
 
 
-@app.command(epilog="\b\nExamples:\n  dios down\n  dios down --keep\n  dios down --dir ./cluster")
+@app.command(
+    epilog="\b\nExamples:\n  dios down\n  dios down --keep\n  dios down --dir ./cluster\n"
+    "  dios down --hosts n1,n2,n3 --delete"
+)
 def down(
     *,
     directory: DirOption = None,
@@ -200,13 +298,34 @@ def down(
         bool, typer.Option("--keep", help="Keep the data; the next `dios up` uses them.")
     ] = False,
     as_compose: ComposeOption = False,
+    hosts: HostsOption = "",
+    prefix: PrefixOption = "",
+    ssh: SshOption = "",
+    delete: Annotated[
+        bool,
+        typer.Option("--delete", help="With --hosts: also delete the data and the environment of each host."),
+    ] = False,
     as_json: JsonOption = False,
 ) -> None:
     """Stop all nodes of the cluster that `dios up` made on this machine, and delete its data.
 
     The data are kept with --keep here or at `dios up`. Files that `dios up` did not create are never deleted.
+
+    With --hosts it stops the nodes of these machines, and keeps their data unless --delete is given.
     """
-    with reporting("dios down", as_json=as_json):
+    with reporting("dios down", as_json=as_json), _ended_by_signals():
+        if hosts:
+            _refuse("--hosts", _given(dir=directory, keep=keep, compose=as_compose))
+            from dios.cli.nodes import bringup  # noqa: PLC0415 - see up
+            from dios.node.bringup import hosts as remote  # noqa: PLC0415 - the same
+
+            wanted = remote.Wanted(hosts=remote.parse(hosts), prefix=prefix)
+            bringup.hosts_down(wanted, ssh, delete=delete, as_json=as_json)
+            return
+        if others := _given(prefix=prefix, ssh=ssh, delete=delete):
+            raise InvalidError(
+                f"{', '.join(others)}: only for machines of --hosts. Name them, or leave it out."
+            )
         if as_compose:
             compose.down(keep=keep, as_json=as_json)
             return

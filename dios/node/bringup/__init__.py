@@ -1,0 +1,6 @@
+"""Brings a cluster up on machines of others: hosts reached by ssh, an allocation of Slurm, Kubernetes.
+
+For hosts, read ``hosts`` (the steps over all hosts), ``ssh`` and ``answers`` (one conversation with one
+host), ``on_host`` (the program that ssh runs there), ``first_start`` and ``supervise`` (the programs that it
+runs from the installed environment), and ``wheel`` (the package that is uploaded).
+"""

@@ -1,0 +1,89 @@
+"""Keeps a node running where no service manager does: starts it again after a failure.
+
+usage: python -m dios.node.bringup.supervise PIDFILE -- COMMAND…
+
+A node that ends by itself with status 0, as after ``dios-node stop``, is not started again. SIGTERM ends the
+node, then this process. ``on_host`` starts and stops it.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from types import FrameType
+from typing import Final, NoReturn
+
+RESTARTS_MAX: Final = 5
+WITHIN_S: Final = 300.0
+PAUSE_S: Final = 2.0
+"""The same three numbers as in the units of ``cluster/systemd``."""
+
+NODE_ENDS_S: Final = 20.0
+
+
+class _StoppedError(BaseException):
+    """SIGTERM arrived."""
+
+
+def _stop(number: int, frame: FrameType | None) -> NoReturn:
+    del number, frame
+    raise _StoppedError
+
+
+def _say(text: str) -> None:
+    sys.stderr.write(f"supervisor: {text}\n")
+    sys.stderr.flush()
+
+
+def supervise(command: list[str]) -> int:
+    """Run the command until it succeeds, fails too often, or SIGTERM arrives; return an exit status."""
+    failures: list[float] = []
+    while True:
+        process = subprocess.Popen(command, stdin=subprocess.DEVNULL)
+        try:
+            status = process.wait()
+            if status == 0:
+                return 0
+            now = time.monotonic()
+            failures = [*(each for each in failures if now - each < WITHIN_S), now]
+            if len(failures) > RESTARTS_MAX:
+                _say(
+                    f"the node failed {len(failures)} times within {WITHIN_S:.0f} s, and is not started again"
+                )
+                return 1
+            _say(f"the node ended with status {status}, and is started again in {PAUSE_S:.0f} s")
+            time.sleep(PAUSE_S)
+        except _StoppedError:
+            process.terminate()
+            try:
+                process.wait(NODE_ENDS_S)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait()
+            return 0
+
+
+def main(arguments: list[str]) -> int:
+    """Hold the pid file, and supervise."""
+    path, command = Path(arguments[0]), arguments[2:]
+    # The lock ends with this process, whatever ends it: a pid file that is not locked names nobody.
+    fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        _say(f"another supervisor holds {path}")
+        return 1
+    os.ftruncate(fd, 0)
+    os.pwrite(fd, b"%d" % os.getpid(), 0)
+    signal.signal(signal.SIGTERM, _stop)
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    return supervise(command)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
