@@ -14,6 +14,8 @@ FUZZ_VENV := .venv-fuzz
 FUZZ_STAMP := $(FUZZ_VENV)/.set-up
 SITE_VENV := .venv-site
 SITE_STAMP := $(SITE_VENV)/.set-up
+DIST_VENV := .venv-dist
+DIST_STAMP := $(DIST_VENV)/.set-up
 
 # The system's interpreter comes first: one from a version manager lives in a home directory that a
 # sandboxed task, which runs as another user, may be unable to reach. PYTHON=... overrules.
@@ -37,7 +39,7 @@ ROUNDS ?= 500
 export PIP_ROOT_USER_ACTION := ignore
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-.PHONY: help setup demo demo-evil test test-all lab docker fmt fmt-check lint type imports sim scale bench fuzz fuzz-nodes fuzz-members fuzz-tasks fuzz-frames fuzz-replay soak neighbours load crashtest chaos docs site changelog deniability screenshots month up-test all clean
+.PHONY: help setup demo demo-evil test test-all lab docker fmt fmt-check lint type imports sim scale bench fuzz fuzz-nodes fuzz-members fuzz-tasks fuzz-frames fuzz-replay soak neighbours load crashtest chaos docs site changelog deniability screenshots month up-test dist dist-test sbom all clean
 
 help: ## List the targets.
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -94,6 +96,13 @@ $(SITE_STAMP): $(STAMP) pyproject.toml
 	@$(BIN)/python -m venv $(SITE_VENV)
 	@$(SITE_VENV)/bin/python -m pip install --quiet --upgrade 'pip>=25.1'
 	@$(SITE_VENV)/bin/python -m pip install --quiet --group docs
+	@touch $@
+
+$(DIST_STAMP): $(STAMP) pyproject.toml
+	@echo "installing the tools for packages into $(DIST_VENV)"
+	@$(BIN)/python -m venv $(DIST_VENV)
+	@$(DIST_VENV)/bin/python -m pip install --quiet --upgrade 'pip>=25.1'
+	@$(DIST_VENV)/bin/python -m pip install --quiet --editable . --group dist pytest
 	@touch $@
 
 demo: setup ## Count the words of real files with sandboxed tasks (INPUT=path for yours).
@@ -210,12 +219,21 @@ docs: setup ## Check that links, commands and listings in the documents are true
 site: $(SITE_STAMP) ## Build the documentation with its API reference as a website: site/index.html.
 	NO_MKDOCS_2_WARNING=1 $(SITE_VENV)/bin/mkdocs build --quiet --strict
 
-changelog: setup ## Show what the next section of CHANGELOG.md will say.
-	$(BIN)/towncrier build --draft --version next
+dist: $(DIST_STAMP) ## Build the source archive and the wheel into dist/, and check their contents and descriptions.
+	@PYTHONPATH=. $(DIST_VENV)/bin/python -m tests.lab.package dist
+
+dist-test: $(DIST_STAMP) ## Install the wheel of `make dist` into a new environment, and follow the README there.
+	@PYTHONPATH=. $(DIST_VENV)/bin/python -m tests.lab.package try
+
+sbom: $(DIST_STAMP) ## List the packages of an environment with the wheel of `make dist` in CycloneDX's format: dist/*.cdx.json.
+	@PYTHONPATH=. $(DIST_VENV)/bin/python -m tests.lab.package sbom
+
+changelog: setup ## Show what the next section of CHANGELOG.md will say (FOLD=1: write it, and remove the fragments).
+	$(BIN)/towncrier build $(if $(FOLD),--yes,--draft) --version $$(awk -F '"' '/^version/ { print $$2; exit }' pyproject.toml)
 
 # Measuring is left out: its figures belong to a quiet machine, and no test asserts a time.
 all: fmt-check lint type imports docs site test-all sim ## Everything that CI checks.
 
 clean: ## Remove what setup, tests and demo made.
-	rm -rf $(VENV) $(BENCH_VENV) $(FUZZ_VENV) $(SITE_VENV) site .fuzz .demo .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache build dist
+	rm -rf $(VENV) $(BENCH_VENV) $(FUZZ_VENV) $(SITE_VENV) $(DIST_VENV) site .fuzz .demo .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache build dist
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

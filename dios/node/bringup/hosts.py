@@ -77,7 +77,7 @@ class Row:
     """The running node is of another version than the installed one."""
 
 
-# -- what was asked for -------------------------------------------------------------------------------
+# -- the wishes ---------------------------------------------------------------------------------------
 def parse(text: str, *, racks: int = 0) -> tuple[Host, ...]:
     """Read a list of hosts, ``[NAME=]HOST[/RACK],…``. Raise InvalidError.
 
@@ -153,7 +153,7 @@ class Fleet:
         """Install, start and join all hosts, and return when every node sees all others.
 
         Raise HostError if a step failed on a host; the other hosts have completed this step. ExistsError if
-        the hosts have nodes of different clusters. ``stages`` tells how far each host has come.
+        the hosts have nodes of different clusters. ``stages`` has the last stage of each host.
         """
         hosts = self._wanted.hosts
         looked = dict(zip(hosts, self._each(self._look, hosts), strict=True))

@@ -1,4 +1,4 @@
-"""Makes a wheel of the running version of this package, so that other machines get exactly this one.
+"""Makes a wheel of the running version of this package, so that other machines get the same version.
 
 It needs no network and no build tool: the package is pure Python, and a wheel is an archive of its files and
 of its description. An installed package and a checkout give the same archive for the same files.
@@ -43,15 +43,19 @@ def of_running_version() -> Wheel:
     folder = f"dios-{version}.dist-info"
     package = Path(__file__).parents[2]
     files = {
-        f"dios/{path.relative_to(package).as_posix()}": path.read_bytes()
-        for path in sorted(package.rglob("*"))
-        if path.is_file() and "__pycache__" not in path.parts
+        f"dios/{path.relative_to(package).as_posix()}": path.read_bytes() for path in package_files(package)
     }
     for entry in installed.files or []:
         if entry.parts[0] == folder and entry.name not in _LEFT_OUT:
             files[entry.as_posix()] = entry.read_binary()
     files[f"{folder}/WHEEL"] = _DESCRIPTION.encode()
     return Wheel(f"dios-{version}-py3-none-any.whl", _archive(files, folder))
+
+
+def package_files(package: Path) -> list[Path]:
+    """Return the files of a package's folder that belong into a wheel."""
+    found = sorted(package.rglob("*"))
+    return [path for path in found if path.is_file() and "__pycache__" not in path.parts]
 
 
 def _archive(files: dict[str, bytes], folder: str) -> bytes:

@@ -1,0 +1,202 @@
+"""``make dist``, ``make dist-test`` and ``make sbom``: the packages of a release, as a user gets them.
+
+``dist`` builds a source archive, and the wheel from it, and checks both. ``try`` installs the wheel into a
+new environment and follows the README there. ``sbom`` lists all packages of that environment in CycloneDX's
+format.
+"""
+
+from __future__ import annotations
+
+import argparse
+import email
+import json
+import shutil
+import subprocess
+import sys
+import tarfile
+import tempfile
+import tomllib
+import venv
+import zipfile
+from pathlib import Path
+from typing import Final
+
+from dios.node.bringup import wheel as own_wheel
+from tests.integration.test_readme import block
+from tests.support.node.command_user import Person
+
+ROOT: Final = Path(__file__).resolve().parents[2]
+DIST: Final = ROOT / "dist"
+VERSION: Final = str(tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"])
+WHEEL: Final = DIST / f"dios-{VERSION}-py3-none-any.whl"
+SOURCE: Final = DIST / f"dios-{VERSION}.tar.gz"
+IN_SOURCE: Final = {"cluster", "dios", "docs", "examples", "CHANGELOG.md", "LICENSE", "README.md"}
+OF_FORMAT: Final = {"PKG-INFO", "pyproject.toml", ".gitignore"}
+SUITES: Final = ("test", "tests", "benchmarks")
+
+
+class FailedError(Exception):
+    """A package is not as it should be."""
+
+
+def step(what: str) -> None:
+    """Say what comes next."""
+    sys.stdout.write(f"{what}\n")
+    sys.stdout.flush()
+
+
+def require(condition: object, what: str) -> None:
+    """Raise FailedError if a condition does not hold."""
+    if not condition:
+        raise FailedError(what)
+
+
+def run(*command: str | Path) -> str:
+    """Run a tool; raise FailedError with its output if it fails."""
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    require(
+        done.returncode == 0, f"{command[0]} ended with status {done.returncode}\n{done.stdout}{done.stderr}"
+    )
+    return done.stdout
+
+
+# -- dist ---------------------------------------------------------------------------------------------
+def build() -> None:
+    """Build the archive and the wheel, and check them."""
+    shutil.rmtree(DIST, ignore_errors=True)
+    step("building the source archive, and the wheel from it")
+    run(sys.executable, "-m", "build", "--outdir", DIST)
+    require(set(DIST.iterdir()) == {WHEEL, SOURCE}, f"built: {sorted(DIST.iterdir())}")
+    step("twine check --strict")
+    run(sys.executable, "-m", "twine", "check", "--strict", WHEEL, SOURCE)
+    step("the wheel from the archive is the wheel from the tree")
+    with tempfile.TemporaryDirectory() as name:
+        run(sys.executable, "-m", "build", "--wheel", "--outdir", name)
+        require((Path(name) / WHEEL.name).read_bytes() == WHEEL.read_bytes(), "the two wheels differ")
+    check_wheel()
+    check_source()
+    for path in (SOURCE, WHEEL):
+        step(f"dist/{path.name}: {path.stat().st_size:,} bytes")
+
+
+def check_wheel() -> None:
+    """The wheel has the package, its description, its licence and the mark of its types, and nothing else."""
+    step("the contents of the wheel")
+    described = f"dios-{VERSION}.dist-info"
+    with zipfile.ZipFile(WHEEL) as archive:
+        names = set(archive.namelist())
+        metadata = email.message_from_bytes(archive.read(f"{described}/METADATA"))
+    tops = {name.split("/")[0] for name in names}
+    require(tops == {"dios", described}, f"the wheel has {sorted(tops)}")
+    strange = {name for name in names if set(name.split("/")[1:-1]) & {*SUITES, "__pycache__"}}
+    require(not strange, f"the wheel has {sorted(strange)[:5]}")
+    for name in ("dios/py.typed", f"{described}/licenses/LICENSE", f"{described}/entry_points.txt"):
+        require(name in names, f"the wheel has no {name}")
+    require(metadata["Version"] == VERSION, f"the wheel says version {metadata['Version']}")
+    require(metadata["License-Expression"] == "Apache-2.0", "the wheel says no licence")
+    made = {f"dios/{path.relative_to(ROOT / 'dios')}" for path in own_wheel.package_files(ROOT / "dios")}
+    packed = {name for name in names if name.startswith("dios/")}
+    require(packed == made, f"`dios up` would upload other files: {sorted(packed ^ made)[:5]}")
+
+
+def check_source() -> None:
+    """The archive has what is needed to build, deploy and read, and no suites."""
+    step("the contents of the source archive")
+    with tarfile.open(SOURCE) as archive:
+        tops = {name.split("/")[1] for name in archive.getnames() if "/" in name}
+    require(
+        tops == IN_SOURCE | OF_FORMAT, f"the archive has {sorted(tops ^ (IN_SOURCE | OF_FORMAT))} wrongly"
+    )
+
+
+# -- dist-test ----------------------------------------------------------------------------------------
+def installed(folder: Path, *extras: str) -> Path:
+    """Install the wheel with its dependencies into a new environment; return the environment."""
+    require(WHEEL.exists(), f"there is no {WHEEL.name}: run make dist first")
+    environment = folder / "environment"
+    venv.create(environment, with_pip=True)
+    step(f"pip install dios[{','.join(extras)}]")
+    run(environment / "bin" / "pip", "install", "--quiet", f"{WHEEL}[{','.join(extras)}]")
+    return environment
+
+
+def follow(environment: Path, folder: Path) -> None:
+    """Type the README's commands and programs in a new home."""
+    folder.chmod(0o755)
+    (folder / "home").mkdir()
+    user = Person(folder / "home")
+    user.environment["PATH"] = f"{environment}/bin:/usr/local/bin:/usr/bin:/bin"
+    del user.environment["DIOS_COORDINATOR"]
+    del user.environment["DIOS_ACCEPT_WEAKER_SANDBOX"]
+
+    def types(script: str, what: str) -> str:
+        step(what)
+        done = user.pastes(script)
+        require(done.returncode == 0, f"{what}: status {done.returncode}\n{done.stdout}{done.stderr}")
+        return done.stdout
+
+    def program(containing: str, shown: str = "") -> None:
+        user.writes("program.py", block(containing, "python"))
+        said = types("python -W error program.py", f"the program with {containing}")
+        require(not shown or said == block(shown), f"it printed {said!r}")
+
+    require(types("dios --version", "dios --version") == f"dios {VERSION}\n", "another version")
+    where = types("python -c 'import dios; print(dios.__file__)'", "the package that is imported")
+    require(where.startswith(str(environment)), f"imported from {where}")
+    doctor = json.loads(types("dios doctor --json || test $? = 1", "dios doctor"))
+    step(f"tasks are confined here: {doctor['confined']}")
+    program("dios.Executor", "fish and red: [")
+    try:
+        lines = [line for line in block("dios-node start").splitlines() if not line.startswith("export")]
+        said = types("\n".join(lines), "one node, by hand")
+        require("arguments --top 20" in said, f"the quick start printed {said!r}")
+        program("Spawner", "bytes on disk")
+        user.writes("worker.py", "import dios\nwith dios.connect() as node:\n    print(len(node.inputs))\n")
+        program("worker.py")
+        types(block("dios up"), "several nodes")
+    finally:
+        user.pastes("dios down; dios-node stop")
+
+
+def try_package() -> None:
+    """Install the wheel into a new environment, and follow the README."""
+    with tempfile.TemporaryDirectory(prefix="dios-package-") as name:
+        follow(installed(Path(name), "cluster"), Path(name))
+
+
+# -- sbom ---------------------------------------------------------------------------------------------
+def list_packages() -> None:
+    """Write the list of all packages of an environment with dios[cluster]."""
+    target = DIST / f"dios-{VERSION}.cdx.json"
+    with tempfile.TemporaryDirectory(prefix="dios-package-") as name:
+        environment = installed(Path(name), "cluster")
+        # The environment's own tools are no part of the product.
+        run(environment / "bin" / "pip", "uninstall", "--quiet", "--yes", "setuptools", "pip")
+        step("cyclonedx-py environment")
+        run(
+            *(sys.executable, "-m", "cyclonedx_py", "environment", "--pyproject", "pyproject.toml"),
+            *("--mc-type", "application", "--output-reproducible", "--validate", "--output-file", target),
+            environment / "bin" / "python",
+        )
+    told = json.loads(target.read_text())
+    names = {each["name"] for each in told["components"]}
+    require({"msgspec", "lmdb", "cryptography", "numpy", "numba"} <= names, f"the list has {sorted(names)}")
+    require(told["metadata"]["component"]["version"] == VERSION, "the list is of another version")
+    step(f"dist/{target.name}: {len(names)} packages, {told['bomFormat']} {told['specVersion']}")
+
+
+def main() -> int:
+    """Do what the command line says."""
+    parser = argparse.ArgumentParser(prog="make dist", description=__doc__)
+    works = {"dist": build, "try": try_package, "sbom": list_packages}
+    parser.add_argument("work", choices=works)
+    try:
+        works[parser.parse_args().work]()
+    except FailedError as error:
+        step(f"FAILED: {error}")
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

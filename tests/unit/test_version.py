@@ -1,0 +1,15 @@
+from __future__ import annotations
+
+import re
+import tomllib
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+VERSION = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"]
+
+
+def test_the_version_is_semantic_and_the_same_everywhere() -> None:
+    """The files that state the version agree."""
+    assert re.fullmatch(r"\d+\.\d+\.\d+", VERSION)
+    stated = {"README.md": re.findall(r"alpha release \((.*?)\)", (ROOT / "README.md").read_text())}
+    assert all(found == [VERSION] for found in stated.values()), stated
