@@ -39,7 +39,7 @@ ROUNDS ?= 500
 export PIP_ROOT_USER_ACTION := ignore
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-.PHONY: help setup demo demo-evil test test-all lab docker fmt fmt-check lint type imports sim scale bench fuzz fuzz-nodes fuzz-members fuzz-tasks fuzz-frames fuzz-replay soak neighbours load crashtest chaos docs site changelog deniability screenshots month up-test dist dist-test sbom all clean
+.PHONY: help setup demo demo-evil test test-all lab docker fmt fmt-check lint type imports sim scale bench fuzz fuzz-nodes fuzz-members fuzz-tasks fuzz-frames fuzz-replay soak neighbours load crashtest chaos docs site changelog deniability screenshots month up-test dist dist-test sbom slurm-test charts all clean
 
 help: ## List the targets.
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -102,7 +102,7 @@ $(DIST_STAMP): $(STAMP) pyproject.toml
 	@echo "installing the tools for packages into $(DIST_VENV)"
 	@$(BIN)/python -m venv $(DIST_VENV)
 	@$(DIST_VENV)/bin/python -m pip install --quiet --upgrade 'pip>=25.1'
-	@$(DIST_VENV)/bin/python -m pip install --quiet --editable . --group dist pytest
+	@$(DIST_VENV)/bin/python -m pip install --quiet --editable . --group dist
 	@touch $@
 
 demo: setup ## Count the words of real files with sandboxed tasks (INPUT=path for yours).
@@ -125,6 +125,9 @@ lab: setup ## Run real nodes on a network that fails in every way (root; SCALE=1
 
 up-test: setup ## Run `dios up --hosts` on four ssh servers of this machine (root, sshd; INDEX=1: the hosts use their package index).
 	@PYTHONPATH=.:tests/support/programs $(BIN)/python -m tests.lab.bringup_hosts $(if $(INDEX),--index)
+
+slurm-test: setup ## Run `dios up --on slurm` on a Slurm of three nodes on this machine (root, slurmctld, slurmd, munge).
+	@PYTHONPATH=.:tests/support/programs $(BIN)/python -m tests.lab.bringup_slurm
 
 docker: setup ## Run cluster/compose.yaml for real, where an engine is (BASE=image, WHEELS=1 without a registry).
 	@PYTHONPATH=.:tests/support/programs $(BIN)/python -m tests.lab.compose $(if $(BASE),--base $(BASE)) $(if $(WHEELS),--wheels)
@@ -227,6 +230,9 @@ dist-test: $(DIST_STAMP) ## Install the wheel of `make dist` into a new environm
 
 sbom: $(DIST_STAMP) ## List the packages of an environment with the wheel of `make dist` in CycloneDX's format: dist/*.cdx.json.
 	@PYTHONPATH=. $(DIST_VENV)/bin/python -m tests.lab.package sbom
+
+charts: $(DIST_STAMP) ## Check the files for Kubernetes, Helm and Docker Compose by the schemas of these programs.
+	@PYTHONPATH=. $(DIST_VENV)/bin/python -m tests.lab.charts
 
 changelog: setup ## Show what the next section of CHANGELOG.md will say (FOLD=1: write it, and remove the fragments).
 	$(BIN)/towncrier build $(if $(FOLD),--yes,--draft) --version $$(awk -F '"' '/^version/ { print $$2; exit }' pyproject.toml)

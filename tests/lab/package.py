@@ -31,6 +31,7 @@ VERSION: Final = str(tomllib.loads((ROOT / "pyproject.toml").read_text())["proje
 WHEEL: Final = DIST / f"dios-{VERSION}-py3-none-any.whl"
 SOURCE: Final = DIST / f"dios-{VERSION}.tar.gz"
 IN_SOURCE: Final = {"cluster", "dios", "docs", "examples", "CHANGELOG.md", "LICENSE", "README.md"}
+DEPLOY: Final = "dios/deploy/kubernetes/"
 OF_FORMAT: Final = {"PKG-INFO", "pyproject.toml", ".gitignore"}
 SUITES: Final = ("test", "tests", "benchmarks")
 
@@ -94,8 +95,11 @@ def check_wheel() -> None:
         require(name in names, f"the wheel has no {name}")
     require(metadata["Version"] == VERSION, f"the wheel says version {metadata['Version']}")
     require(metadata["License-Expression"] == "Apache-2.0", "the wheel says no licence")
+    deployed = {DEPLOY + path.name for path in (ROOT / "cluster" / "kubernetes").iterdir()}
+    require(deployed <= names, f"the wheel has no {sorted(deployed - names)}")
+    # Hosts of `dios up --hosts` do not need the manifests.
     made = {f"dios/{path.relative_to(ROOT / 'dios')}" for path in own_wheel.package_files(ROOT / "dios")}
-    packed = {name for name in names if name.startswith("dios/")}
+    packed = {name for name in names if name.startswith("dios/") and not name.startswith(DEPLOY)}
     require(packed == made, f"`dios up` would upload other files: {sorted(packed ^ made)[:5]}")
 
 

@@ -11,5 +11,10 @@ VERSION = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["versi
 def test_the_version_is_semantic_and_the_same_everywhere() -> None:
     """The files that state the version agree."""
     assert re.fullmatch(r"\d+\.\d+\.\d+", VERSION)
-    stated = {"README.md": re.findall(r"alpha release \((.*?)\)", (ROOT / "README.md").read_text())}
+    chart = (ROOT / "cluster" / "helm" / "Chart.yaml").read_text()
+    stated = {
+        "README.md": re.findall(r"alpha release \((.*?)\)", (ROOT / "README.md").read_text()),
+        "version of the chart": re.findall(r"^version: (.*)$", chart, re.MULTILINE),
+        "appVersion of the chart": re.findall(r'^appVersion: "(.*)"$', chart, re.MULTILINE),
+    }
     assert all(found == [VERSION] for found in stated.values()), stated

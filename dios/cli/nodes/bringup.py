@@ -7,15 +7,20 @@ from __future__ import annotations
 
 import contextlib
 import shlex
-from collections.abc import Iterator
+import sys
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict
+from pathlib import Path
 from typing import Final
 
+import msgspec
+
 from dios.cli.common.output import facts, progress, say, table, write_json
-from dios.errors import InvalidError
-from dios.node.bringup import hosts, ssh
+from dios.errors import DiosError, InvalidError
+from dios.node.bringup import hosts, kubernetes, slurm, ssh
 from dios.node.bringup.answers import Stopped
 
+NODES_DEFAULT: Final = 3
 _QUICK_STAGES: Final = frozenset({"not reached"})
 
 
@@ -31,6 +36,29 @@ def _stating(fleet: hosts.Fleet, next_step: str) -> Iterator[None]:
                 say(f"  {name}: {stage}")
             say(next_step)
         raise
+
+
+def wanted_hosts(
+    text: str,
+    *,
+    racks: int = 0,
+    prefix: str = "",
+    port: int | None = None,
+    network: str = "",
+    extras: str | None = None,
+    wheelhouse: Path | None = None,
+    settings: Mapping[str, str] | None = None,
+) -> hosts.Wanted:
+    """Return the checked wishes for hosts. Raise InvalidError."""
+    return hosts.Wanted(
+        hosts=hosts.parse(text, racks=racks),
+        prefix=prefix,
+        port=port or hosts.PORT_DEFAULT,
+        network=hosts.network_address(network) if network else "",
+        extras=hosts.check_extras(hosts.EXTRAS_DEFAULT if extras is None else extras),
+        wheelhouse=wheelhouse,
+        settings=settings or {},
+    )
 
 
 def hosts_up(wanted: hosts.Wanted, command: str, *, as_json: bool) -> None:
@@ -102,3 +130,102 @@ def _ssh(command: str) -> ssh.Ssh:
     except ValueError as error:
         raise InvalidError(f"--ssh must be a command line: {error}") from None
     return ssh.Ssh(words or ssh.COMMAND)
+
+
+# -- slurm ------------------------------------------------------------------------------------------
+def slurm_up(
+    directory: Path,
+    *,
+    nodes: int,
+    sbatch: str,
+    settings: Mapping[str, str],
+    port: int | None,
+    as_json: bool,
+) -> None:
+    """Submit the job, or find it again, and show its nodes. Raise the errors of ``slurm``."""
+    found = slurm.read(directory)
+    if found is not None and (nodes not in {0, found.nodes} or sbatch or settings):
+        raise InvalidError(
+            f"the cluster in {directory} is job {found.job} with {found.nodes} nodes. `dios down --on slurm` "
+            "ends it; another --dir makes a second one"
+        )
+    with progress("waiting for the allocation") as report:
+        job = found or slurm.submit(
+            directory,
+            nodes=nodes or NODES_DEFAULT,
+            sbatch=sbatch,
+            settings=settings,
+            port=port or slurm.PORT_DEFAULT,
+        )
+        try:
+            rows = slurm.wait_ready(directory, job, report=report)
+        except DiosError:
+            raise
+        except BaseException:
+            if found is None:
+                slurm.cancel(job)
+                slurm.remove(directory)
+                say(f"job {job.job} was cancelled, and its files were deleted")
+            raise
+    if as_json:
+        nodes_shown = [msgspec.to_builtins(row) for row in rows]
+        write_json({"job": job.job, "directory": str(directory), "nodes": nodes_shown})
+        return
+    table(("NODE", "ADDRESS", "DATA"), [(row.name, row.address, row.data) for row in rows])
+    first = rows[0]
+    program = Path(sys.executable).with_name("dios")
+    say(f"job {job.job}; its data are deleted when it ends. Next, as in all commands:")
+    say(
+        f"  srun --jobid={job.job} --overlap --nodes=1 --ntasks=1 --nodelist={first.host} "
+        f"{program} node ls --node {first.data}"
+    )
+
+
+def slurm_down(directory: Path, *, as_json: bool) -> None:
+    """End the job and delete its files. Raise the errors of ``slurm``."""
+    found = slurm.read(directory)
+    if found is not None:
+        with progress("ending the job"):
+            slurm.cancel(found)
+            slurm.remove(directory)
+    if as_json:
+        write_json({"directory": str(directory), "job": found.job if found else None})
+    else:
+        ended = f"{found.job} ended, its files deleted" if found else "none"
+        facts([("job", ended), ("directory", str(directory))])
+
+
+# -- kubernetes -------------------------------------------------------------------------------------
+def kubernetes_up(
+    *, nodes: int, namespace: str, image: str, storage: str, settings: Mapping[str, str], as_json: bool
+) -> None:
+    """Apply the manifests and show the nodes. Raise the errors of ``kubernetes``."""
+    wanted = kubernetes.Wanted(nodes, namespace or kubernetes.NAME, image, storage, settings)
+    wanted.check()
+    with progress("bringing the cluster up") as report:
+        try:
+            members = kubernetes.bring_up(wanted, report=report)
+        except BaseException:
+            say("what was applied is kept: the same command continues, `dios down --on kubernetes` undoes it")
+            raise
+    if as_json:
+        write_json(
+            {"namespace": wanted.namespace, "nodes": [msgspec.to_builtins(member) for member in members]}
+        )
+        return
+    table(
+        ("NODE", "RACK", "ADDRESS", ""),
+        [(each.name, each.rack or "-", each.address, each.status) for each in members],
+    )
+    say(f"next: kubectl --namespace {wanted.namespace} exec {members[0].name} -- dios node ls")
+
+
+def kubernetes_down(namespace: str, *, delete: bool, as_json: bool) -> None:
+    """End the pods, or delete everything. Raise the errors of ``kubernetes``."""
+    namespace = namespace or kubernetes.NAME
+    with progress("taking the cluster down") as report:
+        kubernetes.take_down(namespace, delete=delete, report=report)
+    if as_json:
+        write_json({"namespace": namespace, "deleted": delete})
+        return
+    facts([("cluster", "deleted" if delete else "ended; volumes and data kept"), ("namespace", namespace)])

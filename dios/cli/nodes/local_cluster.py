@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Final
 
@@ -28,6 +28,23 @@ NODES_DEFAULT: Final = 3
 _NOT_SHOWN: Final = frozenset(
     {"socket", "name", "rack", "listen", "advertise", "announce", "log-file", "record"}
 )
+
+_HERE: Final = "a cluster on this machine"
+_COMPOSE: Final = "--compose"
+_HOSTS: Final = "--hosts"
+_SLURM: Final = "--on slurm"
+_KUBERNETES: Final = "--on kubernetes"
+_OPTIONS: Final = {
+    _HERE: {"--nodes", "--racks", "--dir", "--keep", "settings"},
+    _COMPOSE: set[str](),
+    _HOSTS: {
+        *("--racks", "--prefix", "--port", "--network", "--extras", "--wheelhouse", "--ssh", "--delete"),
+        "settings",
+    },
+    _SLURM: {"--nodes", "--dir", "--port", "--sbatch", "settings"},
+    _KUBERNETES: {"--nodes", "--namespace", "--image", "--storage", "--delete", "settings"},
+}
+"""The options that have a meaning for each kind."""
 
 app: Final = typer.Typer(rich_markup_mode=None)
 
@@ -53,6 +70,19 @@ SshOption = Annotated[
     str,
     typer.Option("--ssh", metavar="COMMAND", help="With --hosts: the ssh client, like 'ssh -F FILE'."),
 ]
+OnOption = Annotated[
+    str, typer.Option("--on", metavar="SYSTEM", help="Use the machines of a system: slurm or kubernetes.")
+]
+NamespaceOption = Annotated[
+    str,
+    typer.Option("--namespace", metavar="NAME", help="With --on kubernetes: the namespace; default: dios."),
+]
+DeleteOption = Annotated[
+    bool,
+    typer.Option(
+        "--delete", help="With --hosts and --on kubernetes: also delete data and what was installed."
+    ),
+]
 ComposeOption = Annotated[
     bool, typer.Option("--compose", help="Use containers: cluster/compose.yaml and Docker Compose.")
 ]
@@ -66,6 +96,8 @@ ComposeOption = Annotated[
     "  dios up --dir ./cluster --keep     (`dios down` leaves the data there)\n"
     "  dios up --hosts n1,n2=admin@10.0.0.2,n3/r2 --racks 2\n"
     "  dios up --hosts n1,n2,n3 --wheelhouse ./wheels     (hosts without a network)\n"
+    "  dios up --on slurm --nodes 4 --sbatch '--time=8:00:00 --exclusive'\n"
+    "  dios up --on kubernetes --image registry.example/dios:0.2.0\n"
     "  dios node ls; dios put data/*.txt --group analytics; dios --help",
 )
 def up(
@@ -89,7 +121,7 @@ def up(
             metavar="N",
             min=1,
             max=65_535,
-            help="With --hosts: the port of each node; default: 7400.",
+            help="With --hosts and --on slurm: the port of each node; default: 7400.",
         ),
     ] = None,
     network: Annotated[
@@ -116,9 +148,28 @@ def up(
         ),
     ] = None,
     ssh: SshOption = "",
+    on: OnOption = "",
+    sbatch: Annotated[
+        str,
+        typer.Option(
+            "--sbatch",
+            metavar="OPTIONS",
+            help="With --on slurm: more options for sbatch, like '--time=8:00:00 --cpus-per-task=8'.",
+        ),
+    ] = "",
+    namespace: NamespaceOption = "",
+    image: Annotated[
+        str, typer.Option("--image", metavar="IMAGE", help="With --on kubernetes: the image of a node.")
+    ] = "",
+    storage: Annotated[
+        str,
+        typer.Option(
+            "--storage", metavar="SIZE", help="With --on kubernetes: the volume of a node; default: 10Gi."
+        ),
+    ] = "",
     as_json: JsonOption = False,
 ) -> None:
-    """Start a cluster on this machine, or with --hosts on other machines.
+    """Start a cluster on this machine, with --hosts on other machines, or with --on in Slurm or Kubernetes.
 
     Here the nodes n1, n2, … are processes of yours. The command returns when all nodes see each other. Other
     commands then use n1, or another with `--node n2`. If the cluster exists, `dios up` starts the nodes that
@@ -128,65 +179,127 @@ def up(
     one cluster, and starts their nodes as services of systemd, or where that is missing under a supervisor.
     A second run continues where the first one ended, starts nodes that do not run, installs a newer version,
     and adds hosts. Ctrl-C ends the work on all hosts and says how far each has come.
+
+    With --on slurm it submits a job, whose machines become the cluster until the job ends. This installation
+    must be at the same path there. With --on kubernetes it applies the manifests with kubectl.
     """
     with reporting("dios up", as_json=as_json), _ended_by_signals():
         settings = settings_given(context.args, "dios up")
-        of_hosts = _given(
-            prefix=prefix, port=port, network=network, extras=extras, wheelhouse=wheelhouse, ssh=ssh
+        mode = _mode(hosts=hosts, on=on, compose=as_compose)
+        _refuse_foreign(
+            mode,
+            {
+                "--nodes": nodes,
+                "--racks": racks,
+                "--dir": directory,
+                "--keep": keep,
+                "--prefix": prefix,
+                "--port": port,
+                "--network": network,
+                "--extras": extras,
+                "--wheelhouse": wheelhouse,
+                "--ssh": ssh,
+                "--sbatch": sbatch,
+                "--namespace": namespace,
+                "--image": image,
+                "--storage": storage,
+                "settings": settings,
+            },
         )
-        if hosts:
-            _refuse("--hosts", _given(nodes=nodes, dir=directory, keep=keep, compose=as_compose))
-            # Imported late: certificates take a tenth of a second, which other commands save.
-            from dios.cli.nodes import bringup  # noqa: PLC0415 - see above
-            from dios.node.bringup import hosts as remote  # noqa: PLC0415 - see above
+        if mode == _HERE:
+            _up_here(directory, nodes, racks, settings, keep=keep, as_json=as_json)
+            return
+        if mode == _COMPOSE:
+            compose.up(as_json=as_json)
+            return
+        # Imported late: these modules take a tenth of a second, which other commands save.
+        from dios.cli.nodes import bringup  # noqa: PLC0415 - see above
 
-            wanted = remote.Wanted(
-                hosts=remote.parse(hosts, racks=racks),
+        if mode == _HOSTS:
+            wanted = bringup.wanted_hosts(
+                hosts,
+                racks=racks,
                 prefix=prefix,
-                port=port or remote.PORT_DEFAULT,
-                network=remote.network_address(network) if network else "",
-                extras=remote.check_extras(remote.EXTRAS_DEFAULT if extras is None else extras),
+                port=port,
+                network=network,
+                extras=extras,
                 wheelhouse=wheelhouse,
                 settings=settings,
             )
             bringup.hosts_up(wanted, ssh, as_json=as_json)
-            return
-        if of_hosts:
-            raise InvalidError(
-                f"{', '.join(of_hosts)}: only for machines of --hosts. Name them, or leave it out."
+        elif mode == _SLURM:
+            place = _slurm_directory(directory)
+            bringup.slurm_up(
+                place, nodes=nodes or 0, sbatch=sbatch, settings=settings, port=port, as_json=as_json
             )
-        if as_compose:
-            if settings or nodes or racks or directory or keep:
-                raise InvalidError(
-                    "with --compose the file has the nodes and their settings; leave out these options"
-                )
-            compose.up(as_json=as_json)
-            return
-        from dios.node import local_cluster  # noqa: PLC0415 - see above
+        else:
+            bringup.kubernetes_up(
+                nodes=nodes or NODES_DEFAULT,
+                namespace=namespace,
+                image=image,
+                storage=storage,
+                settings=settings,
+                as_json=as_json,
+            )
 
-        place = _directory(directory)
-        with local_cluster.locked(place):
-            found = local_cluster.read(place)
-            if found is not None:
-                _refuse_other(found, nodes, racks, settings)
-                found = local_cluster.keep(found) if keep else found
-            with progress("bringing the cluster up") as report:
-                made = found or local_cluster.make(
-                    place, nodes=nodes or NODES_DEFAULT, racks=racks, keep=keep, settings=settings
-                )
-                try:
-                    started = local_cluster.start(made, report=report)
-                except DiosError:
-                    if found is None:
-                        say(f"the cluster's logs were kept in {place}; `dios down` deletes them")
-                        _link(place)
-                    raise
-                except BaseException:
-                    if found is None:
-                        local_cluster.remove(place)
-                    raise
-        _link(place)
-        _show(made, started, default=local_cluster.is_default(made), as_json=as_json)
+
+def _up_here(
+    directory: Path | None,
+    nodes: int | None,
+    racks: int,
+    settings: dict[str, str],
+    *,
+    keep: bool,
+    as_json: bool,
+) -> None:
+    # Imported late: certificates take a tenth of a second, which other commands save.
+    from dios.node import local_cluster  # noqa: PLC0415 - see above
+
+    place = _directory(directory)
+    with local_cluster.locked(place):
+        found = local_cluster.read(place)
+        if found is not None:
+            _refuse_other(found, nodes, racks, settings)
+            found = local_cluster.keep(found) if keep else found
+        with progress("bringing the cluster up") as report:
+            made = found or local_cluster.make(
+                place, nodes=nodes or NODES_DEFAULT, racks=racks, keep=keep, settings=settings
+            )
+            try:
+                started = local_cluster.start(made, report=report)
+            except DiosError:
+                if found is None:
+                    say(f"the cluster's logs were kept in {place}; `dios down` deletes them")
+                    _link(place)
+                raise
+            except BaseException:
+                if found is None:
+                    local_cluster.remove(place)
+                raise
+    _link(place)
+    _show(made, started, default=local_cluster.is_default(made), as_json=as_json)
+
+
+def _mode(*, hosts: str, on: str, compose: bool) -> str:
+    """Return the kind of machines. Raise InvalidError for two, or for an unknown one."""
+    if on and f"--on {on}" not in _OPTIONS:
+        raise InvalidError(f"--on must be slurm or kubernetes, not {on!r}")
+    chosen = [_HOSTS] * bool(hosts) + [f"--on {on}"] * bool(on) + [_COMPOSE] * compose
+    if len(chosen) > 1:
+        raise InvalidError(f"{' and '.join(chosen)} exclude each other. Choose one.")
+    return chosen[0] if chosen else _HERE
+
+
+def _refuse_foreign(mode: str, options: Mapping[str, object]) -> None:
+    """Raise InvalidError for an option without a meaning for this kind of machines."""
+    foreign = [name for name, value in options.items() if value and name not in _OPTIONS[mode]]
+    if foreign:
+        why = ": the file has the nodes and their settings" if mode == _COMPOSE else ""
+        raise InvalidError(f"{', '.join(foreign)}: without a meaning for {mode}{why}. Leave it out.")
+
+
+def _slurm_directory(chosen: Path | None) -> Path:
+    return (usual_directory().with_name("slurm") if chosen is None else chosen.expanduser()).absolute()
 
 
 @contextlib.contextmanager
@@ -197,16 +310,6 @@ def _ended_by_signals() -> Iterator[None]:
             yield
     except Stopped as stopped:
         raise typer.Exit(stopped.exit_status) from None
-
-
-def _given(**options: object) -> list[str]:
-    """Return the names of the options that have a value."""
-    return [f"--{name}" for name, value in options.items() if value not in {None, "", False}]
-
-
-def _refuse(mode: str, options: list[str]) -> None:
-    if options:
-        raise InvalidError(f"{', '.join(options)} cannot be used with {mode}. Leave it out.")
 
 
 def _directory(chosen: Path | None) -> Path:
@@ -289,7 +392,7 @@ def _state(name: str, started: list[str], forgotten: frozenset[str]) -> str:
 
 @app.command(
     epilog="\b\nExamples:\n  dios down\n  dios down --keep\n  dios down --dir ./cluster\n"
-    "  dios down --hosts n1,n2,n3 --delete"
+    "  dios down --hosts n1,n2,n3 --delete\n  dios down --on slurm"
 )
 def down(
     *,
@@ -301,62 +404,78 @@ def down(
     hosts: HostsOption = "",
     prefix: PrefixOption = "",
     ssh: SshOption = "",
-    delete: Annotated[
-        bool,
-        typer.Option("--delete", help="With --hosts: also delete the data and the environment of each host."),
-    ] = False,
+    on: OnOption = "",
+    namespace: NamespaceOption = "",
+    delete: DeleteOption = False,
     as_json: JsonOption = False,
 ) -> None:
     """Stop all nodes of the cluster that `dios up` made on this machine, and delete its data.
 
     The data are kept with --keep here or at `dios up`. Files that `dios up` did not create are never deleted.
 
-    With --hosts it stops the nodes of these machines, and keeps their data unless --delete is given.
+    With --hosts it stops the nodes of these machines, and with --on kubernetes the pods; their data are kept
+    unless --delete is given. With --on slurm it ends the job, whose data are then gone.
     """
     with reporting("dios down", as_json=as_json), _ended_by_signals():
-        if hosts:
-            _refuse("--hosts", _given(dir=directory, keep=keep, compose=as_compose))
-            from dios.cli.nodes import bringup  # noqa: PLC0415 - see up
-            from dios.node.bringup import hosts as remote  # noqa: PLC0415 - the same
-
-            wanted = remote.Wanted(hosts=remote.parse(hosts), prefix=prefix)
-            bringup.hosts_down(wanted, ssh, delete=delete, as_json=as_json)
+        mode = _mode(hosts=hosts, on=on, compose=as_compose)
+        _refuse_foreign(
+            mode,
+            {
+                "--dir": directory,
+                "--keep": keep and mode != _COMPOSE,
+                "--prefix": prefix,
+                "--ssh": ssh,
+                "--namespace": namespace,
+                "--delete": delete,
+            },
+        )
+        if mode == _HERE:
+            _down_here(directory, keep=keep, as_json=as_json)
             return
-        if others := _given(prefix=prefix, ssh=ssh, delete=delete):
-            raise InvalidError(
-                f"{', '.join(others)}: only for machines of --hosts. Name them, or leave it out."
-            )
-        if as_compose:
+        if mode == _COMPOSE:
             compose.down(keep=keep, as_json=as_json)
             return
-        from dios.node import local_cluster  # noqa: PLC0415 - see up
+        from dios.cli.nodes import bringup  # noqa: PLC0415 - see up
 
-        place = _directory(directory)
-        found = local_cluster.read(place)
-        if found is None:
-            if as_json:
-                write_json({"directory": str(place), "stopped": [], "removed": False})
-            else:
-                facts([("cluster", "none"), ("directory", str(place))])
-            return
-        removed = not (keep or found.keep)
-        with local_cluster.locked(place), progress("stopping the cluster"):
-            stopped = local_cluster.stop(found, say=say)
-            if removed:
-                local_cluster.remove(place)
-        if removed:
-            _unlink(place)
+        if mode == _HOSTS:
+            bringup.hosts_down(
+                bringup.wanted_hosts(hosts, prefix=prefix), ssh, delete=delete, as_json=as_json
+            )
+        elif mode == _SLURM:
+            bringup.slurm_down(_slurm_directory(directory), as_json=as_json)
+        else:
+            bringup.kubernetes_down(namespace, delete=delete, as_json=as_json)
+
+
+def _down_here(directory: Path | None, *, keep: bool, as_json: bool) -> None:
+    from dios.node import local_cluster  # noqa: PLC0415 - see up
+
+    place = _directory(directory)
+    found = local_cluster.read(place)
+    if found is None:
         if as_json:
-            write_json({"directory": str(place), "stopped": stopped, "removed": removed})
-            return
-        facts(
-            [
-                ("stopped", ", ".join(stopped) or "none was running"),
-                ("data", f"deleted: {place}" if removed else f"kept: {place}"),
-            ]
-        )
-        if not removed:
-            say(f"next: `dios up --dir {place}` starts it again; delete the directory if you do not need it")
+            write_json({"directory": str(place), "stopped": [], "removed": False})
+        else:
+            facts([("cluster", "none"), ("directory", str(place))])
+        return
+    removed = not (keep or found.keep)
+    with local_cluster.locked(place), progress("stopping the cluster"):
+        stopped = local_cluster.stop(found, say=say)
+        if removed:
+            local_cluster.remove(place)
+    if removed:
+        _unlink(place)
+    if as_json:
+        write_json({"directory": str(place), "stopped": stopped, "removed": removed})
+        return
+    facts(
+        [
+            ("stopped", ", ".join(stopped) or "none was running"),
+            ("data", f"deleted: {place}" if removed else f"kept: {place}"),
+        ]
+    )
+    if not removed:
+        say(f"next: `dios up --dir {place}` starts it again; delete the directory if you do not need it")
 
 
 def _unlink(place: Path) -> None:

@@ -26,13 +26,14 @@ PAUSE_S: Final = 2.0
 NODE_ENDS_S: Final = 20.0
 
 
-class _StoppedError(BaseException):
-    """SIGTERM arrived."""
+class StoppedError(BaseException):
+    """SIGTERM arrived; raised in the main thread."""
 
 
-def _stop(number: int, frame: FrameType | None) -> NoReturn:
+def stop(number: int, frame: FrameType | None) -> NoReturn:
+    """Raise StoppedError: the handler of SIGTERM."""
     del number, frame
-    raise _StoppedError
+    raise StoppedError
 
 
 def _say(text: str) -> None:
@@ -58,7 +59,7 @@ def supervise(command: list[str]) -> int:
                 return 1
             _say(f"the node ended with status {status}, and is started again in {PAUSE_S:.0f} s")
             time.sleep(PAUSE_S)
-        except _StoppedError:
+        except StoppedError:
             process.terminate()
             try:
                 process.wait(NODE_ENDS_S)
@@ -80,7 +81,7 @@ def main(arguments: list[str]) -> int:
         return 1
     os.ftruncate(fd, 0)
     os.pwrite(fd, b"%d" % os.getpid(), 0)
-    signal.signal(signal.SIGTERM, _stop)
+    signal.signal(signal.SIGTERM, stop)
     signal.signal(signal.SIGHUP, signal.SIG_IGN)
     return supervise(command)
 
