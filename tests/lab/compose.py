@@ -180,6 +180,7 @@ def make_wheels() -> None:
         "--wheel-dir",
         str(WHEELS),
         f"{ROOT}[cluster]",
+        "cyclonedx-bom>=7",
     ]
     subprocess.run(command, check=True, stderr=subprocess.DEVNULL)
 

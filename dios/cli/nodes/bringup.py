@@ -206,7 +206,7 @@ def kubernetes_up(
         try:
             members = kubernetes.bring_up(wanted, report=report)
         except BaseException:
-            say("what was applied is kept: the same command continues, `dios down --on kubernetes` undoes it")
+            say("applied objects are kept: the same command continues, `dios down --on kubernetes` undoes it")
             raise
     if as_json:
         write_json(

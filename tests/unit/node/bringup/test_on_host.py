@@ -50,6 +50,8 @@ def test_the_end_of_the_caller_ends_the_work(tmp_path: Path) -> None:
         while "making the environment" not in process.stdout.readline():
             pass
         process.stdin.close()
+        # The end of its own work would be an answer: here pip could not find the wheel.
+        assert process.stdout.read() == ""
         assert process.wait(60) == 1
     assert not (tmp_path / "dios" / "env").is_symlink()
 
