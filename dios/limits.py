@@ -309,6 +309,7 @@ LOAD_PERIOD_MS: Final = 3_000
 
 # -- catalogues -----------------------------------------------------------------------------------
 CATALOGUE_ENTRIES_MAX: Final = 100_000
+DIGEST_BYTES: Final = 32  # of the bytes of a file, in its catalogue
 CATALOGUE_LOOK_MS: Final = 10_000  # a writer looks for new replicas of a catalogue this often
 CATALOGUE_EDITS_MAX: Final = 64
 SERVICE_LISTS_MAX: Final = 3  # nodes with a list of a service's members, unless its creator says where

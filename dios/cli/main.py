@@ -19,6 +19,7 @@ class _Commands(LazyGroup):
         "du": "dios.cli.objects.files:app",
         "get": "dios.cli.objects.files:app",
         "rm": "dios.cli.objects.files:app",
+        "sync": "dios.cli.objects.files:app",
         "stat": "dios.cli.objects.replicas:app",
         "replicate": "dios.cli.objects.replicas:app",
         "group": "dios.cli.objects.groups:app*",

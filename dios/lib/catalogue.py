@@ -21,16 +21,23 @@ from dios.errors import Busy, Conflict, DamagedError, InvalidError, LimitError
 from dios.lib.retrying import Pauses
 from dios.wire.types import Proximity, Semantics
 
-FORMAT_VERSION: Final = 1
+FORMAT_VERSION: Final = 2
+"""Version 2 added the digests; catalogues of version 1 are read, and written as version 2."""
+
+_VERSIONS: Final = frozenset({1, FORMAT_VERSION})
 
 
 class CatalogueEntry(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
-    """One stored object: its file, its name, its size, its time (nanoseconds)."""
+    """One stored object: its file, its name, its size, its time (nanoseconds), the BLAKE3 of its bytes.
+
+    ``digest`` is empty if it is not known: of directories, logs, and files that version 1 listed.
+    """
 
     file: str
     name: bytes
     size: int
     put_ns: int
+    digest: Annotated[bytes, msgspec.Meta(max_length=limits.DIGEST_BYTES)] = b""
 
     def __repr__(self) -> str:
         """Return a text without the name, which is a secret."""
@@ -69,7 +76,7 @@ def decode(data: bytes) -> tuple[CatalogueEntry, ...]:
         content = _decode(data)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise DamagedError(f"the catalogue cannot be read: {error}") from None
-    if content.version != FORMAT_VERSION:
+    if content.version not in _VERSIONS:
         raise DamagedError(
             f"the catalogue has version {content.version}, this program reads {FORMAT_VERSION}. Update it."
         )
@@ -83,11 +90,11 @@ def decode_slowly(data: bytes) -> Iterator[CatalogueEntry]:
     """
     try:
         version, parts = _decode_parts(data) if data else (FORMAT_VERSION, [])
-        if version == FORMAT_VERSION:
+        if version in _VERSIONS:
             yield from map(_decode_entry, parts)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise DamagedError(f"the catalogue cannot be read: {error}") from None
-    if version != FORMAT_VERSION:
+    if version not in _VERSIONS:
         raise DamagedError(
             f"the catalogue has version {version}, this program reads {FORMAT_VERSION}. Update it."
         )

@@ -128,7 +128,7 @@ def test_after_the_loss_of_everything_all_files_come_back(person: Person) -> Non
     assert (first.sequence, first.files, first.left_out) == (1, 6, [])
     assert first.stored_bytes > len(large)
     person.writes("data/one.txt", "one, changed")
-    person.types("dios put data/one.txt --group papers")
+    person.types("dios put data/one.txt --group papers --replace")
     person.types("dios log append events third")
     second = created(person)
     assert second.sequence == 2
@@ -242,7 +242,7 @@ def test_old_snapshots_are_pruned_and_the_newest_stays_whole(person: Person) -> 
     person.types("dios group create papers")
     for text in ("one", "two", "three"):
         person.writes("a", text)
-        person.types("dios put a --group papers")
+        person.types("dios put a --group papers --replace")
         created(person, "dios backup create ./backups --recipient backup.key.pub")
     assert (
         "2 snapshots and 2 packs were removed" in person.types("dios backup prune ./backups --keep 1").stderr
@@ -261,7 +261,7 @@ def test_a_damaged_or_rolled_back_target_is_noticed(person: Person) -> None:
     created(person, "dios backup create ./backups --recipient backup.key.pub")
     shutil.copytree(person.home / "backups", person.home / "last-week")
     person.writes("a", "b" * 1_000)
-    person.types("dios put a --group papers")
+    person.types("dios put a --group papers --replace")
     created(person)
     (person.home / "backups").rename(person.home / "today")
     (person.home / "last-week").rename(person.home / "backups")

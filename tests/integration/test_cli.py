@@ -73,12 +73,17 @@ def test_an_ambiguous_file_name_lists_what_fits(person: Person) -> None:
     assert person.types("dios get analytics/two/twice.txt").stdout == "two"
 
 
-def test_a_path_that_is_put_again_has_the_new_content(person: Person) -> None:
-    """A second put replaces the file, whose object is gone; the output has no name."""
+def test_a_path_that_is_put_again_is_replaced_only_on_demand(person: Person) -> None:
+    """A second put is refused, and with --replace the former object is gone; the output has no name."""
     person.writes("again.txt", "one")
     put = person.types("dios put again.txt --group analytics --json --names")
     person.writes("again.txt", "two")
-    assert "dios1" not in person.types("dios put again.txt --group analytics").stdout
+    person.writes("beside.txt", "x")
+    refused = person.types("dios put beside.txt again.txt --group analytics", status=1).stderr
+    assert "analytics/again.txt exists already" in refused
+    assert person.types("dios get analytics/again.txt").stdout == "one"
+    assert "beside.txt" not in person.types("dios ls").stdout
+    assert "dios1" not in person.types("dios put again.txt --group analytics --replace").stdout
     assert person.types("dios get analytics/again.txt").stdout == "two"
     person.types("dios get", json.loads(put.stdout)[0]["name"], status=1)
 
@@ -110,6 +115,44 @@ def test_directories_are_put_listed_fetched_and_removed(person: Person) -> None:
     person.types("dios rm analytics/kept --recursive")
     assert "no file or directory" in person.types("dios ls analytics/kept", status=1).stderr
     assert "kept" not in person.types("dios ls").stdout
+
+
+def test_standard_input_is_put_under_a_chosen_path(person: Person) -> None:
+    """`put -` stores what is typed or piped; without --as it is refused."""
+    person.types("dios put - --group analytics --as typed/in.txt", typed="through a pipe")
+    assert person.types("dios get analytics/typed/in.txt").stdout == "through a pipe"
+    assert "--as" in person.types("dios put - --group analytics", status=1, typed="x").stderr
+
+
+def test_directories_are_synchronized_in_both_directions(person: Person) -> None:
+    """Only what differs is copied; --dry-run changes nothing; --delete removes what only the target has."""
+    for name, text in {"site/a": "a", "site/deep/b": "b" * 50_000, "site/swap/file": "f"}.items():
+        person.writes(name, text)
+    (person.home / "site" / "empty").mkdir()
+
+    def sync(arguments: str) -> dict[str, object]:
+        told: dict[str, object] = json.loads(person.types(f"dios sync {arguments} --json").stdout)
+        return told
+
+    assert sync("./site analytics/site")["copied"] == ["a", "deep/b", "swap/file"]
+    told = sync("./site analytics/site")
+    assert (told["copied"], told["unchanged"]) == ([], 3)
+    # The same size with other bytes, a file in place of a directory, and a new and a missing file.
+    (person.home / "site" / "swap" / "file").unlink()
+    (person.home / "site" / "swap").rmdir()
+    (person.home / "site" / "a").unlink()
+    for name, text in {"site/deep/b": "c" * 50_000, "site/swap": "s", "site/new": "n"}.items():
+        person.writes(name, text)
+    wanted = {"copied": ["new", "swap", "deep/b"], "deleted": ["swap/file", "swap", "a"]}
+    for option in ("--dry-run", ""):
+        told = sync(f"./site dios://analytics/site --delete {option}")
+        assert {key: told[key] for key in wanted} == wanted
+    person.writes("mirror/extra/x", "x")
+    told = sync("analytics/site ./mirror --delete")
+    assert (told["copied"], told["deleted"]) == (["deep/b", "new", "swap"], ["extra/x", "extra"])
+    subprocess.run(["diff", "-r", person.home / "site", person.home / "mirror"], check=True)
+    assert sync("analytics/site ./mirror")["unchanged"] == 3
+    assert "local directory" in person.types("dios sync site analytics/site", status=1).stderr
 
 
 def test_a_put_that_fails_leaves_nothing(person: Person) -> None:

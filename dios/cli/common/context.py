@@ -168,6 +168,10 @@ class CommandContext:
 
     def object(self, text: str) -> Reference:
         """Return a reference to the object that a NAME argument means. Raise InvalidError without one."""
+        return self.object_and_digest(text)[0]
+
+    def object_and_digest(self, text: str) -> tuple[Reference, bytes]:
+        """Return ``object`` and the digest of its bytes, which is empty if no catalogue has it."""
         name, found = self.find(text)
         reference = self.reach(name)
         if reference is None:
@@ -175,7 +179,7 @@ class CommandContext:
                 f"cannot find {found.entry.file if found else fingerprint(name)}: it was destroyed, "
                 "or is in no group of your keyring"
             )
-        return reference
+        return reference, found.entry.digest if found else b""
 
     def replicas(self, text: str) -> Gathered[Reference]:
         """Return references to all physical objects that a NAME argument means. Raise InvalidError."""

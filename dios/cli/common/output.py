@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Annotated, Final, Protocol, TextIO, TypeAlias
 import typer
 
 from dios import errors, limits
+from dios.cli.common.signals import Stopped, stopped_by_signals
 from dios.client.plain_text import plain, plain_lines
 from dios.errors import DiosError
 
@@ -346,11 +347,13 @@ def report(error: DiosError, *, as_json: bool, doing: str) -> None:
 def reporting(doing: str, *, as_json: bool = False, status: int = FAILED) -> Iterator[None]:
     """Run a command's body; an expected failure ends it with a message and ``status``.
 
-    ``doing`` is the command as the user typed it. A closed pipe and Ctrl-C end it quietly.
+    ``doing`` is the command as the user typed it. A closed pipe, Ctrl-C, SIGTERM and a closed terminal end it
+    quietly, after everything that it had begun was cleaned up.
     """
     try:
-        yield
-        sys.stdout.flush()
+        with stopped_by_signals():
+            yield
+            sys.stdout.flush()
     except DiosError as error:
         report(error, as_json=as_json, doing=doing)
         raise typer.Exit(status) from None
@@ -368,3 +371,5 @@ def reporting(doing: str, *, as_json: bool = False, status: int = FAILED) -> Ite
         raise typer.Exit(status) from None
     except KeyboardInterrupt:
         raise typer.Exit(INTERRUPTED) from None
+    except Stopped as stopped:
+        raise typer.Exit(stopped.exit_status) from None

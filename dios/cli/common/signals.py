@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import signal
+import threading
 from collections.abc import Iterator
 from types import FrameType
 from typing import Final, NoReturn
@@ -22,7 +23,13 @@ class Stopped(BaseException):
 
 @contextlib.contextmanager
 def stopped_by_signals() -> Iterator[None]:
-    """Raise Stopped for signals that would end this command and leave its task running."""
+    """Raise Stopped for signals that would end this command and leave its task running.
+
+    Signals reach the main thread only, so that this does nothing in another thread.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
 
     def stop(number: int, frame: FrameType | None) -> NoReturn:
         del frame

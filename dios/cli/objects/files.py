@@ -1,8 +1,7 @@
-"""``dios put``, ``ls``, ``du``, ``get`` and ``rm``: files as durable objects, under paths of groups."""
+"""``dios put``, ``ls``, ``du``, ``get``, ``sync`` and ``rm``: files as durable objects of groups."""
 
 from __future__ import annotations
 
-import os
 import sys
 import tempfile
 from collections.abc import Iterable, Iterator
@@ -26,16 +25,19 @@ from dios.cli.common.output import (
     table,
     time_text,
     transfer,
+    waiting,
     write_json,
     write_json_list,
     write_line,
 )
 from dios.cli.nodes.members import silent
-from dios.errors import InvalidError, UnreachableError
+from dios.errors import ExistsError, InvalidError, UnreachableError
 from dios.lib.catalogue import CatalogueEntry
+from dios.lib.files import synchronize
 from dios.lib.files.group_files import GroupFiles, destroy
 from dios.lib.files.paths import checked_path, path_of_local, stored_path
 from dios.lib.files.staging import StagedFiles
+from dios.lib.files.synchronize import LocalFile, SyncPlan
 from dios.lib.files.tree import is_directory
 from dios.lib.kept.promises import Promises
 from dios.wire.nametext import fingerprint, format_name
@@ -52,24 +54,19 @@ NameArgument = Annotated[
 NamesOption = Annotated[bool, typer.Option("--names", help="Also show the names, which are secret.")]
 
 
-class _Local(NamedTuple):
-    """A local file or directory, and its path in the group."""
-
-    local: Path
-    path: str
-    size: int | None
-    """None for a directory."""
-
-
 @app.command(
     epilog="\b\nExamples:\n  dios put data/*.txt --group analytics\n"
     "  dios put report.pdf --group analytics --as july/report.pdf\n"
     "  dios put data --recursive --group analytics\n"
+    "  dios put report.pdf --group analytics --replace\n"
+    "  pg_dump shop | dios put - --group backups --as shop.sql\n"
     "  dios put results.csv --group analytics --acknowledge 2\n"
     "  dios put big.csv --group analytics --json | jq -r .[].fingerprint"
 )
 def put(
-    files: Annotated[list[Path], typer.Argument(metavar="FILE...", help="Files to store.")],
+    files: Annotated[
+        list[Path], typer.Argument(metavar="FILE...", help="Files to store; - is standard input.")
+    ],
     *,
     group: Annotated[str, typer.Option("--group", "-g", metavar="ALIAS", help="The group of the objects.")],
     label: Annotated[
@@ -77,6 +74,10 @@ def put(
     ] = "",
     recursive: Annotated[
         bool, typer.Option("--recursive", "-r", help="Store directories with everything in them.")
+    ] = False,
+    replace: Annotated[
+        bool,
+        typer.Option("--replace", help="Replace files that have these paths, and destroy their objects."),
     ] = False,
     acknowledge: Annotated[
         int,
@@ -94,17 +95,20 @@ def put(
 ) -> None:
     """Store files as durable objects, and add them to the group's catalogue.
 
-    They become visible together, each under its path as you typed it, and replace files that had these paths.
-    When the command ends successfully, the objects survive a power failure, and with --acknowledge N also the
-    loss of N - 1 nodes. If fewer nodes take the files, nothing is stored. --replicas promises a number for
-    these files, whatever is promised for the group.
+    They become visible together, each under its path as you typed it. If a file has one of these paths,
+    nothing is stored, unless --replace is given; `dios sync` stores only what differs. When the command ends
+    successfully, the objects survive a power failure, and with --acknowledge N also the loss of N - 1 nodes.
+    If fewer nodes take the files, nothing is stored. --replicas promises a number for these files, whatever
+    is promised for the group.
     """
     with reporting("dios put", as_json=as_json):
         if label and len(files) != 1:
             raise InvalidError("--as is for a single file or directory; put the others separately")
-        local = [each for path in files for each in _local_files(path, label, recursive=recursive)]
-        with opened(node, [group]) as place:
+        with _with_standard_input(files, label) as typed, opened(node, [group]) as place:
+            local = [each for path in typed for each in _local_files(path, label, recursive=recursive)]
             staged = StagedFiles(place.files(group))
+            if not replace:
+                _require_new(staged, group, local)
             total = sum(each.size or 0 for each in local)
             try:
                 with transfer("put", total, steps=len(local)) as moved:
@@ -129,6 +133,36 @@ def put(
             _show_put(group, stored_entries, names=names, as_json=as_json)
 
 
+@contextmanager
+def _with_standard_input(files: list[Path], label: str) -> Iterator[list[Path]]:
+    """Yield the files; in place of "-" the path of a file with everything from standard input."""
+    if Path("-") not in files:
+        yield files
+        return
+    if not label:
+        raise InvalidError("standard input has no path; choose one with --as PATH")
+    # An object's size must be known before its first byte, so the input is kept on the disk until its end.
+    with tempfile.TemporaryFile(buffering=0) as kept:
+        while part := sys.stdin.buffer.read(CHUNK_BYTES):
+            kept.write(part)
+        yield [Path(f"/proc/self/fd/{kept.fileno()}")]
+
+
+def _require_new(staged: StagedFiles, group: str, local: list[LocalFile]) -> None:
+    """Refuse paths that files have, before anything is stored, and again when everything becomes visible."""
+    known = staged.files.tree()
+    taken = [each.path for each in local if each.size is not None and known.is_file(each.path)]
+    if taken:
+        more = f" and {len(taken) - 1} more" if len(taken) > 1 else ""
+        raise ExistsError(
+            f"{group}/{taken[0]}{more} exists already, and nothing was stored. Add --replace to replace it, "
+            "or choose another path with --as."
+        )
+    for each in local:
+        if each.size is not None:
+            staged.require_new(each.path)
+
+
 def _hold_list(files: GroupFiles, disks: int) -> None:
     """Hold the list with the new files on this number of disks; a node may have failed meanwhile."""
     try:
@@ -140,34 +174,17 @@ def _hold_list(files: GroupFiles, disks: int) -> None:
         ) from None
 
 
-def _local_files(path: Path, label: str, *, recursive: bool) -> Iterator[_Local]:
+def _local_files(path: Path, label: str, *, recursive: bool) -> Iterator[LocalFile]:
     """Yield a file, or everything in a directory: symbolic links to directories are not followed."""
     stored = checked_path(label) if label else path_of_local(str(path))
     if not path.is_dir():
-        yield _Local(path, stored, _size_of(path))
+        yield LocalFile(path, stored, synchronize.size_of(path))
         return
     if not recursive:
         raise InvalidError(f"{path} is a directory; add --recursive to put everything in it")
-    yield _Local(path, stored, None)
-    for folder, folders, names in os.walk(path):
-        folders.sort()
-        below = Path(folder).relative_to(path).as_posix()
-        for name in folders:
-            yield _Local(Path(folder, name), checked_path(f"{stored}/{below}/{name}"), None)
-        for name in sorted(names):
-            each = Path(folder, name)
-            yield _Local(each, checked_path(f"{stored}/{below}/{name}"), _size_of(each))
-
-
-def _size_of(path: Path) -> int:
-    status = path.stat()
-    if not path.is_file():
-        raise InvalidError(f"{path} is not a regular file and cannot be stored")
-    if status.st_size > limits.BLOB_BYTES_MAX:
-        raise InvalidError(
-            f"{path} has {size_text(status.st_size)}; an object can have {size_text(limits.BLOB_BYTES_MAX)}"
-        )
-    return status.st_size
+    yield LocalFile(path, stored, None)
+    for each in synchronize.local_tree(path):
+        yield each._replace(path=checked_path(f"{stored}/{each.path}"))
 
 
 def _show_put(group: str, stored: list[CatalogueEntry], *, names: bool, as_json: bool) -> None:
@@ -336,6 +353,92 @@ def _use_of(entries: Iterable[CatalogueEntry], inner: str) -> tuple[int, int] | 
     return (len(sizes), sum(sizes.values())) if exists else None
 
 
+@app.command(
+    epilog="\b\nExamples:\n  dios sync ./data analytics/data\n  dios sync analytics/data ./copy\n"
+    "  dios sync ./data analytics/data --delete --dry-run\n"
+    "  dios sync ./site dios://web/site --delete --json | jq .copied"
+)
+def sync(
+    source: Annotated[str, typer.Argument(metavar="FROM", help="A local directory, or group[/DIRECTORY].")],
+    target: Annotated[
+        str,
+        typer.Argument(
+            metavar="TO", help="The directory to change: a group's if FROM is local, else a local one."
+        ),
+    ],
+    *,
+    delete: Annotated[
+        bool, typer.Option("--delete", help="Also delete what is in TO and not in FROM, except logs.")
+    ] = False,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", "-n", help="Only show what would be copied and deleted.")
+    ] = False,
+    node: NodeOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Make one directory equal to another: copy the files whose size or BLAKE3 digest differs.
+
+    Local paths begin with "./", "../", "~" or "/", and dios:// may stand before a group. Files become visible
+    in portions of a gibibyte, so a run that was interrupted is continued by the next one. Without --delete
+    nothing is deleted, but files that differ are replaced.
+    """
+    with reporting("dios sync", as_json=as_json), opened(node) as place:
+        local = [_is_local(text) for text in (source, target)]
+        if local[0] is local[1]:
+            raise InvalidError(
+                "one of FROM and TO is a local directory, which begins with ./ or /, and the other "
+                "group/DIRECTORY. For example: dios sync ./data analytics/data"
+            )
+        root = Path(source if local[0] else target).expanduser()
+        alias, inner = _group_of(place, target if local[0] else source)
+        files = place.files(alias)
+        if local[0] and not root.is_dir():
+            raise InvalidError(f"{source} is not a directory. `dios put` stores single files.")
+        if not local[0] and not files.tree().is_directory(inner):
+            raise _no_such_path(source)
+        with waiting("comparing"):
+            if local[0]:
+                plan = synchronize.plan_put(root, files, inner, delete=delete)
+            else:
+                plan = synchronize.plan_get(files, inner, root, delete=delete)
+        if not dry_run:
+            with transfer("sync", plan.size, steps=len(plan.copied)) as moved:
+                if local[0]:
+                    synchronize.put(root, files, inner, plan, moved)
+                else:
+                    synchronize.get(files, inner, root, plan, moved)
+        _show_plan(plan, dry_run=dry_run, as_json=as_json)
+
+
+def _is_local(text: str) -> bool:
+    return text.startswith(("/", "./", "../", "~")) or text in {".", ".."}
+
+
+def _show_plan(plan: SyncPlan, *, dry_run: bool, as_json: bool) -> None:
+    if as_json:
+        write_json(
+            {
+                "copied": list(plan.copied),
+                "size": plan.size,
+                "directories": plan.directories,
+                "deleted": plan.deleted,
+                "unchanged": plan.unchanged,
+                "dry_run": dry_run,
+            }
+        )
+        return
+    if dry_run:
+        for path in plan.copied:
+            write_line(f"copy    {path}")
+        for path in plan.deleted:
+            write_line(f"delete  {path}")
+    would = "would be " if dry_run else ""
+    say(
+        f"{len(plan.copied)} files ({size_text(plan.size)}) {would}copied, "
+        f"{len(plan.deleted)} {would}deleted, {plan.unchanged} unchanged"
+    )
+
+
 @contextmanager
 def _destination(output: Path | None) -> Iterator[BytesOutput]:
     """Open the output: a file that appears only when it is complete, or standard output."""
@@ -353,17 +456,8 @@ def _destination(output: Path | None) -> Iterator[BytesOutput]:
         with output.open("wb") as device:
             yield device
         return
-    fd, temporary = tempfile.mkstemp(prefix=f".{output.name}.", dir=output.parent)
-    try:
-        with os.fdopen(fd, "wb") as file:
-            yield file
-        umask = os.umask(0)
-        os.umask(umask)
-        Path(temporary).chmod(0o666 & ~umask)
-        Path(temporary).replace(output)
-    except BaseException:
-        Path(temporary).unlink(missing_ok=True)
-        raise
+    with synchronize.replaced_file(output) as file:
+        yield file
 
 
 @app.command(
@@ -399,7 +493,7 @@ def get(
                 if as_json:
                     write_json([{"file": str(file), "size": size} for file, size in written])
                 return
-            reference = place.object(name)
+            reference, digest = place.object_and_digest(name)
             size = reference.size
             with (
                 reference.read(Semantics.MRSW) as request,
@@ -407,10 +501,7 @@ def get(
                 transfer(output.name if output else "get", size) as moved,
             ):
                 size = len(request.view)
-                for start in range(0, size, CHUNK_BYTES):
-                    with request.view[start : start + CHUNK_BYTES] as part:
-                        file.write(part)
-                        moved(len(part))
+                synchronize.copy_view(request.view, file, moved, path=name, digest=digest)
             if as_json:
                 write_json({"file": str(output), "size": size, "fingerprint": reference.fingerprint})
 
@@ -437,10 +528,7 @@ def _get_directory(place: CommandContext, text: str, output: Path | None) -> lis
             target.parent.mkdir(parents=True, exist_ok=True)
             view = files.view(each)
             with _destination(target) as file:
-                for at in range(0, view.nbytes, CHUNK_BYTES):
-                    part = view[at : at + CHUNK_BYTES]
-                    file.write(part)
-                    moved(part.nbytes)
+                synchronize.copy_view(view, file, moved, path=each, digest=tree.files[each].digest)
             written.append((target, view.nbytes))
     return written
 

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import Annotated, Final
 
 import msgspec
+from blake3 import blake3
 
 from dios import limits
 from dios.client.keyring import Keyring, check_alias
@@ -145,14 +146,16 @@ def _store_file(
     made = staged.files.node.create(ObjectType.DURABLE_BLOB, groups=[staged.files.group])
     try:
         with made.write(record.size, Semantics.EXCL, replace=True, blank=True) as request:
-            done = 0
+            done, digest = 0, blake3()
             for chunk in chunks:
-                request.view[done : done + chunk.size] = reader.read(chunk)
+                data = reader.read(chunk)
+                digest.update(data)
+                request.view[done : done + chunk.size] = data
                 done += chunk.size
     except BaseException:
         made.destroy()
         raise
-    staged.add_object(record.path, made.name or b"", record.size)
+    staged.add_object(record.path, made.name or b"", record.size, digest.digest())
     made.close()
 
 

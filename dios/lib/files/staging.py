@@ -8,6 +8,8 @@ import time
 from collections.abc import Callable, Iterable
 from typing import Final
 
+from blake3 import blake3
+
 from dios import limits
 from dios.client.ops.handles import Data
 from dios.client.sync.node import Reference
@@ -57,7 +59,7 @@ class StagedFiles:
             return
         self._require_size(path, view.nbytes)
         made = self.files.node.create(ObjectType.DURABLE_BLOB, groups=[self.files.group], data=view)
-        self._add(path, made, view.nbytes)
+        self._add(path, made, view.nbytes, blake3(view).digest())
 
     def add_file(
         self, path: str, file: io.RawIOBase, size: int, moved: Callable[[int], object] = lambda _: None
@@ -75,21 +77,22 @@ class StagedFiles:
         made = self.files.node.create(ObjectType.DURABLE_BLOB, groups=[self.files.group])
         try:
             with made.write(size, Semantics.EXCL, replace=True, blank=True) as request:
-                done = 0
+                done, digest = 0, blake3()
                 while done < size:
                     with request.view[done : done + _CHUNK_BYTES] as part:
                         got = os.readv(file.fileno(), [part])
+                        digest.update(part[:got])
                     _require_more(path, got)
                     done += got
                     moved(got)
         except BaseException:
             made.destroy()
             raise
-        self._add(path, made, size)
+        self._add(path, made, size, digest.digest())
 
-    def add_object(self, path: str, name: bytes, size: int = 0) -> None:
+    def add_object(self, path: str, name: bytes, size: int = 0, digest: bytes = b"") -> None:
         """Add an object that exists already."""
-        self._replace(path, CatalogueEntry(path, name, size, time.time_ns()))
+        self._replace(path, CatalogueEntry(path, name, size, time.time_ns(), digest))
 
     def add_directory(self, path: str) -> None:
         """Add a directory, if it does not exist."""
@@ -118,8 +121,8 @@ class StagedFiles:
         if size > limits.BLOB_BYTES_MAX:
             raise InvalidError(f"{path} has {size} bytes; a file can have {limits.BLOB_BYTES_MAX}")
 
-    def _add(self, path: str, made: Reference, size: int) -> None:
-        self.add_object(path, made.name or b"", size)
+    def _add(self, path: str, made: Reference, size: int, digest: bytes) -> None:
+        self.add_object(path, made.name or b"", size, digest)
         made.close()
 
     def _replace(self, path: str, entry: CatalogueEntry) -> None:
@@ -136,7 +139,8 @@ class StagedFiles:
         node, group = self.files.node, self.files.group
         if len(waiting) == 1:
             ((path, data),) = waiting
-            self._add(path, node.create(ObjectType.DURABLE_BLOB, groups=[group], data=data), len(data))
+            made_one = node.create(ObjectType.DURABLE_BLOB, groups=[group], data=data)
+            self._add(path, made_one, len(data), blake3(data).digest())
             return
         if not waiting:
             return
@@ -147,7 +151,7 @@ class StagedFiles:
             ]
         made = [(path, data, pending.result()) for path, data, pending in asked if pending.error is None]
         for path, data, reference in made:
-            self.add_object(path, reference.name or b"", len(data))
+            self.add_object(path, reference.name or b"", len(data), blake3(data).digest())
         with node.batch() as batch:
             for _, _, reference in made:
                 batch.add(reference.close)

@@ -25,6 +25,7 @@ COMMANDS = [
         "stat",
         "get",
         "rm",
+        "sync",
         "run",
         "ps",
         "logs",

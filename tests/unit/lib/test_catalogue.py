@@ -4,7 +4,7 @@ import pytest
 
 from dios import limits
 from dios.errors import DamagedError, InvalidError, LimitError
-from dios.lib.catalogue import CatalogueEntry, checked_file, decode, encode, matches
+from dios.lib.catalogue import CatalogueEntry, checked_file, decode, decode_slowly, encode, matches
 
 
 def entry(file: str, number: int = 0) -> CatalogueEntry:
@@ -20,11 +20,18 @@ def test_entries_come_back_in_order() -> None:
 
 
 def test_the_stored_bytes_never_change() -> None:
-    """The frozen vector of format version 1."""
-    assert encode([CatalogueEntry("a", b"\x07" * 32, 5, 9)]).hex() == "92019194a161c420" + "07" * 32 + "0509"
+    """The frozen vectors: version 2 is written, and version 1, which has no digests, is read."""
+    entry_1 = CatalogueEntry("a", b"\x07" * 32, 5, 9)
+    entry_2 = CatalogueEntry("a", b"\x07" * 32, 5, 9, b"\x08" * 32)
+    vector_1 = "92019194a161c420" + "07" * 32 + "0509"
+    vector_2 = "92029195a161c420" + "07" * 32 + "0509c420" + "08" * 32
+    assert encode([entry_2]).hex() == vector_2
+    for vector, expected in ((vector_1, entry_1), (vector_2, entry_2)):
+        assert decode(bytes.fromhex(vector)) == (expected,)
+        assert list(decode_slowly(bytes.fromhex(vector))) == [expected]
 
 
-@pytest.mark.parametrize("data", [b"\xc1", b"\x92\x01\x91\x91\xa1a", encode(())[:1] + b"\x02\x90"])
+@pytest.mark.parametrize("data", [b"\xc1", b"\x92\x01\x91\x91\xa1a", encode(())[:1] + b"\x03\x90"])
 def test_damage_is_told(data: bytes) -> None:
     """Bytes that are no catalogue, and a catalogue of another version, are refused."""
     with pytest.raises(DamagedError):

@@ -130,6 +130,6 @@ def test_a_catalogue_can_be_read_entry_by_entry() -> None:
     assert tuple(catalogue.decode_slowly(data)) == catalogue.decode(data)
     assert list(catalogue.decode_slowly(b"")) == []
     huge = msgspec.msgpack.encode((1, [0] * (limits.CATALOGUE_ENTRIES_MAX + 1)))
-    for bad in (huge, b"\xc1", b"\x92\x02\x90", data[:-1]):
+    for bad in (huge, b"\xc1", b"\x92\x03\x90", data[:-1]):
         with pytest.raises(DamagedError):
             list(catalogue.decode_slowly(bad))

@@ -1,0 +1,298 @@
+"""Make a directory of a group equal to a local directory, or the reverse, by copying only what differs.
+
+Files are equal if their size and their digest are. ``plan_put`` and ``plan_get`` compare and change nothing;
+``put`` and ``get`` carry a plan out in portions that are complete, so that an interrupted run is continued by
+the next one.
+"""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import BinaryIO, Final, NamedTuple, Protocol
+
+from blake3 import blake3
+
+from dios import limits
+from dios.errors import DamagedError, InvalidError
+from dios.lib.catalogue import CatalogueEntry
+from dios.lib.files.group_files import GroupFiles
+from dios.lib.files.paths import checked_path, stored_path
+from dios.lib.files.staging import StagedFiles
+from dios.lib.files.tree import FileTree
+from dios.wire.types import ObjectType
+
+_CHUNK_BYTES: Final = 4 * limits.MIB
+_PORTION_BYTES: Final = 1 * limits.GIB
+_PORTION_FILES: Final = 4_096
+
+
+class Moved(Protocol):
+    """A function that is informed of progress."""
+
+    def __call__(self, size: int, /) -> object:
+        """Note that this number of bytes was copied."""
+
+
+class LocalFile(NamedTuple):
+    """A local file or directory, and its path below the directory that is compared."""
+
+    local: Path
+    path: str
+    size: int | None
+    """None for a directory."""
+
+
+class SyncPlan(NamedTuple):
+    """The differences between two directories. All paths are relative to them."""
+
+    copied: dict[str, int]
+    """The files to copy, with their sizes."""
+    directories: list[str]
+    """The directories to make."""
+    deleted: list[str]
+    """The files and directories that only the destination has, deepest first."""
+    unchanged: int
+
+    @property
+    def size(self) -> int:
+        """The number of bytes to copy."""
+        return sum(self.copied.values())
+
+
+def local_tree(root: Path) -> Iterator[LocalFile]:
+    """Yield everything below a directory. Symbolic links to directories are not followed.
+
+    Raises InvalidError for a file that cannot be stored.
+    """
+    for folder, folders, names in os.walk(root, onerror=_raise):
+        folders.sort()
+        below = Path(folder).relative_to(root).as_posix()
+        for name in folders:
+            if not Path(folder, name).is_symlink():
+                yield LocalFile(Path(folder, name), checked_path(f"{below}/{name}"), None)
+        for name in sorted(names):
+            each = Path(folder, name)
+            yield LocalFile(each, checked_path(f"{below}/{name}"), size_of(each))
+
+
+def _raise(error: OSError) -> None:
+    raise error
+
+
+def size_of(path: Path) -> int:
+    """Return the size of a local file; InvalidError if it cannot be stored."""
+    status = path.stat()
+    if not path.is_file():
+        raise InvalidError(f"{path} is not a regular file and cannot be stored")
+    if status.st_size > limits.BLOB_BYTES_MAX:
+        raise InvalidError(
+            f"{path} has {status.st_size} bytes, and an object can have {limits.BLOB_BYTES_MAX}. Split it."
+        )
+    return status.st_size
+
+
+def digest_of(path: Path) -> bytes:
+    """Return the digest of a local file, read a piece at a time."""
+    digest, piece = blake3(), bytearray(_CHUNK_BYTES)
+    with path.open("rb", buffering=0) as file, memoryview(piece) as view:
+        while got := file.readinto(view):
+            digest.update(view[:got])
+    return digest.digest()
+
+
+def plan_put(root: Path, files: GroupFiles, inner: str, *, delete: bool = False) -> SyncPlan:
+    """Compare a local directory with a directory of a group, which is to become equal to it."""
+    local = {each.path: each for each in local_tree(root)}
+    tree = files.tree()
+    copied: dict[str, int] = {}
+    unchanged = 0
+    for path, each in local.items():
+        if each.size is None:
+            continue
+        entry = tree.files.get(_joined(inner, path))
+        if entry is not None and entry.size == each.size and _digest(files, entry) == digest_of(each.local):
+            unchanged += 1
+        else:
+            copied[path] = each.size
+    made = [path for path, each in local.items() if each.size is None]
+    new = [path for path in made if not tree.is_directory(_joined(inner, path))]
+    below = _below(files, tree, inner)
+    gone = [
+        path for path in below if path not in local or (local[path].size is None) is tree.is_file(below[path])
+    ]
+    return SyncPlan(copied, new, sorted(gone, reverse=True) if delete else [], unchanged)
+
+
+def plan_get(files: GroupFiles, inner: str, root: Path, *, delete: bool = False) -> SyncPlan:
+    """Compare a directory of a group with a local directory, which is to become equal to it."""
+    local = {each.path: each for each in local_tree(root)} if root.is_dir() else {}
+    tree = files.tree()
+    below = _below(files, tree, inner)
+    copied: dict[str, int] = {}
+    made: list[str] = []
+    unchanged = 0
+    for path, full in below.items():
+        here = local.get(path)
+        if not tree.is_file(full):
+            if here is None:
+                made.append(path)
+            continue
+        entry = tree.files[full]
+        same = here is not None and here.size == entry.size
+        if same and here is not None and digest_of(here.local) == _digest(files, entry):
+            unchanged += 1
+        else:
+            copied[path] = entry.size
+    gone = [
+        path
+        for path, each in local.items()
+        if path not in below or (each.size is None) is tree.is_file(below[path])
+    ]
+    return SyncPlan(copied, made, sorted(gone, reverse=True) if delete else [], unchanged)
+
+
+def put(root: Path, files: GroupFiles, inner: str, plan: SyncPlan, moved: Moved = lambda _: None) -> None:
+    """Carry out a plan of ``plan_put``: a portion of files becomes visible when all of it is stored."""
+    in_the_way = _in_the_way(plan)
+    _remove(files, inner, in_the_way)
+    staged = StagedFiles(files)
+    portion = count = 0
+    try:
+        for path in plan.directories:
+            staged.add_directory(_joined(inner, path))
+        for path in plan.copied:
+            with (root / path).open("rb", buffering=0) as file:
+                size = os.fstat(file.fileno()).st_size
+                staged.add_file(_joined(inner, path), file, size, moved)
+            portion, count = portion + size, count + 1
+            if portion >= _PORTION_BYTES or count >= _PORTION_FILES:
+                staged.publish()
+                staged = StagedFiles(files)
+                portion = count = 0
+        staged.publish()
+    except BaseException:
+        staged.discard()
+        raise
+    _remove(files, inner, [path for path in plan.deleted if path not in in_the_way])
+
+
+def _remove(files: GroupFiles, inner: str, paths: Iterable[str]) -> None:
+    tree = files.tree()
+    full = [_joined(inner, path) for path in paths]
+    gone = [path for path in full if tree.is_file(path) or path in tree.made]
+    if gone:
+        files.remove(gone)
+
+
+def get(files: GroupFiles, inner: str, root: Path, plan: SyncPlan, moved: Moved = lambda _: None) -> None:
+    """Carry out a plan of ``plan_get``: each file appears when it is complete and its digest is right."""
+    in_the_way = _in_the_way(plan)
+    _unlink(root, in_the_way)
+    root.mkdir(parents=True, exist_ok=True)
+    for path in plan.directories:
+        (root / path).mkdir(parents=True, exist_ok=True)
+    for path in plan.copied:
+        target = root / path
+        target.parent.mkdir(parents=True, exist_ok=True)
+        entry = files.entry(_joined(inner, path))
+        view = files.view(_joined(inner, path))
+        with replaced_file(target) as file:
+            copy_view(view, file, moved, path=path, digest=entry.digest)
+    _unlink(root, [path for path in plan.deleted if path not in in_the_way])
+
+
+def _unlink(root: Path, paths: Iterable[str]) -> None:
+    for path in paths:
+        target = root / path
+        if target.is_dir() and not target.is_symlink():
+            target.rmdir()
+        else:
+            target.unlink()
+
+
+def _in_the_way(plan: SyncPlan) -> dict[str, None]:
+    """Return the paths to delete first: files where directories are needed, and the reverse."""
+    new = plan.copied.keys() | set(plan.directories)
+
+    def blocks(path: str) -> bool:
+        parts = path.split("/")
+        return any("/".join(parts[:depth]) in new for depth in range(1, len(parts) + 1))
+
+    return dict.fromkeys(path for path in plan.deleted if blocks(path))
+
+
+class _Output(Protocol):
+    """A file that takes bytes."""
+
+    def write(self, data: memoryview, /) -> object:
+        """Write all of the bytes."""
+
+
+def copy_view(view: memoryview, file: _Output, moved: Moved, *, path: str = "", digest: bytes = b"") -> None:
+    """Write the bytes of an object a piece at a time; DamagedError if their digest is another one."""
+    found = blake3()
+    for start in range(0, view.nbytes, _CHUNK_BYTES):
+        with view[start : start + _CHUNK_BYTES] as part:
+            if digest:
+                found.update(part)
+            file.write(part)
+            moved(part.nbytes)
+    if digest and found.digest() != digest:
+        raise DamagedError(
+            f"the bytes of {path} are not those that were stored. Look at its replicas with `dios stat`, "
+            "or restore it from a backup."
+        )
+
+
+@contextmanager
+def replaced_file(path: Path) -> Iterator[BinaryIO]:
+    """Open a new file that takes this path when the body ends, and leaves no trace if it fails."""
+    fd, temporary = tempfile.mkstemp(prefix=f".{path.name[:100]}.", dir=path.parent)
+    try:
+        with os.fdopen(fd, "wb") as file:
+            yield file
+        umask = os.umask(0)
+        os.umask(umask)
+        Path(temporary).chmod(0o666 & ~umask)
+        Path(temporary).replace(path)
+    except BaseException:
+        Path(temporary).unlink(missing_ok=True)
+        raise
+
+
+def _joined(inner: str, path: str) -> str:
+    return f"{inner}/{path}" if inner else path
+
+
+def _below(files: GroupFiles, tree: FileTree, inner: str) -> Mapping[str, str]:
+    """Return the relative and the whole path of everything below a directory but logs, parents first."""
+    if inner and tree.is_file(inner):
+        raise InvalidError(f"{inner!r} is a file, and only directories are synchronized. Use put and get.")
+    if not tree.is_directory(inner):
+        return {}
+    start = len(inner) + 1 if inner else 0
+    return {
+        path[start:]: path
+        for path in tree.below(inner)
+        if not (tree.is_file(path) and _is_log(files, tree.files[path]))
+    }
+
+
+def _digest(files: GroupFiles, entry: CatalogueEntry) -> bytes:
+    """Return the digest of a stored file; of those without one the bytes are read."""
+    return entry.digest or blake3(files.view(stored_path(entry.file))).digest()
+
+
+def _is_log(files: GroupFiles, entry: CatalogueEntry) -> bool:
+    """Return True if an entry is the one of a log, which has neither a size nor a digest."""
+    if entry.size or entry.digest:
+        return False
+    found = files.node.find(entry.name, group=files.group)
+    if found is None:
+        return False
+    with found:
+        return found.type is ObjectType.DURABLE_STREAM
