@@ -42,6 +42,7 @@ class _Commands(LazyGroup):
         "up": "dios.cli.nodes.local_cluster:app",
         "down": "dios.cli.nodes.local_cluster:app",
         "node": "dios.cli.nodes.members:app*",
+        "config": "dios.cli.nodes.config:app",
         "doctor": "dios.cli.nodes.doctor:app",
         "audit": "dios.cli.nodes.audit:app*",
         "ui": "dios.cli.nodes.dashboard:app",

@@ -179,7 +179,7 @@ def run(
 @app.command(epilog=_STATS)
 def stats(
     name: Annotated[
-        str | None, typer.Argument(metavar="NAME", help="The function; not needed if only one runs.")
+        str | None, typer.Argument(metavar="FUNCTION", help="The function; not needed if only one runs.")
     ] = None,
     *,
     watch: Annotated[bool, typer.Option("--watch", "-w", help="Refresh every second, until Ctrl-C.")] = False,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import tomllib
 from pathlib import Path
-from typing import Final
+from typing import Final, NamedTuple
 
 from dios.errors import InvalidError
 from dios.trusted_files import UntrustedError, require_trusted
@@ -51,6 +51,39 @@ def local_cluster() -> Path:
     text = os.environ.get("XDG_STATE_HOME", "")
     base = Path(text) if text.startswith("/") else _home() / ".local" / "state"
     return base / "dios" / "cluster"
+
+
+class ClientSetting(NamedTuple):
+    """A setting of programs and commands: its value, and the flag, variable or file that it came from."""
+
+    key: str
+    value: str
+    source: str
+
+
+def client_settings(node: str | Path | None = None) -> list[ClientSetting]:
+    """Return the settings of this user's programs; ``node`` is the argument of a command.
+
+    Raises the errors of ``resolve_node`` and ``accepted_users``.
+    """
+    file = str(config_directory() / _CONFIG_NAME)
+
+    def source(key: str, variable: str, *, flag: bool = False) -> str:
+        if flag:
+            return "--node"
+        if os.environ.get(variable, ""):
+            return variable
+        return file if key in _KEYS and _configured(key) != "" else "default"
+
+    users = ", ".join(map(str, accepted_users()))
+    keyring = os.environ.get("DIOS_KEYRING", "")
+    keyring_path = Path(keyring).expanduser() if keyring else config_directory() / "keyring.toml"
+    return [
+        ClientSetting("node", str(resolve_node(node)), source("node", "DIOS_NODE", flag=bool(node))),
+        ClientSetting("node_user", users, source("node_user", "DIOS_NODE_USER")),
+        ClientSetting("keyring", str(keyring_path), source("keyring", "DIOS_KEYRING")),
+        ClientSetting("cluster", str(local_cluster()), source("cluster", "XDG_STATE_HOME")),
+    ]
 
 
 def resolve_node(node: str | Path | None = None) -> Path:

@@ -592,9 +592,21 @@ def load(
     relative to ``data`` in a file, else to the working directory. Raise SettingsError with file, line and
     key.
     """
+    return load_with_origins(data, config=config, flags=flags, environ=environ)[0]
+
+
+def load_with_origins(
+    data: str | os.PathLike[str],
+    *,
+    config: str | os.PathLike[str] | None = None,
+    flags: Mapping[str, object] | None = None,
+    environ: Mapping[str, str] | None = None,
+) -> tuple[Settings, dict[str, Origin]]:
+    """Read settings as ``load`` does; also return the origin of each value that is no default."""
     folder = Path(data).expanduser().absolute()
     file = Path(config).expanduser().absolute() if config is not None else folder / FILE_NAME
     chosen: dict[str, object] = {}
+    origins: dict[str, Origin] = {}
     sources = (
         (folder, _from_file(file, required=config is not None)),
         (Path.cwd(), _from_environment(os.environ if environ is None else environ)),
@@ -609,6 +621,7 @@ def load(
             except InvalidError as error:
                 raise SettingsError(f"{origin}: {key}: {error.message}") from None
             chosen[key] = base / read if isinstance(read, Path) else read
+            origins[key] = origin
     settings = replace(Settings(folder, folder / "node.sock"), **chosen)  # type: ignore[arg-type] # checked by KEYS
     if settings.pool_size > settings.tasks_max:
         raise SettingsError(
@@ -618,7 +631,7 @@ def load(
     _check_addresses(settings)
     if settings.metrics is not None:
         require_protected(settings.metrics, settings.metrics_tls)
-    return settings
+    return settings, origins
 
 
 def _check_addresses(settings: Settings) -> None:

@@ -155,6 +155,28 @@ def test_directories_are_synchronized_in_both_directions(person: Person) -> None
     assert "local directory" in person.types("dios sync site analytics/site", status=1).stderr
 
 
+def test_a_group_is_emptied_and_destroyed(person: Person) -> None:
+    """`--group` chooses among equal paths; `rm --all` and `group rm` ask first; orphans have no files."""
+    person.types("dios group create doomed")
+    for text in ("one", "two"):
+        person.writes("equal.txt", text)
+        person.types(f"dios put equal.txt --group {'analytics' if text == 'one' else 'doomed'}")
+    assert person.types("dios get equal.txt --group doomed").stdout == "two"
+    assert person.types("dios get equal.txt --group analytics").stdout == "one"
+    person.types("dios put equal.txt --group doomed --as deep/other.txt")
+    assert "--yes" in person.types("dios rm --group doomed --all", status=1).stderr
+    assert "--all" in person.types("dios group rm doomed --yes", status=1).stderr
+    assert json.loads(person.types("dios group rm doomed --all --yes --json").stdout)["files"] == 2
+    assert "doomed" not in person.types("dios group ls").stdout
+    assert person.types("dios get equal.txt").stdout == "one"
+    person.types("dios group create doomed")
+    person.types("dios put equal.txt --group doomed")
+    before = person.types("dios ls --orphans --json").stdout
+    person.types("dios group forget doomed --yes")
+    lost = json.loads(person.types("dios ls --orphans --json").stdout)
+    assert len(lost) == len(json.loads(before)) + 2, "the file and its catalogue"
+
+
 def test_a_put_that_fails_leaves_nothing(person: Person) -> None:
     """When one path is taken by a directory, no file of the command becomes visible."""
     person.writes("part/file", "x")
@@ -232,6 +254,21 @@ def test_a_detached_task_is_watched_paused_resumed_and_killed(person: Person) ->
         assert time.monotonic() < deadline
     person.types("dios kill", mark)
     person.types("dios pause", mark, status=1)
+    marks = {
+        label: json.loads(
+            person.types(f"dios run sleeper.py --detach --json --label {label} {option}").stdout
+        )["fingerprint"]
+        for label, option in {"train-1": "", "train-2": "--group analytics", "other": ""}.items()
+    }
+
+    def killed(arguments: str) -> dict[str, bool]:
+        rows = json.loads(person.types(f"dios kill {arguments} --json").stdout)
+        return {row["fingerprint"]: row["killed"] for row in rows}
+
+    assert "choose them" in person.types("dios kill", status=1).stderr
+    person.types(f"dios kill {marks['other']} nonsense", status=1)
+    assert killed("--label train-* --group analytics") == {marks["train-2"]: True}
+    assert killed(f"--label train-* {marks['other']}") == {marks["train-1"]: True, marks["other"]: True}
 
 
 def test_arguments_that_are_no_text_are_refused(person: Person) -> None:

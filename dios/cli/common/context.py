@@ -134,25 +134,31 @@ class CommandContext:
         return next((member for member in self.node.nodes() if member.here), None)
 
     # -- objects ------------------------------------------------------------------------------------
-    def find(self, text: str) -> tuple[Name, CataloguedFile | None]:
-        """Return the name that a NAME argument means, and its catalogue entry if it has one."""
+    def find(self, text: str, group: str = "") -> tuple[Name, CataloguedFile | None]:
+        """Return the name that a NAME argument means, and its catalogue entry if it has one.
+
+        With the alias of a group, NAME is the path of a file in it, or the end or a fingerprint of one.
+        """
+        if group:
+            self.group(group)
         if text.strip().lower().startswith(PREFIX):
             name = parse_name(text)
             return name, next((found for found in self.catalogued() if found.entry.name == name), None)
-        place = self.split(text)
+        place = (group, stored_path(f"./{text}")) if group else self.split(text)
         near = [place[0]] if place is not None and place[0] in self.reachable_groups() else []
         exact = [each for each in self.catalogued(near) if (each.group, each.path) == place]
         if exact:
             return Name(exact[-1].entry.name), exact[-1]
         fitting = [
             found
-            for found in self.catalogued()
+            for found in self.catalogued([group] if group else None)
             if catalogue.matches(found.entry, text)
             or (len(text) >= 4 and found.fingerprint.startswith(text.lower()))
         ]
         if not fitting:
+            where = f" in group {group}" if group else ""
             raise InvalidError(
-                f"there is no file {text!r}. `dios ls` lists the files; a name begins with {PREFIX}."
+                f"there is no file {text!r}{where}. `dios ls` lists the files; a name begins with {PREFIX}."
             )
         if len({found.entry.name for found in fitting}) > 1:
             listed = "".join(
@@ -166,13 +172,13 @@ class CommandContext:
             )
         return Name(fitting[0].entry.name), fitting[0]
 
-    def object(self, text: str) -> Reference:
+    def object(self, text: str, group: str = "") -> Reference:
         """Return a reference to the object that a NAME argument means. Raise InvalidError without one."""
-        return self.object_and_digest(text)[0]
+        return self.object_and_digest(text, group)[0]
 
-    def object_and_digest(self, text: str) -> tuple[Reference, bytes]:
+    def object_and_digest(self, text: str, group: str = "") -> tuple[Reference, bytes]:
         """Return ``object`` and the digest of its bytes, which is empty if no catalogue has it."""
-        name, found = self.find(text)
+        name, found = self.find(text, group)
         reference = self.reach(name)
         if reference is None:
             raise InvalidError(
@@ -181,9 +187,9 @@ class CommandContext:
             )
         return reference, found.entry.digest if found else b""
 
-    def replicas(self, text: str) -> Gathered[Reference]:
+    def replicas(self, text: str, group: str = "") -> Gathered[Reference]:
         """Return references to all physical objects that a NAME argument means. Raise InvalidError."""
-        name, found = self.find(text)
+        name, found = self.find(text, group)
         references = self.node.lookup(name)
         if not references:
             what = found.entry.file if found else fingerprint(name)

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import importlib
+import os
 from collections.abc import Iterator, Mapping, MutableMapping
-from typing import TYPE_CHECKING, ClassVar, cast
+from typing import TYPE_CHECKING, ClassVar, Final, cast
 
 import typer
 import typer.main
@@ -12,6 +13,10 @@ from typer.core import TyperGroup
 
 if TYPE_CHECKING:
     from typer._click import Command
+
+
+_COMPLETING: Final = ("_DIOS_COMPLETE", "_DIOS_NODE_COMPLETE")
+"""The variables that are set if a shell asks this process for completions."""
 
 
 class _LazyCommands(MutableMapping[str, "Command"]):
@@ -24,6 +29,10 @@ class _LazyCommands(MutableMapping[str, "Command"]):
     def __getitem__(self, name: str) -> Command:
         if name not in self._made:
             self._made[name] = _command_at(name, self._places[name])
+            if any(variable in os.environ for variable in _COMPLETING):
+                from dios.cli.common import completion  # noqa: PLC0415 - only if a shell completes
+
+                completion.attach(self._made[name])
         return self._made[name]
 
     def __setitem__(self, name: str, command: Command) -> None:

@@ -46,6 +46,11 @@ NodeOption: TypeAlias = Annotated[
     ),
 ]
 
+YesOption: TypeAlias = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for confirmation.")]
+InGroupOption: TypeAlias = Annotated[
+    str, typer.Option("--group", "-g", metavar="ALIAS", help="Look for NAME in this group only.")
+]
+
 _NEXT: Final[dict[type[DiosError], str]] = {
     errors.UnreachableError: "`dios-node status` says whether a node runs; "
     "`dios-node start --data ./node0 --detach` starts one, `dios up` those of your local cluster",
@@ -248,6 +253,19 @@ def span_text(span_ns: int) -> str:
         return f"{minutes} min {rest:02} s"
     hours, minutes = divmod(minutes, 60)
     return f"{hours} h {minutes:02} min"
+
+
+def confirm(question: str, *, yes: bool) -> None:
+    """Ask before something that cannot be undone, unless ``yes``; any answer but yes ends the command.
+
+    Raises InvalidError if nobody can be asked, because standard input is no terminal.
+    """
+    if yes:
+        return
+    if not sys.stdin.isatty():
+        raise errors.InvalidError(f"this would {question}, for good. Confirm with --yes.")
+    if not typer.confirm(f"{question}?", err=True):
+        raise typer.Exit(FAILED)
 
 
 @contextlib.contextmanager

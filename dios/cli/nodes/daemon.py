@@ -28,7 +28,7 @@ from dios.cli.common.output import (
     waiting,
     write_json,
 )
-from dios.cli.nodes import check, joining, orphans
+from dios.cli.nodes import check, config, joining, orphans
 from dios.cli.nodes.joining import JoinOption, TokenFileOption, TokenOption
 from dios.cli.nodes.setting_options import SHOWN, settings_given
 from dios.client.locate import default_socket, resolve_node
@@ -273,6 +273,7 @@ def stop(*, data: MaybeData = None, node: NodeOption = None, as_json: JsonOption
 
 app.add_typer(check.app)
 app.add_typer(orphans.app)
+app.add_typer(config.node_app)
 app.add_typer(joining.app)
 
 

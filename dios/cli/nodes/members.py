@@ -49,7 +49,7 @@ app: Final = typer.Typer(
 )
 
 NameArgument = Annotated[
-    str, typer.Argument(metavar="NAME", help="A node's name, as `dios node ls` shows it.")
+    str, typer.Argument(metavar="NODE", help="A node's name, as `dios node ls` shows it.")
 ]
 
 

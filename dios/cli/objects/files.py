@@ -2,23 +2,27 @@
 
 from __future__ import annotations
 
+import os
 import sys
 import tempfile
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from itertools import chain
 from pathlib import Path
-from typing import Annotated, Final, NamedTuple
+from typing import Annotated, Final
 
 import typer
 
 from dios import limits
-from dios.cli.common.context import SHOWN_MAX, CataloguedFile, CommandContext, opened
+from dios.cli.common.context import CataloguedFile, CommandContext, opened
 from dios.cli.common.output import (
     BytesOutput,
+    InGroupOption,
     JsonOption,
     NodeOption,
+    YesOption,
     bytes_output,
+    confirm,
     reporting,
     say,
     size_text,
@@ -30,18 +34,19 @@ from dios.cli.common.output import (
     write_json_list,
     write_line,
 )
-from dios.cli.nodes.members import silent
+from dios.cli.objects.removal import Target, all_targets, destroy_targets, require_none_left
+from dios.core.model.names import KEPT, SERVICES, special_name
 from dios.errors import ExistsError, InvalidError, UnreachableError
 from dios.lib.catalogue import CatalogueEntry
 from dios.lib.files import synchronize
-from dios.lib.files.group_files import GroupFiles, destroy
+from dios.lib.files.group_files import GroupFiles
 from dios.lib.files.paths import checked_path, path_of_local, stored_path
 from dios.lib.files.staging import StagedFiles
 from dios.lib.files.synchronize import LocalFile, SyncPlan
 from dios.lib.files.tree import is_directory
 from dios.lib.kept.promises import Promises
 from dios.wire.nametext import fingerprint, format_name
-from dios.wire.types import Semantics
+from dios.wire.types import ObjectType, Semantics
 
 CHUNK_BYTES: Final = 4 * limits.MIB
 _LABEL_CHARACTERS: Final = 100
@@ -221,6 +226,9 @@ def list_objects(
     group: Annotated[
         list[str] | None, typer.Option("--group", "-g", metavar="ALIAS", help="Only this group.")
     ] = None,
+    orphans: Annotated[
+        bool, typer.Option("--orphans", help="List your stored objects that no catalogue or keyring has.")
+    ] = False,
     names: NamesOption = False,
     node: NodeOption = None,
     as_json: JsonOption = False,
@@ -229,8 +237,15 @@ def list_objects(
 
     Without PATH it lists all files, and with one the files and directories that are directly there. A node
     itself never lists names, so that only users who know a name can find its object.
+
+    --orphans lists objects of the asked node by fingerprint, for the node's own user and root. Programs may
+    have their names. Objects in use are not listed. Those that an interrupted `dios put` left are of no use: `dios-node orphans` removes
+    objects from a stopped node.
     """
     with reporting("dios ls", as_json=as_json), opened(node, group or ()) as place:
+        if orphans:
+            _list_orphans(place, as_json=as_json)
+            return
         if path:
             _list_directory(place, path, names=names, as_json=as_json)
             return
@@ -247,6 +262,29 @@ def list_objects(
         else:
             head = ("FILE", "SIZE", "PUT", "GROUP", "FINGERPRINT", *(("NAME",) if names else ()))
             table(head, chain([first], rows), right=("SIZE",), whole=names)
+
+
+def _list_orphans(place: CommandContext, *, as_json: bool) -> None:
+    """List this user's durable blobs on this node that nobody uses and no catalogue or alias leads to."""
+    known = {item.fingerprint for item in place.catalogued()}
+    known |= {fingerprint(name) for name in place.keyring.objects.values()}
+    for records in (SERVICES, KEPT):
+        known |= {each.fingerprint for each in place.node.lookup(special_name(records))}
+    owner = f"uid:{os.getuid()}"
+    rows = [
+        (str(row["fingerprint"]), int(row["size"]))
+        for row in place.node.read_table("objects")
+        if row["type"] == ObjectType.DURABLE_BLOB.name
+        and row["owner"] == owner
+        and row["fingerprint"] not in known
+        and not row["references"]
+    ]
+    if as_json:
+        write_json([{"fingerprint": mark, "size": size} for mark, size in rows])
+    elif rows:
+        table(("FINGERPRINT", "SIZE"), [(mark, size_text(size)) for mark, size in rows], right=("SIZE",))
+    else:
+        say("every stored object of yours on this node is in a catalogue or in your keyring")
 
 
 def _list_directory(place: CommandContext, text: str, *, names: bool, as_json: bool) -> None:
@@ -474,6 +512,7 @@ def get(
     recursive: Annotated[
         bool, typer.Option("--recursive", "-r", help="Write a directory into the directory of --output.")
     ] = False,
+    group: InGroupOption = "",
     node: NodeOption = None,
     as_json: JsonOption = False,
 ) -> None:
@@ -489,11 +528,11 @@ def get(
             )
         with opened(node) as place:
             if recursive:
-                written = _get_directory(place, name, output)
+                written = _get_directory(place, f"{group}/{name}" if group else name, output)
                 if as_json:
                     write_json([{"file": str(file), "size": size} for file, size in written])
                 return
-            reference, digest = place.object_and_digest(name)
+            reference, digest = place.object_and_digest(name, group)
             size = reference.size
             with (
                 reference.read(Semantics.MRSW) as request,
@@ -534,37 +573,44 @@ def _get_directory(place: CommandContext, text: str, output: Path | None) -> lis
 
 
 @app.command(
-    epilog="\b\nExamples:\n  dios rm a.txt b.txt\n  dios rm analytics/data --recursive\n  dios rm 3f9a1c"
+    epilog="\b\nExamples:\n  dios rm a.txt b.txt\n  dios rm analytics/data --recursive\n  dios rm 3f9a1c\n"
+    "  dios rm --group analytics --all"
 )
 def rm(
     names: Annotated[
-        list[str],
-        typer.Argument(metavar="NAME...", help="Paths group/FILE, files as put, fingerprints or names."),
-    ],
+        list[str] | None,
+        typer.Argument(metavar="[NAME]...", help="Paths group/FILE, files as put, fingerprints or names."),
+    ] = None,
     *,
     recursive: Annotated[
         bool, typer.Option("--recursive", "-r", help="Destroy everything below group/DIRECTORY.")
     ] = False,
+    group: InGroupOption = "",
+    everything: Annotated[
+        bool, typer.Option("--all", help="Destroy all files and directories of the group of --group.")
+    ] = False,
+    yes: YesOption = False,
     node: NodeOption = None,
     as_json: JsonOption = False,
 ) -> None:
     """Destroy objects with all their replicas, for all users, and remove them from the catalogues.
 
     Holders of a reference get ESTALE from then on. If a node does not answer, an object that may have a
-    replica there stays in its catalogue, so that you can destroy it when the node is back.
+    replica there stays in its catalogue, so that you can destroy it when the node is back. --all asks first.
     """
-    with reporting("dios rm", as_json=as_json), opened(node) as place:
+    with reporting("dios rm", as_json=as_json), opened(node, [group] if group else ()) as place:
         # Look up all names first, so that an error in the last one destroys nothing.
-        targets = [each for text in names for each in _targets(place, text, recursive=recursive)]
-        outcomes = destroy(place.node, list(dict.fromkeys(each.name for each in targets if each.name)))
-        gone = [(each, outcomes[each.name]) for each in targets if each.name]
-        for each, outcome in gone:
-            if each.found is None and not outcome.replicas and outcome.complete:
-                raise InvalidError(
-                    f"cannot find {fingerprint(each.name)}: it was destroyed, or is in no group of yours"
-                )
-        left = [each for each, outcome in gone if not outcome.complete]
-        _forget(place, [each for each in targets if each not in left])
+        if everything:
+            if not group or names:
+                raise InvalidError("--all is for the files of a whole group: give --group ALIAS and no NAME")
+            targets = all_targets(place, group)
+            files = sum(bool(each.name) for each in targets)
+            confirm(f"destroy all {files} files of group {group}", yes=yes)
+        elif not names:
+            raise InvalidError("give the files to destroy, or --group ALIAS --all for those of a whole group")
+        else:
+            targets = [each for text in names for each in _targets(place, text, group, recursive=recursive)]
+        gone, left = destroy_targets(place, targets)
         if as_json:
             write_json(
                 [
@@ -577,44 +623,21 @@ def rm(
                     for each, outcome in gone
                 ]
             )
-        if left:
-            shown = ", ".join(each.text for each in left[:SHOWN_MAX])
-            raise UnreachableError(
-                f"{silent(place.node.nodes())} did not answer and may have replicas of {shown}. "
-                "Repeat the command when `dios node ls` shows that all nodes are alive."
-            )
+        require_none_left(place, left)
 
 
-class _Target(NamedTuple):
-    """An object to destroy, or the own entry of a directory to remove."""
-
-    text: str
-    name: bytes
-    found: CataloguedFile | None
-
-
-def _targets(place: CommandContext, text: str, *, recursive: bool) -> list[_Target]:
-    path = place.split(text)
+def _targets(place: CommandContext, text: str, group: str, *, recursive: bool) -> list[Target]:
+    path = (group, stored_path(f"./{text}")) if group else place.split(text)
     tree = None if path is None else place.files(path[0]).tree()
     if path is None or tree is None or tree.is_file(path[1]) or not tree.is_directory(path[1]):
-        name, found = place.find(text)
-        return [_Target(text, name, found)]
+        name, found = place.find(text, group)
+        return [Target(text, name, found)]
     if not recursive:
         raise InvalidError(f"{text} is a directory; add --recursive to destroy everything in it")
     below = [path[1], *tree.below(path[1])]
     entries = [tree.files.get(each) or tree.made.get(each) for each in below]
     return [
-        _Target(f"{path[0]}/{entry.file}", entry.name, CataloguedFile(path[0], entry))
+        Target(f"{path[0]}/{entry.file}", entry.name, CataloguedFile(path[0], entry))
         for entry in entries
         if entry is not None
     ]
-
-
-def _forget(place: CommandContext, gone: list[_Target]) -> None:
-    """Remove entries, in one write for each catalogue."""
-    for_group: dict[str, list[CatalogueEntry]] = {}
-    for each in gone:
-        if each.found is not None:
-            for_group.setdefault(each.found.group, []).append(each.found.entry)
-    for alias, entries in for_group.items():
-        place.files(alias).forget(entries)

@@ -1,8 +1,7 @@
-"""``dios group``: makes groups, sets the replicas of their files, and lists and forgets them."""
+"""``dios group``: makes groups, sets the replicas of their files, and lists, destroys and forgets them."""
 
 from __future__ import annotations
 
-import sys
 from dataclasses import asdict
 from enum import StrEnum
 from typing import Annotated, Final
@@ -11,9 +10,10 @@ import typer
 
 from dios.cli.common.context import groups_of_keyring, opened
 from dios.cli.common.output import (
-    FAILED,
     JsonOption,
     NodeOption,
+    YesOption,
+    confirm,
     facts,
     reporting,
     say,
@@ -23,6 +23,7 @@ from dios.cli.common.output import (
     write_json,
 )
 from dios.cli.objects.kept import kept_text, why_text
+from dios.cli.objects.removal import all_targets, destroy_targets, require_none_left
 from dios.client.keyring import Keyring
 from dios.errors import InvalidError
 from dios.lib.files.catalogue_places import CATALOGUE_ALIAS, KeyringCatalogue
@@ -181,13 +182,59 @@ def list_groups(*, node: NodeOption = None, as_json: JsonOption = False) -> None
 
 
 @app.command(
+    "rm",
+    epilog="\b\nExamples:\n  dios group rm papers          (only if it has no files)\n"
+    "  dios group rm papers --all    (asks, then destroys its files, too)",
+)
+def remove_group(
+    alias: Annotated[str, typer.Argument(metavar="ALIAS", help="Your name for the group.")],
+    *,
+    everything: Annotated[bool, typer.Option("--all", help="Destroy its files, too.")] = False,
+    yes: YesOption = False,
+    node: NodeOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Destroy a group, with its catalogue and the promise of its replicas, and remove it from your keyring.
+
+    A group with files is refused without --all. Objects of programs, which no catalogue lists, are not
+    destroyed, but nobody finds them any more. If a node does not answer, the group stays.
+    """
+    with reporting("dios group rm", as_json=as_json), opened(node, [alias]) as place:
+        group = place.group(alias)
+        targets = all_targets(place, alias)
+        files = sum(bool(each.name) for each in targets)
+        if files and not everything:
+            raise InvalidError(f"group {alias} has {files} files. Add --all to destroy them, too.")
+        confirm(f"destroy group {alias} and its {files} files", yes=yes)
+        _, left = destroy_targets(place, targets)
+        require_none_left(place, left)
+        if place.here() is not None and Promises(place.node).promise(group) is not None:
+            Promises(place.node).end(group.fingerprint)
+        for catalogue in KeyringCatalogue(place.node, place.keyring, alias, group).replicas():
+            catalogue.destroy()
+        mark = group.fingerprint
+        group.destroy()
+        _remove_alias(place.keyring, alias)
+        if as_json:
+            write_json({"alias": alias, "fingerprint": mark, "files": files})
+        else:
+            say(f"group {alias} and its {files} files were destroyed")
+
+
+def _remove_alias(keyring: Keyring, alias: str) -> None:
+    keyring.remove(alias)
+    if CATALOGUE_ALIAS + alias in keyring.objects:
+        keyring.remove(CATALOGUE_ALIAS + alias, section="objects")
+
+
+@app.command(
     epilog="\b\nExamples:\n  dios group forget analytics\n"
     "  dios group forget analytics --yes     (asks nothing)"
 )
 def forget(
     alias: Annotated[str, typer.Argument(metavar="ALIAS", help="Your name for the group.")],
     *,
-    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for confirmation.")] = False,
+    yes: YesOption = False,
     as_json: JsonOption = False,
 ) -> None:
     """Remove a group and its catalogue from your keyring, so that ALIAS is free again. No node is asked.
@@ -198,15 +245,10 @@ def forget(
     with reporting("dios group forget", as_json=as_json):
         keyring = Keyring.load()
         mark = fingerprint(keyring.name_of(alias)) if alias in keyring.groups else ""
-        if mark and not yes:
-            if not sys.stdin.isatty():
-                raise InvalidError(f"this removes {alias} from your keyring for good; confirm with --yes")
+        if mark:
             say(f"If group {alias} still exists, you will not find its objects any more.")
-            if not typer.confirm(f"forget {alias}?", err=True):
-                raise typer.Exit(FAILED)
-        keyring.remove(alias)
-        if CATALOGUE_ALIAS + alias in keyring.objects:
-            keyring.remove(CATALOGUE_ALIAS + alias, section="objects")
+            confirm(f"remove {alias} from your keyring", yes=yes)
+        _remove_alias(keyring, alias)
         if as_json:
             write_json({"alias": alias, "fingerprint": mark})
         else:

@@ -9,6 +9,7 @@ import typer
 
 from dios.cli.common.context import CommandContext, opened
 from dios.cli.common.output import (
+    InGroupOption,
     JsonOption,
     NodeOption,
     facts,
@@ -57,7 +58,9 @@ def _attributes(nearest: Reference) -> dict[str, object]:
 
 
 @app.command(epilog="\b\nExamples:\n  dios stat a.txt\n  dios stat dios1… --json | jq .replicas")
-def stat(name: NameArgument, *, node: NodeOption = None, as_json: JsonOption = False) -> None:
+def stat(
+    name: NameArgument, *, group: InGroupOption = "", node: NodeOption = None, as_json: JsonOption = False
+) -> None:
     """Show the public attributes of an object, and in a cluster each of its replicas.
 
     A replica is a physical object of the same name: on some node, in memory or durable, with its own
@@ -65,7 +68,7 @@ def stat(name: NameArgument, *, node: NodeOption = None, as_json: JsonOption = F
     writes, a_r and a_w the active ones.
     """
     with reporting("dios stat", as_json=as_json), opened(node) as place:
-        replicas = place.replicas(name)
+        replicas = place.replicas(name, group)
         nearest = replicas[0]
         shown = _attributes(nearest)
         where = [_where(replica) for replica in replicas]
@@ -115,6 +118,7 @@ def replicate(
     durable: Annotated[
         bool, typer.Option("--durable", help="Store it on disk; default: like the copied object.")
     ] = False,
+    group: InGroupOption = "",
     node: NodeOption = None,
     as_json: JsonOption = False,
 ) -> None:
@@ -124,7 +128,7 @@ def replicate(
     others.
     """
     with reporting("dios replicate", as_json=as_json), opened(node) as place:
-        source = place.object(name)
+        source = place.object(name, group)
         with waiting(f"copying {size_text(source.size)} to {to}"):
             made = source.copy(host=to, persistence=Persistence.DURABLE if durable else None)
         if as_json:

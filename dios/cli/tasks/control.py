@@ -6,13 +6,14 @@
 from __future__ import annotations
 
 import contextlib
+import fnmatch
 import sys
 import time
 from typing import Annotated, Final
 
 import typer
 
-from dios.cli.common.context import opened
+from dios.cli.common.context import CommandContext, opened
 from dios.cli.common.output import (
     FAILED,
     BytesOutput,
@@ -31,7 +32,7 @@ from dios.cli.nodes.members import silent
 from dios.cli.tasks.endings import cause_text
 from dios.client.ops.status import Status
 from dios.client.plain_text import plain
-from dios.client.sync.node import Console
+from dios.client.sync.node import Console, Task
 from dios.errors import (
     EndOfStreamError,
     InvalidError,
@@ -208,17 +209,68 @@ def resume(task: TaskArgument, *, node: NodeOption = None, as_json: JsonOption =
             raise typer.Exit(FAILED)
 
 
-@app.command(epilog="\b\nExamples:\n  dios kill job.py\n  dios kill 3f9a")
-def kill(task: TaskArgument, *, node: NodeOption = None, as_json: JsonOption = False) -> None:
-    """End a task at once. Its committed data stay."""
+@app.command(
+    epilog="\b\nExamples:\n  dios kill job.py\n  dios kill 3f9a 77c0\n  dios kill --label 'train-*'\n"
+    "  dios kill --group analytics"
+)
+def kill(
+    tasks: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="[TASK]...", help="The beginnings of fingerprints, labels, or names."),
+    ] = None,
+    *,
+    label: Annotated[
+        str,
+        typer.Option("--label", metavar="LABEL", help="Running tasks with this label; * is any text."),
+    ] = "",
+    group: Annotated[
+        str, typer.Option("--group", "-g", metavar="ALIAS", help="Running tasks that are members of it.")
+    ] = "",
+    node: NodeOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """End tasks at once. Their committed data stay.
+
+    With --label and --group, the tasks to which both apply. All names are looked up before a task is ended.
+    """
     with reporting("dios kill", as_json=as_json), opened(node) as place:
-        handle, status = place.task(task)
-        if status.ended:
-            # The task has ended, as requested, so this is no failure.
-            _tell(status, "killed", done=False, as_json=as_json, otherwise="had ended already")
+        if not tasks and not label and not group:
+            raise InvalidError("give the tasks to end, or choose them with --label or --group")
+        found = {status.fingerprint: (handle, status) for handle, status in map(place.task, tasks or ())}
+        if label or group:
+            found |= _chosen(place, label, group)
+        ended = [(status, _end(handle, status)) for handle, status in found.values()]
+        if as_json:
+            write_json(
+                [{"fingerprint": row.fingerprint, "label": row.label, "killed": done} for row, done in ended]
+            )
             return
-        handle.kill()
-        _tell(status, "killed", done=True, as_json=as_json)
+        for row, done in ended:
+            _tell(row, "killed", done=done, as_json=False, otherwise="had ended already")
+        if not ended:
+            say("no running task was chosen")
+
+
+def _end(handle: Task, status: Status) -> bool:
+    """End a task; return False if it has ended, which is no failure."""
+    if status.ended:
+        return False
+    handle.kill()
+    return True
+
+
+def _chosen(place: CommandContext, label: str, group: str) -> dict[str, tuple[Task, Status]]:
+    """Return the running tasks with a label, and in a group."""
+    mark = place.group(group).fingerprint if group else ""
+    chosen: dict[str, tuple[Task, Status]] = {}
+    for row in place.node.tasks():
+        if row.ended or row.name is None or (label and not fnmatch.fnmatchcase(row.label, label)):
+            continue
+        handle = place.node.find(row.name)
+        if not isinstance(handle, Task) or (mark and mark not in place.node.describe(handle).groups):
+            continue
+        chosen[row.fingerprint] = (handle, row)
+    return chosen
 
 
 def _tell(status: Status, what: str, *, done: bool, as_json: bool, otherwise: str = "") -> None:

@@ -32,7 +32,7 @@ app: Final = typer.Typer(
     help="Templates: sets of modules that are loaded once, and shared by the tasks that start from them.",
 )
 
-NamesArgument = Annotated[list[str] | None, typer.Argument(metavar="[NAME]...", help="By default all.")]
+NamesArgument = Annotated[list[str] | None, typer.Argument(metavar="[TEMPLATE]...", help="By default all.")]
 
 
 @app.command("ls", epilog="\b\nExamples:\n  dios template ls\n  dios template ls --json")

@@ -19,6 +19,7 @@ COMMANDS = [
         "group create",
         "group forget",
         "group ls",
+        "group rm",
         "put",
         "ls",
         "du",
@@ -43,6 +44,7 @@ COMMANDS = [
         "resume",
         "kill",
         "audit",
+        "config",
         "limits",
         "limits set",
         "describe",
@@ -60,7 +62,7 @@ COMMANDS = [
         "replicate",
     )
 ]
-NODE_COMMANDS = [(daemon.app, command) for command in ("start", "status", "stop", "init", "token")]
+NODE_COMMANDS = [(daemon.app, command) for command in ("start", "status", "stop", "init", "token", "config")]
 
 
 def help_of(app: typer.Typer, command: str) -> str:
