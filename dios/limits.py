@@ -577,6 +577,7 @@ SCHED_FAULTS_MAX: Final = 100
 FAIRNESS_MEMORY_MS_DEFAULT: Final = 1_000_000_000  # the SDRF paper's best discount: 1 - 1e-6 per second
 FAIRNESS_MEMORY_MS_MIN: Final = 1_000
 FAIRNESS_MEMORY_MS_MAX: Final = 10 * 365 * 86_400_000
+GROUP_SHARES_PER_SESSION_MAX: Final = 64  # groups of others that a session may read
 SHARES_PRINCIPALS_MAX: Final = 1_024  # principals whose shares coordinators exchange
 SHARES_WEIGHT_MAX: Final = 1_000
 SHARES_FORGOTTEN_S: Final = 30 * 86_400  # a principal that has run nothing for this long has no share

@@ -8,8 +8,18 @@ from __future__ import annotations
 from dios.core import effects
 from dios.core.model.accounts import charge_all
 from dios.core.model.io_requests import abort, give_back
-from dios.core.model.records import Buffer, Holder, PhysicalObject, Provenance, Reference, RemoteBuffer
+from dios.core.model.records import (
+    Buffer,
+    Holder,
+    Pending,
+    PhysicalObject,
+    Provenance,
+    Reference,
+    RemoteBuffer,
+    Session,
+)
 from dios.core.model.type_states import AcceptState, SocketState, StreamState
+from dios.core.model.work_items import Retirement
 from dios.core.remote.peers import Proxy
 from dios.core.step import Step
 from dios.wire import messages
@@ -85,6 +95,8 @@ def drop_reference(step: Step, reference: Reference) -> None:
     """Remove a reference from its table; the last counted one destroys its object (§4.2)."""
     task = reference.task
     target = reference.object
+    if reference.provenance is Provenance.SHARED:
+        _end_share(step, reference)
     step.spend(1 + len(reference.buffers) + len(reference.remote_buffers))
     for buffer in list(reference.buffers.values()):
         if buffer.reference is reference and buffer.owner is not None:
@@ -142,6 +154,7 @@ def destroy(step: Step, target: PhysicalObject) -> None:
     Its references and buffers stay with their tasks. No request on a zombie is active any more.
     """
     target.zombie = True
+    end_shares(step, target)
     target.references.clear()
     target.a_r = target.a_w = 0
     if isinstance(target.state, StreamState):
@@ -154,6 +167,37 @@ def destroy(step: Step, target: PhysicalObject) -> None:
         step.after.append(effects.DiscardContent(target.id))
     elif isinstance(target.state, SocketState | AcceptState):
         step.after.append(effects.CloseNetwork(target.id))
+
+
+# -- shares -----------------------------------------------------------------------------------------
+def end_shares(step: Step, record: PhysicalObject) -> None:
+    """Take back everything that sessions of this node found by a share whose record is gone."""
+    holders = step.state.share_holders.pop((record.home, record.id), None)
+    for task, group in (holders or {}).items():
+        session = step.state.tasks.get(task)
+        reference = session.shares.get(group) if isinstance(session, Session) else None
+        if reference is not None and reference.object is record:
+            _end_share(step, reference)
+
+
+def _end_share(step: Step, record: Reference) -> None:
+    """Take back everything that was found by a share, and let its session find nothing more."""
+    session, target = record.task, record.object
+    holders = step.state.share_holders.get((target.home, target.id))
+    if holders is not None and holders.pop(session.id, None) is not None and not holders:
+        del step.state.share_holders[target.home, target.id]
+    if not isinstance(session, Session):
+        return
+    group = next((name for name, held in session.shares.items() if held is record), None)
+    if group is None:
+        return
+    del session.shares[group]
+    if session.alive and record.descendants:
+        step.audit(session, "share", "ended", target.fingerprint)
+        record.retiring = True  # it stays between its descendants until all of them are taken back
+        session.retirements += 1
+        item = Retirement(Pending(session, 0, messages.Retire(record.id), {}), [record], everyone=False)
+        step.start(item)
 
 
 def _drop_stream_ends(step: Step, reference: Reference) -> None:

@@ -25,6 +25,7 @@ from dios.wire.fields import (
     NameBytes,
     Text,
     Thousandths,
+    User,
 )
 from dios.wire.rates import Govern
 from dios.wire.scheduling import Advise, AskScheduler, Place, ReadQueue, Report, Work
@@ -461,6 +462,31 @@ class ReportProgress(Call, frozen=True, tag=54):
     progress: Thousandths
 
 
+class ShareGroup(Call, frozen=True, tag=57):
+    """Let sessions of ``reader`` read what is in a group, until ``expires_ns`` or the record is destroyed.
+
+    The answer has the record, an empty object in the caller's home group. Its name follows from the nonce,
+    the group, the reader and the end.
+    """
+
+    group: Identifier
+    nonce: NameBytes
+    reader: User
+    expires_ns: U63
+
+
+class AcceptShare(Call, frozen=True, tag=58):
+    """Read what is in a group that ``issuer`` shares with the caller's principal.
+
+    The answer has a reference to the group, for lookups in it.
+    """
+
+    group: NameBytes
+    nonce: NameBytes
+    issuer: User
+    expires_ns: U63
+
+
 PlainCall: TypeAlias = (
     Create
     | Lookup
@@ -506,6 +532,8 @@ PlainCall: TypeAlias = (
     | AwaitMove
     | Leave
     | ReportProgress
+    | ShareGroup
+    | AcceptShare
 )
 
 

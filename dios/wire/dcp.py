@@ -30,7 +30,7 @@ from dios.wire.fields import (
     User,
 )
 from dios.wire.replies import PlainResult, Reference, Results, SelfEvent
-from dios.wire.types import Brand, Buffering, ObjectType
+from dios.wire.types import Brand, Buffering, ObjectType, Permission
 
 OFFERED_MAX: Final = 2 * limits.ARGUMENTS_MAX + 1
 """The references of a new task: its inputs, its outputs and its program."""
@@ -128,11 +128,17 @@ class Forward(Body, frozen=True, tag=1):
 
 
 class Resolve(Body, frozen=True, tag=3):
-    """Return references to the objects that have any of these internal names (§4.3.3)."""
+    """Return references to the objects that have any of these internal names (§4.3.3).
+
+    If the caller reads by a share, the references have the right to read alone, and end after
+    ``lifetime_ns``.
+    """
 
     caller: Caller
     names: Annotated[tuple[Internal, ...], Meta(max_length=RESOLVED_NAMES_MAX)]
     limit: U63
+    permissions: U63 = int(Permission.ALL)
+    lifetime_ns: U63 = 0
 
 
 class Offer(Body, frozen=True, tag=4):

@@ -7,6 +7,7 @@ Every message is a MessagePack array whose first element is its tag; ``docs/wire
 from __future__ import annotations
 
 from dios.wire.calls import (
+    AcceptShare,
     AcquireRead,
     AcquireWrite,
     AnyCall,
@@ -49,6 +50,7 @@ from dios.wire.calls import (
     Select,
     SetLimits,
     SetNode,
+    ShareGroup,
     Shutdown,
     Stat,
     Vector,
@@ -114,6 +116,7 @@ from dios.wire.scheduling import (
 
 __all__ = [
     "U63",
+    "AcceptShare",
     "AcquireRead",
     "AcquireWrite",
     "Advice",
@@ -208,6 +211,7 @@ __all__ = [
     "SelfEvent",
     "SetLimits",
     "SetNode",
+    "ShareGroup",
     "Shutdown",
     "Stat",
     "Submission",

@@ -288,6 +288,12 @@ _EVERY: Final[dict[type, Make | list[messages.PlainCall]]] = {
     messages.AwaitMove: [messages.AwaitMove()] * CALLS,
     messages.Leave: [messages.Leave()] * CALLS,
     messages.ReportProgress: [messages.ReportProgress(500)] * CALLS,
+    messages.ShareGroup: some(
+        lambda scene, number: messages.ShareGroup(
+            scene.groups[0], bytes([number % 256]) * 32, "uid:7", scene.client.node.now + 10**12
+        )
+    ),
+    messages.AcceptShare: [messages.AcceptShare(bytes(32), bytes(32), "uid:7", 2**62)] * CALLS,
     messages.RecordRequest: some(
         lambda scene, _: messages.RecordRequest(scene.blob, 0, "GET", RequestEnd.ANSWERED)
     ),

@@ -311,7 +311,7 @@ def _request(pair: Pair, kind: type) -> dcp.RequestBody:
         dcp.Forward: lambda: dcp.Forward(
             CALLER, messages.Vector((messages.AcquireRead(_first(pair)),) * limits.VECTOR_CALLS_MAX)
         ),
-        dcp.Resolve: lambda: dcp.Resolve(CALLER, _NAMES, limits.LOOKUP_REFERENCES_MAX),
+        dcp.Resolve: lambda: dcp.Resolve(CALLER, _NAMES, limits.LOOKUP_REFERENCES_MAX, 31, 10**12),
         dcp.Offer: lambda: dcp.Offer(CALLER, _shared(pair), _CHILD, pair.here.node),
         dcp.Delegate: lambda: dcp.Delegate(
             CALLER, messages.Copy(_first(pair), 1, 31), CALLER, pair.here.node

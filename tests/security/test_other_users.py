@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import shutil
 import signal
@@ -13,9 +14,11 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from typer.testing import CliRunner
 
 import dios
 from dios import limits
+from dios.cli import main
 from dios.client.sync.node import Node, Task, connect
 from dios.host.audit.reader import AuditReader
 from dios.transport.unix.descriptors import refuse_descriptors
@@ -160,6 +163,62 @@ def test_a_group_is_of_no_use_to_another_principal(node: RunningNode) -> None:
 
         assert _friend(node, look, groups=(secrets[0],)) == ""
         assert mine.lookup(secrets[1])[0].read_bytes() == b"private"
+
+
+def test_a_shared_group_is_read_by_its_reader_alone(node: RunningNode) -> None:
+    """The friend's commands read a shared group and change nothing; other grants are refused."""
+    mine = {"DIOS_NODE": node.place, "DIOS_KEYRING": str(node.data.parent / "mine" / "keyring.toml")}
+    theirs = Path(tempfile.mkdtemp(prefix="dios-"))
+    os.chown(theirs, FRIEND, FRIEND)
+    there = {"DIOS_NODE": node.place, "DIOS_KEYRING": str(theirs / "keyring.toml"), "HOME": str(theirs)}
+    there["DIOS_NODE_USER"] = str(os.getuid())
+
+    def types(line: str, env: dict[str, str], typed: str = "") -> tuple[int, str]:
+        done = CliRunner().invoke(main.app, line.split(), env=env, input=typed)
+        return done.exit_code, done.output
+
+    def issuer(line: str, typed: str = "") -> str:
+        status, output = types(line, mine, typed)
+        assert not status, output
+        return output
+
+    def friend(line: str) -> str:
+        """What the friend's command prints, behind its status."""
+        return _as_user(FRIEND, lambda: _raise(" ".join(map(str, types(line, there)))))
+
+    def _raise(text: str) -> None:
+        raise AssertionError(text)
+
+    try:
+        issuer("group create papers")
+        issuer("put - --group papers --as deep/a.txt", "for you")
+        grant = json.loads(issuer(f"group share papers --with uid:{FRIEND} --read --for 7d --json"))["grant"]
+        stolen = json.loads(issuer(f"group share papers --with uid:{STRANGER} --read --json"))["grant"]
+        assert "is not for" in friend(f"group accept {stolen} --as loot")
+        assert "AssertionError('0 " in friend(f"group accept {grant} --as theirs")
+        assert "deep/a.txt" in friend("ls --group theirs")
+        assert "for you" in friend("get theirs/deep/a.txt")
+        for line in (
+            "put /etc/hostname --group theirs --as x",
+            "rm theirs/deep/a.txt",
+            "group share theirs --with uid:1 --read",
+            "replicate theirs/deep/a.txt --to n1",
+        ):
+            assert "AssertionError('1 " in friend(line), line
+        assert issuer("get papers/deep/a.txt") == "for you"
+        assert len(json.loads(issuer("group shares papers --json"))) == 2
+        issuer(f"group unshare papers --with uid:{FRIEND}")
+        assert "withdrawn" in friend("ls theirs")
+        assert "withdrawn" in friend(f"group accept {grant} --as again")
+
+        def recorded() -> bool:
+            found = [entry.record for entry in AuditReader(node.data / "audit").poll()]
+            denied = [one for one in found if (one.action, one.outcome) == ("accept", "denied")]
+            return len([one for one in denied if one.principal == f"uid:{FRIEND}"]) >= 3
+
+        wait_until(recorded, "records of the refused grants")
+    finally:
+        shutil.rmtree(theirs)
 
 
 def test_tasks_of_another_principal_are_not_seen(node: RunningNode) -> None:

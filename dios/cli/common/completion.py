@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Final, TypeAlias
 
 from dios.cli.common.context import CommandContext, opened
+from dios.client.grants import accepted_grants
 from dios.client.keyring import Keyring
 from dios.client.locate import local_cluster
 from dios.client.plain_text import plain
@@ -72,7 +73,7 @@ def _fitting(found: Iterable[str], incomplete: str) -> list[str]:
 def _groups(context: Context, parameter: Parameter, incomplete: str) -> list[str]:
     del context, parameter
     try:
-        return _fitting(Keyring.load().groups, incomplete)
+        return _fitting([*Keyring.load().groups, *accepted_grants()], incomplete)
     except (DiosError, OSError):
         return []
 
@@ -81,9 +82,9 @@ def _paths(place: CommandContext, incomplete: str) -> Iterator[str]:
     """Yield groups, or what is in the directory of the group that is typed already."""
     alias, slash, inner = incomplete.partition("/")
     if not slash:
-        yield from (f"{each}/" for each in place.keyring.groups)
+        yield from (f"{each}/" for each in (*place.keyring.groups, *place.grants))
         return
-    if alias not in place.keyring.groups:
+    if place.split(alias) is None:
         return
     tree = place.files(alias).tree()
     directory = inner.rpartition("/")[0]

@@ -11,16 +11,17 @@ from dataclasses import dataclass
 from typing import Final
 
 from dios.cli.common.output import say, size_text, time_text
+from dios.client.grants import accepted_grants
 from dios.client.keyring import Keyring, check_alias
 from dios.client.ops.cluster import Gathered, Member
 from dios.client.ops.status import Status
 from dios.client.sync.node import Group, Node, Reference, Task, connect
 from dios.core.model.names import log_name
-from dios.errors import ExistsError, InvalidError, NoSuchTaskError, UnreachableError
+from dios.errors import ExistsError, InvalidError, NoSuchTaskError, NotPermittedError, UnreachableError
 from dios.ids import Name
 from dios.lib import catalogue
 from dios.lib.catalogue import CatalogueEntry
-from dios.lib.files.catalogue_places import KeyringCatalogue
+from dios.lib.files.catalogue_places import CataloguePlace, KeyringCatalogue, SharedCatalogue
 from dios.lib.files.group_files import GroupFiles
 from dios.lib.files.paths import stored_path
 from dios.lib.files.tree import is_directory
@@ -56,10 +57,15 @@ class CommandContext:
         self.keyring: Final = keyring
         self._made: Final[list[Group]] = []
         self._files: Final[dict[str, GroupFiles]] = {}
+        self.grants: Final = accepted_grants()
+        """The groups that other users share with this user; an alias of the keyring comes first."""
+        self._shared: Final[dict[str, Group]] = {}
 
     # -- groups -------------------------------------------------------------------------------------
     def group(self, text: str) -> Group:
         """Return the group of an alias or name. Raise InvalidError if the node does not know it."""
+        if self._is_shared(text):
+            return self._accept(text)
         name = self.keyring.name_of(text)
         mark = fingerprint(name)
         for group in self._made:
@@ -72,6 +78,22 @@ class CommandContext:
             f"this node knows no group {text!r} of yours. `dios group ls` lists the groups that it knows; "
             "`dios group create` makes one."
         )
+
+    def _is_shared(self, alias: str) -> bool:
+        return alias in self.grants and alias not in self.keyring.groups
+
+    def _accept(self, alias: str) -> Group:
+        found = self._shared.get(alias)
+        if found is None:
+            grant = self.grants[alias]
+            found = self._shared[alias] = self.node.accept_share(
+                grant.group, nonce=grant.nonce, issuer=grant.issuer, expires_ns=grant.expires_ns
+            )
+        return found
+
+    def _group_to_search(self, found: CataloguedFile | None) -> Group | None:
+        """Return the group that a lookup must name: one that is shared with this user."""
+        return self._accept(found.group) if found is not None and self._is_shared(found.group) else None
 
     def make_group(self, alias: str) -> Group:
         """Create a group and keep its name in the keyring under ``alias``."""
@@ -93,7 +115,18 @@ class CommandContext:
         """Return the aliases of the keyring's groups that this node knows."""
         self.node.present_all()
         marks = {group.fingerprint for group in self._groups()}
-        return [alias for alias, name in self.keyring.groups.items() if fingerprint(name) in marks]
+        own = [alias for alias, name in self.keyring.groups.items() if fingerprint(name) in marks]
+        return own + [alias for alias in self.grants if self._is_reachable(alias)]
+
+    def _is_reachable(self, alias: str) -> bool:
+        if not self._is_shared(alias):
+            return False
+        try:
+            self._accept(alias)
+        except (NotPermittedError, UnreachableError) as error:
+            say(f"{alias}, which was shared with you: {error.message}")
+            return False
+        return True
 
     # -- files --------------------------------------------------------------------------------------
     def files(self, alias: str) -> GroupFiles:
@@ -101,14 +134,17 @@ class CommandContext:
         found = self._files.get(alias)
         if found is None:
             group = self.group(alias)
-            place = KeyringCatalogue(self.node, self.keyring, alias, group)
+            place: CataloguePlace = KeyringCatalogue(self.node, self.keyring, alias, group)
+            if self._is_shared(alias):
+                place = SharedCatalogue(self.node, group, self.grants[alias].catalogue)
             found = self._files[alias] = GroupFiles(self.node, group, place)
         return found
 
     def split(self, text: str) -> tuple[str, str] | None:
         """Return the group and the path in it that ``text`` means; None if it names no group."""
         alias, _, inner = text.removeprefix("dios://").strip("/").partition("/")
-        return (alias, stored_path(f"./{inner}")) if alias in self.keyring.groups else None
+        known = alias in self.keyring.groups or alias in self.grants
+        return (alias, stored_path(f"./{inner}")) if known else None
 
     def catalogued(self, aliases: Iterable[str] | None = None) -> Iterator[CataloguedFile]:
         """Yield the files of these groups, or of all groups, in the order in which they were stored.
@@ -179,7 +215,7 @@ class CommandContext:
     def object_and_digest(self, text: str, group: str = "") -> tuple[Reference, bytes]:
         """Return ``object`` and the digest of its bytes, which is empty if no catalogue has it."""
         name, found = self.find(text, group)
-        reference = self.reach(name)
+        reference = self.node.find(name, group=self._group_to_search(found))
         if reference is None:
             raise InvalidError(
                 f"cannot find {found.entry.file if found else fingerprint(name)}: it was destroyed, "
@@ -190,7 +226,7 @@ class CommandContext:
     def replicas(self, text: str, group: str = "") -> Gathered[Reference]:
         """Return references to all physical objects that a NAME argument means. Raise InvalidError."""
         name, found = self.find(text, group)
-        references = self.node.lookup(name)
+        references = self.node.lookup(name, group=self._group_to_search(found))
         if not references:
             what = found.entry.file if found else fingerprint(name)
             why = "or is in no group of your keyring"
@@ -267,7 +303,9 @@ def opened(node: str | None, groups: Iterable[str] = ()) -> Iterator[CommandCont
     needed. A notice reports those for which it has no room.
     """
     keyring = Keyring.load()
-    wanted = dict.fromkeys([*map(keyring.name_of, groups), *keyring.presented()])
+    shared = {alias for alias in accepted_grants() if alias not in keyring.groups}
+    own = (keyring.name_of(alias) for alias in groups if alias not in shared)
+    wanted = dict.fromkeys([*own, *keyring.presented()])
     with connect(node, groups=tuple(wanted)[:GROUPS_PER_CALL_MAX]) as connected:
         connected.present_later = keyring.presented_later
         yield CommandContext(connected, keyring)

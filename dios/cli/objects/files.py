@@ -238,9 +238,9 @@ def list_objects(
     Without PATH it lists all files, and with one the files and directories that are directly there. A node
     itself never lists names, so that only users who know a name can find its object.
 
-    --orphans lists objects of the asked node by fingerprint, for the node's own user and root. Programs may
-    have their names. Objects in use are not listed. Those that an interrupted `dios put` left are of no use: `dios-node orphans` removes
-    objects from a stopped node.
+    --orphans lists objects of the asked node by fingerprint; the node's own user and root may see them.
+    Programs may have their names. Objects in use are not listed. Those that an interrupted `dios put` left
+    are of no use: `dios-node orphans` removes objects from a stopped node.
     """
     with reporting("dios ls", as_json=as_json), opened(node, group or ()) as place:
         if orphans:

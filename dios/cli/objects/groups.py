@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import os
+import secrets
+import sys
+import time
 from dataclasses import asdict
 from enum import StrEnum
 from typing import Annotated, Final
 
 import typer
 
-from dios.cli.common.context import groups_of_keyring, opened
+from dios.cli.common.context import CommandContext, groups_of_keyring, opened
 from dios.cli.common.output import (
     JsonOption,
     NodeOption,
@@ -21,14 +25,22 @@ from dios.cli.common.output import (
     table,
     time_text,
     write_json,
+    write_line,
 )
+from dios.cli.common.principals import principal_of, principal_text
+from dios.cli.nodes.setting_options import seconds_of
 from dios.cli.objects.kept import kept_text, why_text
 from dios.cli.objects.removal import all_targets, destroy_targets, require_none_left
+from dios.client.grants import Grant, accepted_grants, forget_grant, format_grant, keep_grant, parse_grant
 from dios.client.keyring import Keyring
-from dios.errors import InvalidError
+from dios.errors import ExistsError, InvalidError
+from dios.ids import Name
 from dios.lib.files.catalogue_places import CATALOGUE_ALIAS, KeyringCatalogue
+from dios.lib.files.group_files import destroy
+from dios.lib.files.shares import SHARE_ALIAS, Share, decode_share, encode_share
 from dios.lib.files.tree import is_directory
 from dios.lib.kept.promises import KeptStatus, Promises, ShortObject
+from dios.limits import NAME_BYTES
 from dios.wire.nametext import fingerprint, format_name
 
 app: Final = typer.Typer(
@@ -165,6 +177,195 @@ def _wish_text(promise: KeptStatus) -> str:
     )
 
 
+@app.command(
+    "share",
+    epilog="\b\nExamples:\n  dios group share papers --with uid:1234 --read --for 7d\n"
+    "  dios group share papers --with anna --read > grant.txt",
+)
+def share_group(
+    alias: Annotated[str, typer.Argument(metavar="ALIAS", help="Your name for the group.")],
+    *,
+    reader: Annotated[
+        str, typer.Option("--with", metavar="WHO", help="The user who may read it: a name or uid:N.")
+    ],
+    read: Annotated[bool, typer.Option("--read", help="Let the user read files, the only right to share.")],
+    span: Annotated[
+        str, typer.Option("--for", metavar="SPAN", help="Until then: 90s, 5min, 1h, 2d; at most 365d.")
+    ] = "30d",
+    node: NodeOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Let another user read the files of a group for a time, and print a grant for that user.
+
+    The grant is of no use to anybody else: on every node the user's own processes alone can read with it.
+    They can neither write, nor destroy, nor give what they find to tasks. Files that you put later are
+    included. `dios group shares` lists your shares, and `dios group unshare` ends them.
+    """
+    with reporting("dios group share", as_json=as_json), opened(node, [alias]) as place:
+        if not read:
+            raise InvalidError("say what to share: add --read, the only right that can be shared")
+        principal = principal_of(reader)
+        if not principal:
+            raise InvalidError(f"this machine knows no user {reader!r}. Give the number, as uid:1234.")
+        group = place.group(alias)
+        catalogue = KeyringCatalogue(place.node, place.keyring, alias, group).create()
+        nonce = secrets.token_bytes(NAME_BYTES)
+        expires_ns = time.time_ns() + seconds_of(span, "--for") * 10**9
+        record = place.node.share_group(group, principal, nonce=nonce, expires_ns=expires_ns)
+        record.write_bytes(encode_share(Share(alias, principal, expires_ns, time.time_ns())))
+        place.keyring.add(
+            f"{SHARE_ALIAS}{alias}/{record.fingerprint}", Name(record.name or b""), section="objects"
+        )
+        issuer = f"uid:{os.getuid()}"
+        grant = Grant(
+            alias,
+            place.keyring.name_of(alias),
+            catalogue.name or b"",
+            nonce,
+            issuer,
+            principal,
+            expires_ns,
+        )
+        text = format_grant(grant)
+        if as_json:
+            write_json(
+                {"share": record.fingerprint, "reader": principal, "expires": expires_ns, "grant": text}
+            )
+            return
+        write_line(text)
+        say(f"for {principal_text(principal)}, until {time_text(expires_ns)}; there: dios group accept GRANT")
+
+
+@app.command(
+    "accept",
+    epilog="\b\nExamples:\n  dios group accept diosgrant1…\n  dios group accept - --as theirs < grant.txt",
+)
+def accept_group(
+    text: Annotated[
+        str,
+        typer.Argument(
+            metavar="GRANT", help="The text that `dios group share` printed; - is standard input."
+        ),
+    ],
+    *,
+    label: Annotated[
+        str, typer.Option("--as", metavar="ALIAS", help="Your name for the group; default: its owner's.")
+    ] = "",
+    node: NodeOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Accept a grant: the files of the group are yours to read, under ALIAS in all commands that read.
+
+    The node refuses a grant for another user, and a grant that is over or was withdrawn.
+    """
+    with reporting("dios group accept", as_json=as_json), opened(node) as place:
+        grant = parse_grant(sys.stdin.read() if text == "-" else text)
+        alias = label or grant.alias
+        if alias in place.keyring.groups:
+            raise ExistsError(f"your keyring already has a group {alias!r}. Choose another with --as ALIAS.")
+        group = place.node.accept_share(
+            grant.group, nonce=grant.nonce, issuer=grant.issuer, expires_ns=grant.expires_ns
+        )
+        keep_grant(alias, grant)
+        if as_json:
+            write_json(
+                {
+                    "alias": alias,
+                    "fingerprint": group.fingerprint,
+                    "issuer": grant.issuer,
+                    "expires": grant.expires_ns,
+                }
+            )
+        else:
+            say(f"group {alias} of {principal_text(grant.issuer)}, until {time_text(grant.expires_ns)}")
+            say(f"next: dios ls {alias}")
+
+
+@app.command("shares", epilog="\b\nExamples:\n  dios group shares\n  dios group shares papers --json")
+def list_shares(
+    alias: Annotated[str, typer.Argument(metavar="[ALIAS]", help="Only shares of this group.")] = "",
+    *,
+    node: NodeOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """List the users with whom you share your groups."""
+    with reporting("dios group shares", as_json=as_json), opened(node) as place:
+        rows = [(mark, share) for _, mark, share in _shares(place, alias)]
+        if as_json:
+            write_json(
+                [
+                    {"share": mark, "alias": one.alias, "reader": one.reader, "expires": one.expires_ns}
+                    for mark, one in rows
+                ]
+            )
+        elif rows:
+            table(
+                ("SHARE", "GROUP", "READER", "UNTIL"),
+                [
+                    (mark, one.alias, principal_text(one.reader), time_text(one.expires_ns))
+                    for mark, one in rows
+                ],
+            )
+        else:
+            say("you share no group; next: dios group share ALIAS --with WHO --read --for 7d")
+
+
+@app.command(
+    "unshare",
+    epilog="\b\nExamples:\n  dios group unshare papers --with uid:1234\n  dios group unshare papers --all",
+)
+def unshare_group(
+    alias: Annotated[str, typer.Argument(metavar="ALIAS", help="Your name for the group.")],
+    *,
+    reader: Annotated[
+        str, typer.Option("--with", metavar="WHO", help="Only shares with this user: a name or uid:N.")
+    ] = "",
+    everything: Annotated[bool, typer.Option("--all", help="All shares of the group.")] = False,
+    node: NodeOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Withdraw shares of a group: their grants are refused, and what was opened is taken back.
+
+    A node that cannot be reached learns of it when it is back, or takes the node of the share for dead first.
+    Bytes that were read cannot be taken back.
+    """
+    with reporting("dios group unshare", as_json=as_json), opened(node, [alias]) as place:
+        if bool(reader) is everything:
+            raise InvalidError("choose the shares to withdraw with --with WHO, or all of them with --all")
+        principal = principal_of(reader) if reader else ""
+        ended = []
+        for key, mark, one in _shares(place, alias):
+            if principal in {"", one.reader}:
+                destroy(place.node, [place.keyring.objects[key]])
+                place.keyring.remove(key, section="objects")
+                ended.append((mark, one.reader))
+        if as_json:
+            write_json([{"share": mark, "reader": who} for mark, who in ended])
+        else:
+            say(f"{len(ended)} shares of {alias} were withdrawn")
+
+
+def _shares(place: CommandContext, alias: str) -> list[tuple[str, str, Share]]:
+    """Return the alias, the fingerprint and the content of the records of shares that are not over.
+
+    Entries of others are removed from the keyring.
+    """
+    found = []
+    for key, name in list(place.keyring.objects.items()):
+        if not key.startswith(f"{SHARE_ALIAS}{alias}/" if alias else SHARE_ALIAS):
+            continue
+        records = place.node.lookup(name, limit=1)
+        if records:
+            share = decode_share(records[0].read_bytes())
+            if share.expires_ns > time.time_ns():
+                found.append((key, records[0].fingerprint, share))
+                continue
+            destroy(place.node, [name])
+        if records or not records.incomplete:
+            place.keyring.remove(key, section="objects")
+    return found
+
+
 @app.command("ls", epilog="\b\nExamples:\n  dios group ls\n  dios group ls --json")
 def list_groups(*, node: NodeOption = None, as_json: JsonOption = False) -> None:
     """List the groups of your keyring, and show which of them this node knows."""
@@ -244,12 +445,21 @@ def forget(
     """
     with reporting("dios group forget", as_json=as_json):
         keyring = Keyring.load()
+        if alias not in keyring.groups and alias in accepted_grants():
+            mark = fingerprint(accepted_grants()[alias].group)
+            forget_grant(alias)
+            _show_forgotten(alias, mark, as_json=as_json)
+            return
         mark = fingerprint(keyring.name_of(alias)) if alias in keyring.groups else ""
         if mark:
             say(f"If group {alias} still exists, you will not find its objects any more.")
             confirm(f"remove {alias} from your keyring", yes=yes)
         _remove_alias(keyring, alias)
-        if as_json:
-            write_json({"alias": alias, "fingerprint": mark})
-        else:
-            say(f"{alias} was removed from your keyring")
+        _show_forgotten(alias, mark, as_json=as_json)
+
+
+def _show_forgotten(alias: str, mark: str, *, as_json: bool) -> None:
+    if as_json:
+        write_json({"alias": alias, "fingerprint": mark})
+    else:
+        say(f"{alias} was removed from your keyring")

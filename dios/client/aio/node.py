@@ -175,6 +175,8 @@ class AsyncNode(
     create_program = awaited(_Ops.create_program_op)
     group = awaited(_Ops.group_op)
     present_all = awaited(_Ops.present_all_op)
+    share_group = awaited(_Ops.share_group_op)
+    accept_share = awaited(_Ops.accept_share_op)
     lookup = awaited(_Ops.lookup_op)
     find = awaited(_Ops.find_op)
     run = awaited(_Ops.run_op)

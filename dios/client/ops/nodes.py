@@ -198,6 +198,27 @@ class NodeOps(ClusterOps, Generic[R, T, G, S, C]):
         self.groups = (*self.groups, *found)
         return found
 
+    def share_group_op(self, group: Handle, reader: str, *, nonce: bytes, expires_ns: int) -> Operation[R]:
+        """Let the processes of another user (``uid:1000``) read what is in a group, until ``expires_ns``.
+
+        Return the record of the share: destroying it withdraws the share. ``nonce`` are 32 random bytes,
+        which the reader needs. Raises NotPermittedError for a task, and if the caller is no member of the
+        group.
+        """
+        call = messages.ShareGroup(refs_of((group,))[0], nonce, reader, expires_ns)
+        created = expect(messages.Created, (yield call))
+        return cast("R", self.handle(created.reference, created.name))
+
+    def accept_share_op(self, group: bytes, *, nonce: bytes, issuer: str, expires_ns: int) -> Operation[G]:
+        """Return a group that ``issuer`` shares with this user, for lookups in it.
+
+        Objects in it can be read, and neither written nor delegated. Raises NotPermittedError if the
+        share is for another user, over, or withdrawn.
+        """
+        call = messages.AcceptShare(group, nonce, issuer, expires_ns)
+        found = expect(messages.References, (yield call))
+        return cast("G", self.handle(found.references[0], group))
+
     # -- lookup -----------------------------------------------------------------------------------
     def lookup_op(
         self,

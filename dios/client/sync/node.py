@@ -166,6 +166,8 @@ class Node(
     create_program = blocking(_Ops.create_program_op)
     group = blocking(_Ops.group_op)
     present_all = blocking(_Ops.present_all_op)
+    share_group = blocking(_Ops.share_group_op)
+    accept_share = blocking(_Ops.accept_share_op)
     lookup = blocking(_Ops.lookup_op)
     find = blocking(_Ops.find_op)
     run = blocking(_Ops.run_op)

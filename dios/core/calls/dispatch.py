@@ -26,6 +26,7 @@ from dios.core.calls import (
     retirement,
     run_calls,
     scheduling_calls,
+    sharing,
     tables,
     task_calls,
 )
@@ -89,6 +90,8 @@ _HANDLERS: Final[dict[type, Handler]] = {
     messages.AwaitMove: moves.await_move,
     messages.Leave: moves.leave,
     messages.ReportProgress: task_calls.report_progress,
+    messages.ShareGroup: sharing.share,
+    messages.AcceptShare: sharing.accept,
 }
 
 _PayloadCall: TypeAlias = (
@@ -103,6 +106,7 @@ _ALONE: Final = (
     messages.Advise,
     messages.Govern,
     messages.Leave,
+    messages.AcceptShare,
 )
 """Calls that a vector may not contain: they affect other calls, or the host takes part in their answers."""
 _COMMITTING: Final = (messages.CommitWrite, messages.CommitAcquireWrite, messages.ReleaseWrite)

@@ -10,15 +10,16 @@ from dios.core import lifetimes
 from dios.core.calls import access
 from dios.core.model.accounts import require_each
 from dios.core.model.names import home_name, is_signed, logs_group
-from dios.core.model.records import Holder, PhysicalObject, Provenance, Session
+from dios.core.model.records import Holder, PhysicalObject, Provenance, Reference, Session
 from dios.core.model.state import State
 from dios.core.remote import requests
 from dios.core.step import Step
-from dios.errors import LimitError, NotPermittedError
+from dios.errors import LimitError, NotPermittedError, UnreachableError
 from dios.ids import Name, ObjectId, Principal
 from dios.limits import NAME_BYTES
 from dios.wire import dcp, messages
 from dios.wire.dcp import GroupName
+from dios.wire.nametext import fingerprint
 from dios.wire.types import Deletion, ObjectType, Permission, Resource
 
 
@@ -26,7 +27,7 @@ def names_for_creation(task: Holder, refs: tuple[int, ...]) -> tuple[Name, ...]:
     """Return the names of the groups for a new object. The task may use every group it has a reference to."""
     found: dict[Name, None] = {}
     for ref_id in refs:
-        reference = access.typed(access.living(access.held(task, ref_id)), ObjectType.GROUP)
+        reference = access.typed(access.living(access.held(task, ref_id, Permission.WRITE)), ObjectType.GROUP)
         if reference.object.name is not None:
             found[reference.object.name] = None
     return tuple(found)
@@ -164,6 +165,44 @@ def owned_by(step: Step, names: tuple[Name, ...], principal: Principal) -> tuple
         if group is not None and owned:
             found.append(group)
     return tuple(found)
+
+
+def enter_share(
+    step: Step,
+    task: Session,
+    seq: int,
+    call: messages.AcceptShare,
+    record: Reference | None,
+    *,
+    incomplete: bool,
+) -> None:
+    """Let a session read a group that is shared with its principal, or refuse it without a record of that."""
+    group = None if record is None else group_for(step, GroupName(Name(call.group), call.issuer))
+    if record is None or group is None or group.name is None:
+        step.audit(task, "accept", "denied", fingerprint(call.group), f"of {call.issuer}")
+        if record is not None:
+            lifetimes.drop_reference(step, record)
+        if incomplete:
+            step.refuse(task, seq, UnreachableError("the node with the record of the share does not answer"))
+            return
+        step.refuse(
+            task,
+            seq,
+            NotPermittedError(
+                f"the grant is not for {task.principal}, or it was changed or withdrawn. Ask its issuer "
+                "for a new one."
+            ),
+        )
+        return
+    former = task.shares.get(group.name)
+    if former is not None:
+        lifetimes.drop_reference(step, former)
+    task.shares[group.name] = record
+    target = record.object
+    step.state.share_holders.setdefault((target.home, ObjectId(target.id)), {})[task.id] = group.name
+    shown = lifetimes.grant(step, task, group, Permission.READ, Provenance.RESOLVED, origin=record)
+    step.audit(task, "accept", "ok", group.fingerprint, f"of {call.issuer}")
+    step.answer(task, seq, messages.References((shown.public(),)))
 
 
 # -- groups of other nodes --------------------------------------------------------------------------

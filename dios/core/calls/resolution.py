@@ -12,11 +12,12 @@ from dios.core import lifetimes
 from dios.core.calls import access, network_streams, user_records
 from dios.core.model.accounts import require_each
 from dios.core.model.names import CONSOLE, NETWORK, TIMER, internal_name, special_number
-from dios.core.model.records import Holder, PhysicalObject, Provenance
+from dios.core.model.records import Holder, PhysicalObject, Provenance, Reference, Session
+from dios.core.model.type_rules import may_be_shared
 from dios.core.model.type_states import TimerState
 from dios.core.remote import remote_lookup
 from dios.core.step import Step
-from dios.ids import InternalName, Name, ObjectId
+from dios.ids import InternalName, Name, ObjectId, RefId
 from dios.wire import messages
 from dios.wire.nametext import fingerprint
 from dios.wire.types import Deletion, Flag, ObjectType, Permission, Proximity, Resource
@@ -30,45 +31,57 @@ def lookup(step: Step, task: Holder, seq: int, call: messages.Lookup) -> None:
     name = Name(call.name)
     number = special_number(name)
     incomplete = False
+    share = None
     records = user_records.searched(step, task, number)
     if number and records is None:
         task.table.require_room()
         task.account.require(Resource.REFERENCES, 1)  # both checked before a timer is created
         found = _special(step, task, number)
     else:
-        searched = _groups_to_search(task, call.group)
+        searched, share = _groups_to_search(task, call.group)
         if records is not None:
             name, group = records
             call, searched = replace(call, name=name), (group,)
         names = tuple(internal_name(name, group) for group in searched)
         step.spend(len(names) // 16)
-        found = _reachable(step, task, names, call.limit)
+        found = _reachable(step, task, names, call.limit, shared=share is not None)
         further = step.state.cluster is not None and not flags & Flag.LOCAL_ONLY
         if further and len(found) < call.limit:
             if step.parts is None and not flags & Flag.NON_BLOCKING:
-                remote_lookup.search(step, task, seq, call, found, names)
+                shared = RefId(0) if share is None else share.id
+                remote_lookup.search(step, task, seq, call, found, names, share=shared)
                 return
             incomplete = True
     found = found[: call.limit]
     task.table.require_room(len(found))
     task.account.require(Resource.REFERENCES, len(found))
     require_each((account for target in found for account in target.sharing), Resource.REFERENCES)
-    permissions = Permission.ALL
-    references = tuple(
-        lifetimes.grant_shown(step, task, target, permissions, Provenance.RESOLVED) for target in found
-    )
+    if share is None:
+        references = tuple(
+            lifetimes.grant_shown(step, task, target, Permission.ALL, Provenance.RESOLVED) for target in found
+        )
+    else:
+        references = tuple(
+            lifetimes.grant(step, task, target, Permission.READ, Provenance.RESOLVED, origin=share).public()
+            for target in found
+        )
     step.audit(task, "lookup", "ok" if references else "empty", fingerprint(name))
     step.answer(task, seq, messages.References(references, incomplete))
 
 
 def _reachable(
-    step: Step, task: Holder, names: tuple[InternalName, ...], limit: int
+    step: Step, task: Holder, names: tuple[InternalName, ...], limit: int, *, shared: bool
 ) -> tuple[PhysicalObject, ...]:
-    """Return at most ``limit`` objects that the task may find: private memory only if it has a reference."""
+    """Return at most ``limit`` objects that the task may find.
+
+    Private memory is found only with a reference, and by a share only types that may be shared.
+    """
     every: dict[int, PhysicalObject] = {}
     for looked, target in enumerate(step.state.find_named(names)):
         if not looked % 16:
             step.spend(1)
+        if shared and not may_be_shared(target.type):
+            continue
         if target.type is not ObjectType.PRIVMEM_BLOB or any(target.held_by(task)):
             every[target.id] = target
             if len(every) >= limit:
@@ -76,17 +89,23 @@ def _reachable(
     return tuple(every.values())
 
 
-def _groups_to_search(task: Holder, group_ref: int) -> tuple[Name, ...]:
-    """Return the groups to search.
+def _groups_to_search(task: Holder, group_ref: int) -> tuple[tuple[Name, ...], Reference | None]:
+    """Return the groups to search, and the reference to the record of the share by which the caller may.
 
     If the caller is not a member of the given group, return a group that does not exist: the same work is
     done, so that the time of the call reveals nothing about the real group.
     """
     if not group_ref:
-        return tuple(task.memberships)
+        return tuple(task.memberships), None
     reference = access.typed(access.living(access.held(task, group_ref)), ObjectType.GROUP)
-    group = reference.object.name if access.is_member(task, reference) else None
-    return (group or _NO_GROUP,)
+    group = reference.object.name
+    if group is None or access.is_member(task, reference):
+        return (group or _NO_GROUP,), None
+    held = task.shares.get(group) if isinstance(task, Session) else None
+    share = None if held is None else task.table.find(held.id)
+    if share is None or share.object.zombie:
+        return (_NO_GROUP,), None
+    return (group,), share
 
 
 def _special(step: Step, task: Holder, number: int) -> tuple[PhysicalObject, ...]:

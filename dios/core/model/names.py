@@ -21,6 +21,7 @@ _HOME: Final = b"dios home group\0"
 _SERVICES: Final = b"dios services of a principal\0"
 _KEPT: Final = b"dios kept replicas of a principal\0"
 _GROUP: Final = b"dios group name\0"
+_SHARE: Final = b"dios share of a group\0"
 _HOLDER: Final = b"dios task of another node\0"
 _SPECIAL_PREFIX: Final = bytes(NAME_BYTES - 2)
 
@@ -87,6 +88,11 @@ def is_signed(secret: bytes, name: bytes, owner: str) -> bool:
 
 def _seal(secret: bytes, random: bytes, owner: str) -> bytes:
     return blake3(_GROUP + random + owner.encode(), key=secret).digest(NAME_BYTES // 2)
+
+
+def share_name(nonce: bytes, group: bytes, reader: str, expires_ns: int) -> Name:
+    """Return the name of the record of a share, which binds the group, the reader and the end."""
+    return Name(blake3(_SHARE + nonce + group + expires_ns.to_bytes(8, "big") + reader.encode()).digest())
 
 
 def holder_id(key: bytes, node: NodeId, task: TaskId) -> TaskId:

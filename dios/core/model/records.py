@@ -425,6 +425,8 @@ class Provenance(enum.Enum):
     CREATED = "created"
     RESOLVED = "resolved"
     DELEGATED = "delegated"
+    SHARED = "shared"
+    """To the record of a share: what it lets a session read goes when this reference goes."""
 
 
 class Reference:
@@ -1059,10 +1061,11 @@ class LocalHolder(Holder):
 class Session(LocalHolder):
     """A session of a user: a root task of a principal, whose process the node does not manage.
 
-    The node, as the cluster manager, makes it a member of the groups that it creates (ADR 0003).
+    The node, as the cluster manager, makes it a member of the groups that it creates (ADR 0003). ``shares``
+    are the groups of others that it may read, each with its reference to the record of the share (ADR 0082).
     """
 
-    __slots__ = ()
+    __slots__ = ("shares",)
 
     def __init__(
         self,
@@ -1088,6 +1091,7 @@ class Session(LocalHolder):
             now=now,
             state=TaskState.RUNNING,
         )
+        self.shares: dict[Name, Reference] = {}
 
 
 class Task(LocalHolder):

@@ -89,6 +89,7 @@ class State:
         "rows",
         "secret",
         "settled",
+        "share_holders",
         "shutting_down",
         "starts",
         "tasks",
@@ -137,6 +138,8 @@ class State:
         self.failed_programs: Final = History[PhysicalObject]()  # kept, so that a run can be repeated
         self.network: PhysicalObject | None = None  # created on first use
         self.next_ticket = 1
+        # The sessions that read a group by a share, by the node and the id of its record; 0 is this node.
+        self.share_holders: dict[tuple[NodeId, ObjectId], dict[TaskId, Name]] = {}
         self.settled = Ticket(0)
         self.dropped: deque[tuple[Ticket, PhysicalObject]] = deque()  # drops not known to be durable
         self.dropping: dict[ObjectId, Ticket] = {}  # objects in ``dropped``, with the last of their drops

@@ -61,6 +61,11 @@ def rules_for_creation(kind: ObjectType, buffering: Buffering) -> TypeRules:
     return rules
 
 
+def may_be_shared(kind: ObjectType) -> bool:
+    """Return True if a share of a group lets others read objects of this type: reading takes nothing away."""
+    return is_blob(kind) or kind is ObjectType.DURABLE_STREAM
+
+
 def is_blob(kind: ObjectType) -> bool:
     """Return True if the host holds bytes for objects of this type."""
     rules = RULES.get(kind)

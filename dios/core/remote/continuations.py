@@ -281,7 +281,8 @@ class SearchProgress(Progress):
 
     ``cached`` is True during the first search, which covers only the nodes in the lookup cache. ``indexing``
     are the index nodes that have not answered yet, ``holders`` the nodes to ask after the last of them, and
-    ``asked`` the nodes with a request since the cache.
+    ``asked`` the nodes with a request since the cache. A session that reads by a share has the reference
+    ``share`` to its record, and one that accepts a share looks for its record.
     """
 
     names: tuple[InternalName, ...]
@@ -293,6 +294,8 @@ class SearchProgress(Progress):
     indexing: dict[NodeId, None] = field(default_factory=dict)
     holders: dict[NodeId, None] = field(default_factory=dict)
     asked: dict[NodeId, None] = field(default_factory=dict)
+    share: RefId = RefId(0)
+    accepts: messages.AcceptShare | None = None
 
     @property
     def count(self) -> int:

@@ -50,11 +50,13 @@ def adopt(
     label: str | None = None,
     *,
     hearsay: bool = False,
+    origin: Reference | None = None,
 ) -> Reference:
     """Add a reference to an object of another node to a task's table. The caller has checked for room.
 
-    With ``hearsay``, a third node described the object: that changes nothing for tasks that refer to it
-    already, and is replaced by what the object's node says.
+    ``origin`` is the reference to the record of the share by which the object was found. With ``hearsay``, a
+    third node described the object: that changes nothing for tasks that refer to it already, and is replaced
+    by what the object's node says.
     """
     cluster = step.require_cluster()
     peer = cluster.peer(node)
@@ -76,7 +78,8 @@ def adopt(
         Permission(public.permissions) & Permission.ALL,
         provenance,
         public.label if label is None else label,
-        expires_ns=expires_ns,
+        origin,
+        expires_ns,
         ref_id=public.ref,
         now=step.now,
     )
@@ -110,6 +113,8 @@ def published(step: Step, peer: Peer, message: dcp.Published) -> None:
     target.size, target.v_r, target.v_w = message.size, message.v_r, message.v_w
     target.a_r, target.a_w, target.dirty = message.a_r, message.a_w, message.dirty
     target.zombie = message.zombie
+    if target.zombie:
+        lifetimes.end_shares(step, target)
     step.changed(target)
     cluster = step.require_cluster()
     for versions in (cluster.versions, cluster.small_versions):

@@ -182,6 +182,7 @@ def _correct(step: Step, peer: Peer, answer: dcp.UnknownReferences) -> None:
         target = peer.proxies.get(object_id)
         if target is not None:
             target.zombie = True
+            lifetimes.end_shares(step, target)
             target.lost = target.lost or target.type is ObjectType.TASK
             step.changed(target)
     if answer.refs:

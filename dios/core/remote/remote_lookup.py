@@ -8,13 +8,13 @@ the first ones do not depend on the existence of the name.
 
 from __future__ import annotations
 
-from typing import cast
+from typing import Final, cast
 
 from dios import limits
 from dios.core import lifetimes
 from dios.core.calls import groups
 from dios.core.model.accounts import require_each
-from dios.core.model.records import Holder, Pending, PhysicalObject, Provenance
+from dios.core.model.records import Holder, Pending, PhysicalObject, Provenance, Session
 from dios.core.remote import proxies, registration, requests
 from dios.core.remote.continuations import IndexAnswer, SearchAnswer, SearchProgress
 from dios.core.remote.name_index import pack_digests
@@ -26,6 +26,8 @@ from dios.wire import dcp, messages
 from dios.wire.nametext import fingerprint
 from dios.wire.types import ObjectType, Permission, Resource
 
+_NO_SHARE: Final = RefId(0)
+
 
 def search(
     step: Step,
@@ -34,12 +36,20 @@ def search(
     call: messages.Lookup,
     here: tuple[PhysicalObject, ...],
     names: tuple[InternalName, ...],
+    *,
+    share: RefId = _NO_SHARE,
+    accepts: messages.AcceptShare | None = None,
 ) -> None:
-    """Search the nodes that had these names before, or those that the index has, or else all living nodes."""
+    """Search the nodes that had these names before, or those that the index has, or else all living nodes.
+
+    ``share`` is the reference to the record of the share by which the caller reads, and ``accepts`` is the
+    call that looks for such a record.
+    """
     cluster = step.require_cluster()
     row = Pending(task, seq, call, {})
     step.wait(row)
-    progress = SearchProgress(names, tuple(target.id for target in here), [], {})
+    found = tuple(target.id for target in here)
+    progress = SearchProgress(names, found, [], {}, share=share, accepts=accepts)
     row.progress = progress
     known = dict.fromkeys(node for name in names for node in cluster.cache.get(name, ()))
     if known and len(here) + len(known) >= call.limit:
@@ -135,10 +145,22 @@ def _ask(step: Step, row: Pending, progress: SearchProgress, nodes: list[NodeId]
     task, limit = row.task, cast("messages.Lookup", row.call).limit
     progress.waiting.update(dict.fromkeys(nodes))
     progress.asked.update(dict.fromkeys(nodes))
-    body = dcp.Resolve(task.caller(), progress.names[: dcp.RESOLVED_NAMES_MAX], limit)
+    permissions, lifetime_ns = _rights(step, task, progress)
+    names = progress.names[: dcp.RESOLVED_NAMES_MAX]
+    body = dcp.Resolve(task.caller(), names, limit, int(permissions), lifetime_ns)
     for node in nodes:
         task.remote_nodes.add(node)
         requests.ask_for_call(step, row, node, body, SearchAnswer(row.id, node))
+
+
+def _rights(step: Step, task: Holder, progress: SearchProgress) -> tuple[Permission, int]:
+    """Return the rights that the search may give, and the rest of the time of a share, or 0."""
+    if progress.accepts is not None:
+        return Permission.READ, max(1, progress.accepts.expires_ns - step.now)
+    if progress.share:
+        record = task.table.find(progress.share)
+        return Permission.READ, 1 if record is None else max(1, record.expires_ns - step.now)
+    return Permission.ALL, 0
 
 
 def store_search_answer(step: Step, then: SearchAnswer, answer: dcp.Answer) -> None:
@@ -181,6 +203,10 @@ def _complete(step: Step, row: Pending, progress: SearchProgress) -> None:
             _release(step, task.id, node, found.references)
         step.refuse(task, row.seq, error)
         return
+    if progress.accepts is not None and isinstance(task, Session):
+        record = task.table.find(references[0].ref) if references else None
+        groups.enter_share(step, task, row.seq, progress.accepts, record, incomplete=progress.incomplete)
+        return
     step.audit(task, "lookup", "ok" if references else "empty", fingerprint(call.name))
     step.answer(task, row.seq, messages.References(references, progress.incomplete))
 
@@ -189,6 +215,10 @@ def _grant_results(
     step: Step, task: Holder, call: messages.Lookup, progress: SearchProgress
 ) -> tuple[messages.Reference, ...]:
     limit = call.limit
+    shared = bool(progress.share or progress.accepts)
+    origin = task.table.find(progress.share) if progress.share else None
+    if shared:
+        _release_unbound(step, task, progress, gone=bool(progress.share) and origin is None)
     known = (step.state.find_object(one) for one in progress.here)
     here = [target for target in known if target is not None][:limit]
     total = min(progress.count, limit)
@@ -196,8 +226,17 @@ def _grant_results(
     task.account.require(Resource.REFERENCES, total)
     require_each((account for target in here for account in target.sharing), Resource.REFERENCES)
     references = [
-        lifetimes.grant_shown(step, task, target, Permission.ALL, Provenance.RESOLVED) for target in here
+        lifetimes.grant(
+            step,
+            task,
+            target,
+            Permission.READ if shared else Permission.ALL,
+            Provenance.RESOLVED,
+            origin=origin,
+        ).public()
+        for target in (here if origin is not None or not shared else ())
     ]
+    provenance = Provenance.RESOLVED if progress.accepts is None else Provenance.SHARED
     for node, found in progress.found:
         owners = dict(found.owners)
         for place, public in enumerate(found.references):
@@ -212,8 +251,25 @@ def _grant_results(
                     granted = lifetimes.grant(step, task, group, Permission.ALL, Provenance.RESOLVED)
                     references.append(granted.public())
                 continue
-            references.append(proxies.adopt(step, task, node, public, Provenance.RESOLVED).public())
+            references.append(proxies.adopt(step, task, node, public, provenance, origin=origin).public())
     return tuple(references)
+
+
+def _release_unbound(step: Step, task: Holder, progress: SearchProgress, *, gone: bool) -> None:
+    """Release references without the bounds of the share: a node of an earlier release knows none of them.
+
+    With ``gone``, the share is over, and all of them are released.
+    """
+    bound: list[tuple[NodeId, dcp.Found]] = []
+    for node, found in progress.found:
+        if gone or any(
+            one.permissions & ~int(Permission.READ) or not one.expires_ns for one in found.references
+        ):
+            _release(step, task.id, node, found.references)
+            progress.incomplete = progress.incomplete or not gone
+        else:
+            bound.append((node, found))
+    progress.found[:] = bound
 
 
 def _update_cache(cluster: Cluster, progress: SearchProgress) -> None:

@@ -14,7 +14,8 @@ from dios.core import containment, lifetimes
 from dios.core.calls import access, delegation, dispatch, groups, logs, object_calls, submissions
 from dios.core.model.accounts import require_each
 from dios.core.model.names import logs_group
-from dios.core.model.records import Holder, PhysicalObject, Provenance, RemoteTask
+from dios.core.model.records import Holder, PhysicalObject, Provenance, RemoteTask, narrowed
+from dios.core.model.type_rules import may_be_shared
 from dios.core.model.work_items import EndingRemoteTasks, ReleasedReferences
 from dios.core.remote import (
     held_leases,
@@ -90,19 +91,25 @@ def _resolve(step: Step, peer: Peer, number: int, body: dcp.Resolve) -> None:
     remote_task = remote_tasks.remote_task_for(step, peer, body.caller)
     most = min(body.limit, limits.LOOKUP_REFERENCES_MAX)
     candidates: dict[ObjectId, PhysicalObject] = {}
+    permissions = narrowed(Permission.ALL, body.permissions)
     for target in step.state.find_named(body.names):
-        if target.type is not ObjectType.PRIVMEM_BLOB:
+        if target.type is not ObjectType.PRIVMEM_BLOB and (
+            permissions is Permission.ALL or may_be_shared(target.type)
+        ):
             candidates[target.id] = target
             if len(candidates) >= most:
                 break
     found = list(candidates.values())
+    expires_ns = delegation.end_of(step, body.lifetime_ns)
     remote_task.table.require_room(len(found))
     remote_task.account.require(Resource.REFERENCES, len(found))
     require_each((account for target in found for account in target.sharing), Resource.REFERENCES)
     owners: list[tuple[ObjectId, str]] = []
     references: list[messages.Reference] = []
     for target in found:
-        reference = lifetimes.grant(step, remote_task, target, Permission.ALL, Provenance.RESOLVED)
+        reference = lifetimes.grant(
+            step, remote_task, target, permissions, Provenance.RESOLVED, expires_ns=expires_ns
+        )
         references.append(proxies.public_part(step, reference))
         if target.type is ObjectType.GROUP:
             owners.append((target.id, target.owner))

@@ -6,7 +6,7 @@ from typing import Final, Protocol
 
 from dios.client.keyring import Keyring
 from dios.client.sync.node import Group, Node, Reference
-from dios.errors import ExistsError, UnreachableError
+from dios.errors import ExistsError, NotPermittedError, UnreachableError
 from dios.ids import Name
 from dios.lib import catalogue
 from dios.lib.files.catalogue_replicas import latest
@@ -70,6 +70,28 @@ class KeyringCatalogue:
                 raise
             return again
         return made
+
+
+class SharedCatalogue:
+    """The catalogue of a group that another user shares; this user can only read it."""
+
+    def __init__(self, node: Node, group: Group, name: bytes) -> None:
+        self._node: Final = node
+        self._group: Final = group
+        self._name: Final = name
+
+    def replicas(self) -> list[Reference]:
+        """Return the replicas. Raises UnreachableError if none is found and a node does not answer."""
+        found = self._node.lookup(self._name, group=self._group)
+        if not found and found.incomplete:
+            raise UnreachableError("the group's catalogue is on a node that does not answer", call="lookup")
+        return found
+
+    def create(self) -> Reference:
+        """Return the catalogue; NotPermittedError if its owner has none yet."""
+        for found in self.replicas():
+            return found
+        raise NotPermittedError("the group is shared for reading, and its owner has stored nothing in it yet")
 
 
 class HandedCatalogue:

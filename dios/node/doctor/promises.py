@@ -45,6 +45,11 @@ PROMISES: Final = (
     ),
     Promise(
         "Isolation",
+        "A group that is shared with another user is read by that user's own processes alone, until its time is over or it is withdrawn: a stolen, changed, late or withdrawn grant is refused, and nothing is written, destroyed, delegated or created through it",
+        left="bytes that were read; a reader can delay writers as any reader can; nodes that cannot be reached learn of a withdrawal late, at the latest when they take the node of the share for dead",
+    ),
+    Promise(
+        "Isolation",
         "Buffers belong to their task, and bytes that may only be read cannot be written",
         left="memory that is mapped stays so until its task ends",
         needs=("memfd_seals",),
