@@ -8,6 +8,7 @@ from typing import Annotated, ClassVar, Final
 import typer
 
 from dios.cli.common.lazy import LazyGroup
+from dios.cli.common.streams import open_standard_streams
 
 
 class _Commands(LazyGroup):
@@ -42,6 +43,7 @@ class _Commands(LazyGroup):
         "up": "dios.cli.nodes.local_cluster:app",
         "down": "dios.cli.nodes.local_cluster:app",
         "node": "dios.cli.nodes.members:app*",
+        "schema": "dios.cli.schema:app",
         "config": "dios.cli.nodes.config:app",
         "doctor": "dios.cli.nodes.doctor:app",
         "audit": "dios.cli.nodes.audit:app*",
@@ -96,6 +98,7 @@ def options(
 
 def main() -> None:
     """Run the command ``dios``."""
+    open_standard_streams()
     app(prog_name="dios")
 
 

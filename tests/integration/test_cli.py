@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import signal
@@ -317,6 +318,57 @@ def test_what_ends_dios_run_ends_its_task(person: Person, number: int, status: i
     deadline = time.monotonic() + DEADLINE_SECONDS
     while "endless" in person.types("dios ps").stdout:
         assert time.monotonic() < deadline
+
+
+@pytest.mark.parametrize(
+    ("number", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGHUP, 129)]
+)
+def test_what_ends_a_command_ends_it_cleanly(person: Person, number: int, status: int) -> None:
+    """Ctrl-C, SIGTERM and a closed terminal give the shell's status, no traceback, and no part of a file."""
+    if not (person.home / "wide").exists():
+        person.writes("wide", "0123456789abcdef" * 100_000)
+        person.types("dios put wide --group analytics --as ended/wide")
+    pipe = person.home / f"pipe-{status}"
+    os.mkfifo(pipe)
+    running = person.starts("dios get analytics/ended/wide --output", str(pipe))
+    # It waits with most of the bytes, because nobody reads on.
+    with running, pipe.open("rb", buffering=0) as reader:
+        assert reader.read(1) == b"0"
+        running.send_signal(number)
+        told = running.communicate(timeout=DEADLINE_SECONDS)[1]
+    assert running.returncode == status, told
+    assert "Traceback" not in told
+    typing = person.starts("dios put - --group analytics --as ended/typed", stdin=subprocess.PIPE)
+    with typing:
+        assert typing.stdin is not None
+        while not _waits_for_input(typing.pid):
+            assert typing.poll() is None
+        typing.send_signal(number)
+        told = typing.communicate(timeout=DEADLINE_SECONDS)[1]
+    assert typing.returncode == status, told
+    assert "Traceback" not in told
+    assert "ended/typed" not in person.types("dios ls").stdout
+
+
+def _waits_for_input(pid: int) -> bool:
+    """True if the process has a temporary file for its standard input, in the middle of ``dios put -``."""
+    with contextlib.suppress(FileNotFoundError):
+        return any("(deleted)" in str(each.readlink()) for each in Path(f"/proc/{pid}/fd").iterdir())
+    return False
+
+
+def test_a_reader_that_has_enough_ends_a_command_quietly(person: Person) -> None:
+    """`dios ls | head` ends without a word on standard error, as a table and as JSON."""
+    for count in range(600):
+        person.writes(f"crowd/{count:03}-{'x' * 100}", "")
+    person.types("dios put crowd --recursive --group analytics")
+    for option in ("", "--json"):
+        done = person.pastes(f"set +e; dios ls {option} | head -1; echo ${{PIPESTATUS[0]}}")
+        assert done.stdout.splitlines()[-1] == "1", done.stdout
+        assert done.stderr == ""
+    closed = person.pastes("set +e; dios ls >&-; echo $?")
+    assert "Traceback" not in closed.stderr
+    person.types("dios rm analytics/crowd --recursive")
 
 
 def test_the_shell_works_on_references(person: Person) -> None:

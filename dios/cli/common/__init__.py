@@ -3,5 +3,8 @@
 - ``context``: a connected node with the user's keyring, and the meaning of NAME, TASK and ALIAS arguments.
 - ``output``: tables, JSON, progress, and errors with the next command to try.
 - ``lazy``: command groups that import a command when it is used.
-- ``extras``, ``principals``, ``signals``: missing packages, names of users, SIGTERM and SIGHUP.
+- ``json_rows``: the types of what commands print with ``--json``, and their schemas.
+- ``completion``: what a shell proposes for groups, paths, nodes, tasks and services.
+- ``extras``, ``principals``, ``signals``, ``streams``: missing packages, names of users, SIGTERM and SIGHUP,
+  closed standard streams.
 """

@@ -9,6 +9,7 @@ from typing import Annotated, Final
 
 import typer
 
+from dios.cli.common.json_rows import SettingRow
 from dios.cli.common.output import JsonOption, NodeOption, reporting, table, write_json
 from dios.cli.nodes.setting_options import settings_given
 from dios.client.locate import client_settings, resolve_node
@@ -75,6 +76,9 @@ def _text(value: object) -> str:
 
 def _show(rows: Iterable[tuple[str, str, str]], *, as_json: bool) -> None:
     if as_json:
-        write_json([{"key": key, "value": value, "source": source} for key, value, source in rows])
+        shown: list[SettingRow] = [
+            {"key": key, "value": value, "source": source} for key, value, source in rows
+        ]
+        write_json(shown)
     else:
         table(("KEY", "VALUE", "FROM"), [(key, value or "-", source) for key, value, source in rows])

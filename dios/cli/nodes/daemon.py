@@ -28,6 +28,7 @@ from dios.cli.common.output import (
     waiting,
     write_json,
 )
+from dios.cli.common.streams import open_standard_streams
 from dios.cli.nodes import check, config, joining, orphans
 from dios.cli.nodes.joining import JoinOption, TokenFileOption, TokenOption
 from dios.cli.nodes.setting_options import SHOWN, settings_given
@@ -279,6 +280,7 @@ app.add_typer(joining.app)
 
 def main() -> None:
     """Run the command ``dios-node``."""
+    open_standard_streams()
     app(prog_name="dios-node")
 
 

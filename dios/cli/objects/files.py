@@ -15,6 +15,7 @@ import typer
 
 from dios import limits
 from dios.cli.common.context import CataloguedFile, CommandContext, opened
+from dios.cli.common.json_rows import FileRow, RemovedRow, SyncRow, UseRow
 from dios.cli.common.output import (
     BytesOutput,
     InGroupOption,
@@ -201,9 +202,9 @@ def _show_put(group: str, stored: list[CatalogueEntry], *, names: bool, as_json:
         write_line(f"{fingerprint(entry.name)}{shown}  {group}/{entry.file}")
 
 
-def _described(item: CataloguedFile, *, names: bool) -> dict[str, str | int]:
+def _described(item: CataloguedFile, *, names: bool) -> FileRow:
     entry = item.entry
-    described: dict[str, str | int] = {
+    described: FileRow = {
         "group": item.group,
         "file": item.path,
         "path": f"{item.group}/{item.path}",
@@ -211,7 +212,9 @@ def _described(item: CataloguedFile, *, names: bool) -> dict[str, str | int]:
         "size": entry.size,
         "put": entry.put_ns,
     }
-    return described | {"name": format_name(entry.name)} if names else described
+    if names:
+        described["name"] = format_name(entry.name)
+    return described
 
 
 @app.command(
@@ -360,7 +363,8 @@ def du(
             for text in paths or place.reachable_groups()
         ]
         if as_json:
-            write_json([{"path": path, "files": files, "size": size} for path, files, size in rows])
+            used: list[UseRow] = [{"path": path, "files": files, "size": size} for path, files, size in rows]
+            write_json(used)
             return
         table(
             ("PATH", "FILES", "SIZE"),
@@ -454,16 +458,15 @@ def _is_local(text: str) -> bool:
 
 def _show_plan(plan: SyncPlan, *, dry_run: bool, as_json: bool) -> None:
     if as_json:
-        write_json(
-            {
-                "copied": list(plan.copied),
-                "size": plan.size,
-                "directories": plan.directories,
-                "deleted": plan.deleted,
-                "unchanged": plan.unchanged,
-                "dry_run": dry_run,
-            }
-        )
+        shown: SyncRow = {
+            "copied": list(plan.copied),
+            "size": plan.size,
+            "directories": plan.directories,
+            "deleted": plan.deleted,
+            "unchanged": plan.unchanged,
+            "dry_run": dry_run,
+        }
+        write_json(shown)
         return
     if dry_run:
         for path in plan.copied:
@@ -612,17 +615,16 @@ def rm(
             targets = [each for text in names for each in _targets(place, text, group, recursive=recursive)]
         gone, left = destroy_targets(place, targets)
         if as_json:
-            write_json(
-                [
-                    {
-                        "argument": each.text,
-                        "destroyed": outcome.replicas > 0,
-                        "replicas": outcome.replicas,
-                        "incomplete": not outcome.complete,
-                    }
-                    for each, outcome in gone
-                ]
-            )
+            removed: list[RemovedRow] = [
+                {
+                    "argument": each.text,
+                    "destroyed": outcome.replicas > 0,
+                    "replicas": outcome.replicas,
+                    "incomplete": not outcome.complete,
+                }
+                for each, outcome in gone
+            ]
+            write_json(removed)
         require_none_left(place, left)
 
 

@@ -14,6 +14,7 @@ from typing import Annotated, Final
 import typer
 
 from dios.cli.common.context import CommandContext, opened
+from dios.cli.common.json_rows import KilledRow, TaskRow
 from dios.cli.common.output import (
     FAILED,
     BytesOutput,
@@ -65,7 +66,7 @@ def _tell_lost(console: Console, seen: int) -> None:
         say(f"{size_text(console.size - seen)} of its output are missing: the node did not keep them")
 
 
-def described(task: Status) -> dict[str, object]:
+def described(task: Status) -> TaskRow:
     """Return a task for JSON."""
     return {
         "fingerprint": task.fingerprint,
@@ -241,9 +242,10 @@ def kill(
             found |= _chosen(place, label, group)
         ended = [(status, _end(handle, status)) for handle, status in found.values()]
         if as_json:
-            write_json(
-                [{"fingerprint": row.fingerprint, "label": row.label, "killed": done} for row, done in ended]
-            )
+            rows: list[KilledRow] = [
+                {"fingerprint": row.fingerprint, "label": row.label, "killed": done} for row, done in ended
+            ]
+            write_json(rows)
             return
         for row, done in ended:
             _tell(row, "killed", done=done, as_json=False, otherwise="had ended already")

@@ -2,12 +2,31 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
+from functools import cache
 from pathlib import Path
 
+from jsonschema import Draft202012Validator
+
+from dios.cli.common.json_rows import JSON, schema_of
+
 DEADLINE_SECONDS = 200
+
+
+@cache
+def _validator(command: str) -> Draft202012Validator:
+    return Draft202012Validator(schema_of(command))
+
+
+def require_schema(line: str, output: str) -> None:
+    """Check the output of a command with --json against its schema, if it has one."""
+    words = [word for word in line.split() if not word.startswith("-")][1:3]
+    command = next((name for name in (" ".join(words), *words[:1]) if name in JSON), None)
+    if command is not None:
+        _validator(command).validate(json.loads(output))
 
 
 class Person:
@@ -48,6 +67,8 @@ class Person:
             check=False,
         )
         assert done.returncode == status, f"{line}: {done.returncode}\n{done.stdout}\n{done.stderr}"
+        if not status and "--json" in line.split() and line.startswith("dios "):
+            require_schema(line, done.stdout)
         return done
 
     def pastes(self, script: str) -> subprocess.CompletedProcess[str]:
@@ -63,12 +84,13 @@ class Person:
             check=False,
         )
 
-    def starts(self, line: str, *arguments: str) -> subprocess.Popen[str]:
+    def starts(self, line: str, *arguments: str, stdin: int | None = None) -> subprocess.Popen[str]:
         """Begin a line and let it run."""
         return subprocess.Popen(
             self.command(line, *arguments),
             cwd=self.home,
             env=self.environment,
+            stdin=stdin,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,

@@ -49,6 +49,7 @@ COMMANDS = [
         "kill",
         "audit",
         "config",
+        "schema",
         "limits",
         "limits set",
         "describe",

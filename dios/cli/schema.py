@@ -1,0 +1,35 @@
+"""``dios schema``: the JSON schemas of what commands print with ``--json``."""
+
+from __future__ import annotations
+
+from typing import Annotated, Final
+
+import typer
+
+from dios.cli.common.json_rows import JSON, schema_of
+from dios.cli.common.output import JsonOption, reporting, write_json, write_line
+from dios.errors import InvalidError
+
+app: Final = typer.Typer(rich_markup_mode=None)
+
+
+@app.command(epilog="\b\nExamples:\n  dios schema\n  dios schema ls\n  dios schema group share > share.json")
+def schema(
+    command: Annotated[
+        list[str] | None, typer.Argument(metavar="[COMMAND]...", help="A command; default: list them.")
+    ] = None,
+    *,
+    as_json: JsonOption = False,
+) -> None:
+    """Print the JSON schema of what a command prints with --json, or list the commands that have one."""
+    with reporting("dios schema", as_json=as_json):
+        name = " ".join(command or ())
+        if name:
+            if name not in JSON:
+                raise InvalidError(f"there is no schema for {name!r} yet. `dios schema` lists them.")
+            write_json(schema_of(name))
+        elif as_json:
+            write_json(list(JSON))
+        else:
+            for each in JSON:
+                write_line(each)
