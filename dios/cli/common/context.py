@@ -235,10 +235,6 @@ class CommandContext:
             raise InvalidError(f"cannot find {what}: it was destroyed, {why}")
         return references
 
-    def reach(self, name: Name) -> Reference | None:
-        """Return the nearest object of a name, or None."""
-        return self.node.find(name)
-
     # -- tasks --------------------------------------------------------------------------------------
     def task(self, text: str) -> tuple[Task, Status]:
         """Return a handle and the status of the task that a TASK argument means."""
