@@ -623,6 +623,12 @@ SERVICE_HEALTHY_MS: Final = 1_000  # by default a replica counts as healthy when
 SERVICE_SPAN_MS_MAX: Final = 3_600_000  # of the times that a service may choose
 SERVICE_CHECK_MS_MAX: Final = 10_000  # for one run of a health check
 SERVICE_CHECK_EVERY_MS: Final = 5_000
+KEPT_JOB_ATTEMPTS_MAX: Final = 1000  # of a kept job that fails by itself
+KEPT_JOB_ATTEMPTS: Final = 3
+KEPT_JOB_DETAIL_MAX: Final = 2000  # characters of the reason of its end
+KEPT_JOB_OUTPUT_BYTES_MAX: Final = 256 * KIB  # of its last output, which all nodes keep after its end
+KEPT_JOB_STATE_BYTES_MAX: Final = MIB  # of what its program saves for its next attempt
+KEPT_JOB_OBJECTS_MAX: Final = 4096  # objects that end with a job, if its program has left them
 SERVICE_CHECKS_FAILED_MAX: Final = 3  # failed checks in a row, before a replica is replaced
 
 # -- kept replicas ------------------------------------------------------------------------------------

@@ -27,6 +27,8 @@ class _Commands(LazyGroup):
         "log": "dios.cli.objects.logs:app*",
         "backup": "dios.cli.objects.backup:app*",
         "run": "dios.cli.tasks.run:app",
+        "attach": "dios.cli.tasks.kept_jobs:attach_app",
+        "job": "dios.cli.tasks.kept_jobs:app*",
         "service": "dios.cli.tasks.service:app*",
         "ps": "dios.cli.tasks.control:app",
         "logs": "dios.cli.tasks.control:app",

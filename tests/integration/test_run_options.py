@@ -256,6 +256,19 @@ def _grace(stand: Stand) -> None:
     stand.refuses("short.py --grace 2s --detach", "needs this command")
 
 
+def _keep(stand: Stand) -> None:
+    stand.refuses("short.py --keep --local --limbo", "leave out --limbo, --local")
+    assert stand.person.types("dios run --keep short.py").stdout == "ran\n"
+    stand.person.types("dios job rm short")
+
+
+def _attempts(stand: Stand) -> None:
+    stand.refuses("short.py --attempts 2", "add --keep")
+    told = json.loads(stand.person.types("dios run --keep --attempts 7 short.py --json").stdout)
+    assert (told["attempt"], told["attempts"], told["exit_status"]) == (1, 7, 0)
+    stand.person.types("dios job rm short")
+
+
 def _pin(stand: Stand) -> None:
     stand.person.writes("where.py", "import os\nprint(len(os.sched_getaffinity(0)))\n")
     assert stand.person.types("dios run where.py --cpus 1 --pin").stdout == "1\n"
@@ -366,6 +379,8 @@ CASES: Final[dict[str, Case]] = {
     "--output": _output,
     "--limbo": _limbo,
     "--detach": _detach,
+    "--keep": _keep,
+    "--attempts": _attempts,
     "--label": _label,
     "--memory": _memory,
     "--cpu-seconds": _cpu_seconds,

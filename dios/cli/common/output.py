@@ -31,6 +31,8 @@ if TYPE_CHECKING:
 FAILED: Final = 1
 NOT_RUNNING: Final = 3
 INTERRUPTED: Final = 130
+RUN_FAILED: Final = 125
+"""The status of a command that ends with its task's status, if the command itself failed."""
 STEPS_SHOWN_MIN: Final = 200
 ROWS_PER_PAGE: Final = 1_000
 """The rows of a table that are in memory at a time."""

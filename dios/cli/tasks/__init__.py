@@ -3,6 +3,7 @@
 - ``run``: ``dios run``; ``work_options`` are its options for the scheduler, ``run_files`` its inputs and
   outputs, ``gang`` runs several tasks, ``job`` runs a job description.
 - ``service``: ``dios service``, replicas of a program that the cluster keeps running.
+- ``kept_jobs``: ``dios attach`` and ``dios job``, programs that the cluster runs until they are done.
 - ``control``: ``dios ps``, ``logs``, ``pause``, ``resume`` and ``kill``.
 - ``describe``, ``debug``, ``shell``: the commands of these names.
 - ``sandbox``: ``dios sandbox``, code that nobody has read; ``mcp_server``: ``dios mcp``, for agents;

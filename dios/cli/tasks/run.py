@@ -18,6 +18,7 @@ from dios import limits
 from dios.cli.common.context import CommandContext, opened
 from dios.cli.common.output import (
     INTERRUPTED,
+    RUN_FAILED,
     BytesOutput,
     JsonOption,
     NodeOption,
@@ -31,6 +32,7 @@ from dios.cli.common.output import (
 from dios.cli.common.signals import Stopped, stopped_by_signals
 from dios.cli.scheduling.live import ask_at, rows_of
 from dios.cli.tasks import job as jobs
+from dios.cli.tasks import kept_jobs
 from dios.cli.tasks.control import described, pour
 from dios.cli.tasks.endings import ends_of, explain, sentence_of_move
 from dios.cli.tasks.gang import BeginTask, run_gang
@@ -41,6 +43,7 @@ from dios.client.program import NATIVE_NAME, Program
 from dios.errors import DiosError, InvalidError, UnreachableError
 from dios.firmament.models.considered import options_for_models, warnings
 from dios.lib.movable import MovableRun
+from dios.lib.supervised.services import ServiceProgram
 from dios.node.limit_text import limits_of_run, parse_size
 from dios.wire.messages import Work
 from dios.wire.nametext import format_name
@@ -51,7 +54,6 @@ if TYPE_CHECKING:
     from dios.client.ops.status import Status
     from dios.client.sync.node import Task
 
-RUN_FAILED: Final = 125
 _HINT_S: Final = 2.0
 
 app: Final = typer.Typer(rich_markup_mode=None)
@@ -126,6 +128,7 @@ HostOption = Annotated[
     "  dios run --limbo tool.py          (outside the sandbox, as the node's user)\n"
     "  dios run job.py --limit tasks=10 --limit objects=100   (with all it starts)\n"
     "  dios run job.py --detach          (then: dios logs, dios ps, dios kill)\n"
+    "  dios run job.py --keep            (survives its node and your terminal; then: dios attach job)\n"
     "  dios run job.py --host n2         (--local: on the asked node)\n"
     "  dios run job.py --cpus 2 --mem 1GiB --constraint gpu=yes   (then: dios explain)\n"
     "  dios run job.py --gang 3/4        (four tasks; three at least start together)\n"
@@ -143,6 +146,20 @@ def run(
     outputs: OutputOption = None,
     limbo: Annotated[bool, typer.Option("--limbo", help="Run it unconfined, as the node's user.")] = False,
     detach: Annotated[bool, typer.Option("--detach", help="Print the task and return; it goes on.")] = False,
+    keep: Annotated[
+        bool,
+        typer.Option("--keep", help="Let the cluster keep it running until it is done; see: dios attach."),
+    ] = False,
+    attempts: Annotated[
+        int | None,
+        typer.Option(
+            "--attempts",
+            metavar="N",
+            min=1,
+            max=limits.KEPT_JOB_ATTEMPTS_MAX,
+            help=f"With --keep: its runs in all if it fails; default: {limits.KEPT_JOB_ATTEMPTS}.",
+        ),
+    ] = None,
     label: LabelOption = "",
     memory: MemoryOption = "",
     cpu_seconds: CpuSecondsOption = 0.0,
@@ -167,6 +184,9 @@ def run(
     programs. --limbo runs it unconfined. Its standard input is always empty. Ctrl-C kills it, and so does the
     end of this command by SIGTERM or a closed terminal; with --detach it goes on.
 
+    With --keep it becomes a kept job: it is started again on another node if its node dies, and goes on when
+    this command or its terminal ends. Ctrl-C detaches. `dios attach` follows it again.
+
     In a cluster the scheduler chooses the node, unless you do; the task waits until its resources are free.
 
     A job description (FILE.toml) lists several tasks with their needs and times. Either all of them get their
@@ -188,6 +208,7 @@ def run(
                 "--limit": limit,
                 "--template": template,
             }
+            said |= {"--keep": keep, "--attempts": attempts}
             _refuse_for_jobs(wanted, said | {"--host": host, "--local": local})
             options = jobs.JobRunOptions(tuple(group or ()), tuple(inputs or ()), chosen.arguments, limbo)
             status = jobs.run_job(chosen.path, opening, place, options, detach=detach, as_json=as_json)
@@ -201,6 +222,26 @@ def run(
         work = wanted.of(name, near, _original(place, wanted.copy_of))
         enforcement = _note_enforcement(place, work, host, limbo=limbo)
         bounds = limits_of_run(limit or (), memory_bytes=_memory(memory), cpu_ms=round(cpu_seconds * 1000))
+        if keep:
+            # The supervisor names the node, and stores what the task has printed.
+            gang = wanted.gang is not None
+            unfit = {"--output": outputs, "--limbo": limbo, "--program": program, "--gang": gang}
+            _refuse_for_kept(unfit | {"--host": host, "--local": local})
+            job = ServiceProgram(
+                Path(file or ""),
+                chosen.arguments,
+                {each.label: place.object(each.name) for each in files.inputs},
+                files.labels,
+                tuple(place.group(alias) for alias in group or ()),
+                work,
+                bounds,
+                template=template,
+                label=chosen.name,
+            )
+            named = kept_jobs.start(place, job, label, attempts or limits.KEPT_JOB_ATTEMPTS, file or "")
+            raise typer.Exit(kept_jobs.show_started(place, named, detach=detach, as_json=as_json))
+        if attempts is not None:
+            raise InvalidError("--attempts is for kept jobs: add --keep")
 
         def begin(at: CommandContext, work: Work, more: Sequence[Handed]) -> Task:
             return at.node.run(
@@ -267,6 +308,15 @@ def _refuse_for_jobs(needs: TaskNeeds, said: Mapping[str, object]) -> None:
     named = ", ".join(option for option, value in said.items() if value)
     if named:
         raise InvalidError(f"the needs of a job are in its file: leave out {named}")
+
+
+def _refuse_for_kept(said: Mapping[str, object]) -> None:
+    named = ", ".join(option for option, value in said.items() if value)
+    if named:
+        raise InvalidError(
+            f"a kept job is a pure task on a node that its supervisor chooses, and stores its results in its "
+            f"group: leave out {named}"
+        )
 
 
 def _check(needs: TaskNeeds, host: str, *, local: bool, detach: bool) -> None:

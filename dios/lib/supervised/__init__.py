@@ -9,5 +9,6 @@ A user's program records what it wants with ``Services``; ``docs/services.md`` s
 - ``leadership``: the node that acts for a user
 - ``supervisor``: starts, watches and replaces the replicas of one user; the leading node runs it
 - ``services``: the interface for users' programs; ``service_files``: services in TOML files
+- ``kept_jobs``: the interface for kept jobs, services that end; ``kept_state``: what their programs save
 - ``autoscaling``: changes the number of replicas with the load
 """

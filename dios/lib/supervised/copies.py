@@ -79,9 +79,9 @@ class RecordCopies(Generic[S]):
                 await _replace(one, self._kind.encode(self._kind.merge((copy, change))), version)
 
     async def spread(self, names: Iterable[bytes], nodes: Collection[str]) -> None:
-        """Copy objects to those of the nodes that have none."""
+        """Copy objects to those of the nodes that have none, each from its latest copy."""
         for name in names:
-            found = await self._node.lookup(name)
+            found = sorted(await self._node.lookup(name), key=lambda one: (-one.v_w, one.object_id))
             there = {one.node for one in found}
             for target in nodes:
                 if found and target not in there:

@@ -14,21 +14,27 @@ from typing import Annotated, Final
 
 import msgspec
 from msgspec import Meta, Struct
-from msgspec.structs import replace
+from msgspec.structs import astuple, replace
 
 from dios import limits
 from dios.errors import DamagedError, InvalidError, LimitError, UnreachableError
 from dios.lib.supervised.record_kind import RecordKind
 from dios.wire.fields import U63, Arguments, Count, Label, NameBytes
 from dios.wire.messages import Limits, Work
-from dios.wire.types import Flag
+from dios.wire.types import Cause, Flag
 
-FORMAT_VERSION: Final = 1
+FORMAT_VERSION: Final = 2
+_BEFORE_JOBS: Final = 1
+"""The version of the stored form without kept jobs: nodes of an earlier release read it."""
 SERVICES_NAME: Final = bytes(31) + b"\x04"
 """The special name of the records of the caller's services."""
 
 _NAME: Final = re.compile(r"[a-z0-9]([a-z0-9-]{0,38}[a-z0-9])?")
 _TOKEN_BYTES: Final = 4
+_KILLED: Final = 137
+"""The exit status of a killed program in a shell."""
+STATE_LABEL: Final = "kept state"
+"""The label of the copies of a kept job's state among the outputs of its task."""
 
 
 class ServiceInput(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
@@ -77,6 +83,43 @@ class ServiceGeneration(Struct, frozen=True, array_like=True, forbid_unknown_fie
         )
 
 
+class JobEnd(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
+    """The end of a kept job: that of its last attempt, or the order to stop.
+
+    ``output`` is the name of the copies of its last output; None while it printed nothing, or if its node was
+    lost before the output was stored.
+    """
+
+    cause: Cause
+    exit_status: Annotated[int, Meta(ge=0, le=255)]
+    ended_ns: U63
+    node: Label = ""
+    detail: Annotated[str, Meta(max_length=limits.KEPT_JOB_DETAIL_MAX)] = ""
+    output: NameBytes | None = None
+
+    def __repr__(self) -> str:
+        """Return a text without the name, which is a secret."""
+        return f"JobEnd({self.cause.name}, {self.exit_status})"
+
+
+class JobState(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
+    """The part of a record that only kept jobs have. Their attempts are the generations of a service.
+
+    ``state`` is the name of the copies of what the program saves for its next attempt, and ``group`` that of
+    the group of the job's own objects.
+    """
+
+    attempts: Annotated[int, Meta(ge=1, le=limits.KEPT_JOB_ATTEMPTS_MAX)]
+    created_ns: U63
+    state: NameBytes
+    group: NameBytes
+    end: JobEnd | None = None
+
+    def __repr__(self) -> str:
+        """Return a text without the names, which are secrets."""
+        return f"JobState({self.attempts} attempts, {self.end})"
+
+
 class ServiceRecord(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
     """One service: the number of its replicas, its program, and the generation before.
 
@@ -97,6 +140,7 @@ class ServiceRecord(Struct, frozen=True, array_like=True, forbid_unknown_fields=
     previous_generation: Count = 0
     removed: bool = False
     dropped: Annotated[tuple[NameBytes, ...], Meta(max_length=limits.SERVICE_DROPPED_MAX)] = ()
+    job: JobState | None = None
 
     def __repr__(self) -> str:
         """Return a text without the names, which are secrets."""
@@ -117,6 +161,10 @@ class ServiceRecord(Struct, frozen=True, array_like=True, forbid_unknown_fields=
     def objects(self) -> tuple[bytes, ...]:
         """Return the names of the objects that every node keeps for this service."""
         kept = () if self.previous is None else self.previous.objects()
+        if self.job is not None:
+            end = self.job.end
+            output = None if end is None else end.output
+            kept = (*kept, self.job.state, *(() if output is None else (output,)))
         return () if self.removed else tuple(dict.fromkeys((*self.spec.objects(), *kept)))
 
     def label(self, slot: int, generation: int) -> str:
@@ -138,6 +186,7 @@ class _StoredServices(Struct, frozen=True, array_like=True, forbid_unknown_field
     ]
 
 
+_FIELDS_BEFORE_JOBS: Final = ServiceRecord.__struct_fields__.index("job")
 _encode: Final = msgspec.msgpack.Encoder().encode
 _decode: Final = msgspec.msgpack.Decoder(_StoredServices).decode
 
@@ -150,13 +199,20 @@ def encode(services: Iterable[ServiceRecord]) -> bytes:
     if len(living) > limits.SERVICES_MAX:
         raise LimitError(f"you have {limits.SERVICES_MAX} services, the maximum. Remove one first.")
     kept = [*living, *gone[-limits.SERVICE_REMOVED_KEPT :]]
-    data = _encode(_StoredServices(FORMAT_VERSION, tuple(sorted(kept, key=lambda one: one.name))))
+    data = _stored(sorted(kept, key=lambda one: one.name))
     if len(data) > limits.SERVICE_RECORDS_BYTES_MAX:
         raise LimitError(
             f"the records of your services would have {len(data)} bytes, more than "
             f"{limits.SERVICE_RECORDS_BYTES_MAX}. Put long arguments into an input."
         )
     return data
+
+
+def _stored(kept: list[ServiceRecord]) -> bytes:
+    """Return the stored form, in the version before kept jobs if there are none."""
+    if any(one.job is not None for one in kept):
+        return _encode(_StoredServices(FORMAT_VERSION, tuple(kept)))
+    return _encode((_BEFORE_JOBS, [astuple(one)[:_FIELDS_BEFORE_JOBS] for one in kept]))
 
 
 def decode(data: bytes) -> dict[str, ServiceRecord]:
@@ -167,7 +223,7 @@ def decode(data: bytes) -> dict[str, ServiceRecord]:
         found = _decode(data)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise DamagedError(f"the records of the services cannot be read: {error}") from None
-    if found.format != FORMAT_VERSION:
+    if found.format not in {_BEFORE_JOBS, FORMAT_VERSION}:
         raise DamagedError(
             f"the records of the services have version {found.format}, this program reads {FORMAT_VERSION}. "
             "Update it."
@@ -216,17 +272,23 @@ def checked_replicas(replicas: int) -> int:
 def found(services: dict[str, ServiceRecord], name: str) -> ServiceRecord:
     """Return the service of this name. Raise InvalidError if there is none."""
     record = services.get(name)
-    if record is None or record.removed:
+    if record is None or record.removed or record.job is not None:
         raise InvalidError(f"you have no service {name[:60]!r}. `dios service ls` lists your services.")
     return record
 
 
 def created(
-    services: dict[str, ServiceRecord], name: str, spec: ServiceGeneration, replicas: int
+    services: dict[str, ServiceRecord],
+    name: str,
+    spec: ServiceGeneration,
+    replicas: int,
+    job: JobState | None = None,
 ) -> ServiceRecord:
-    """Return the record of a new service. Raise InvalidError if the name is taken."""
+    """Return the record of a new service, or of a kept ``job``. Raise InvalidError if the name is taken."""
     former = services.get(checked_name(name))
     if former is not None and not former.removed:
+        if former.job is not None:
+            raise InvalidError(f"you have a kept job {name!r}. `dios job rm {name}` removes it.")
         raise InvalidError(
             f"you have a service {name!r} already. Use `dios service update`, or another name."
         )
@@ -237,6 +299,7 @@ def created(
         checked_replicas(replicas),
         spec,
         dropped=() if former is None else former.dropped,
+        job=job,
     )
 
 
@@ -283,12 +346,36 @@ def rolled_back(record: ServiceRecord) -> ServiceRecord:
 
 def verified(record: ServiceRecord) -> ServiceRecord:
     """Return the record after a complete update."""
-    return replace(record, version=_next_version(record), verified=record.generation)
+    return replace(record, version=record.version + 1, verified=record.generation)
+
+
+# The supervisor adds one to the version, so that a user's change at the same time wins: it has a time.
+def ended(record: ServiceRecord, end: JobEnd) -> ServiceRecord:
+    """Return the record of a kept job after the end of its present attempt.
+
+    It follows with the next attempt, unless the program ended with 0 or this was the last one.
+    """
+    job = record.job
+    if job is None:
+        raise InvalidError(f"{record.name!r} is a service, which does not end")
+    version = record.version + 1
+    if end.exit_status and record.generation < job.attempts:
+        following = record.generation + 1
+        return replace(record, version=version, generation=following, verified=following, newest=following)
+    return replace(record, version=version, replicas=0, job=replace(job, end=end))
+
+
+def stopped(record: ServiceRecord, now_ns: int) -> ServiceRecord:
+    """Return the record of a kept job that a user has stopped; that of one that has ended unchanged."""
+    if record.job is None or record.job.end is not None:
+        return record
+    end = JobEnd(Cause.KILLED, _KILLED, now_ns, detail="stopped by its user")
+    return replace(record, version=_next_version(record), replicas=0, job=replace(record.job, end=end))
 
 
 def removed(record: ServiceRecord) -> ServiceRecord:
     """Return the record of a service that shall end. It is kept for nodes that are away now."""
-    gone = replace(record, version=_next_version(record), removed=True, previous=None, replicas=0)
+    gone = replace(record, version=_next_version(record), removed=True, previous=None, replicas=0, job=None)
     return _dropping(gone, record)
 
 
@@ -309,6 +396,14 @@ def missing(what: str) -> UnreachableError:
     return UnreachableError(f"cannot start the replica: {what}")
 
 
-def living(services: dict[str, ServiceRecord]) -> Iterator[ServiceRecord]:
-    """Yield the services that were not removed."""
-    return (one for one in services.values() if not one.removed)
+def living(services: dict[str, ServiceRecord], *, jobs: bool = False) -> Iterator[ServiceRecord]:
+    """Yield the services that were not removed, or the kept ``jobs``."""
+    return (one for one in services.values() if not one.removed and (one.job is not None) == jobs)
+
+
+def found_job(services: dict[str, ServiceRecord], name: str) -> ServiceRecord:
+    """Return the kept job of this name. Raise InvalidError if there is none."""
+    record = services.get(name)
+    if record is None or record.removed or record.job is None:
+        raise InvalidError(f"you have no kept job {name[:60]!r}. `dios job ls` lists your jobs.")
+    return record

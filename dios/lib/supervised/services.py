@@ -16,7 +16,7 @@ from dios.client.program import ProgramText, decode_program, encode_program, wit
 from dios.client.sync.node import Group, Node, Reference, Task
 from dios.errors import DiosError, InvalidError, TooLargeError, UnreachableError
 from dios.lib.supervised import records
-from dios.lib.supervised.records import ServiceGeneration, ServiceInput, ServiceRecord
+from dios.lib.supervised.records import JobState, ServiceGeneration, ServiceInput, ServiceRecord
 from dios.lib.supervised.user_records import UserRecords
 from dios.wire.messages import Limits, Work
 from dios.wire.types import ObjectType, Persistence
@@ -105,21 +105,41 @@ class Services:
         """
         records.checked_name(name)
         records.checked_replicas(replicas)
-        known = self._read()
+        self._create(name, program, replicas, lambda _: None)
+
+    def create_job(self, name: str, program: ServiceProgram, job: Callable[[list[bytes]], JobState]) -> None:
+        """Create the record of a kept job, whose state ``job`` stores, as ``KeptJobs.start`` does."""
+        self._create(name, program, 1, job)
+
+    def _create(
+        self, name: str, program: ServiceProgram, replicas: int, job: Callable[[list[bytes]], JobState | None]
+    ) -> None:
+        """Create the record of a service, or of a kept job whose state ``job`` stores."""
+        known = self.read()
         if name in known and not known[name].removed:
             records.created(known, name, known[name].spec, replicas)  # raises
+        state: list[JobState | None] = []
+
+        def stored() -> tuple[ServiceGeneration, list[bytes]]:
+            spec, made = self._stored(program)
+            try:
+                state.append(job(made))
+            except BaseException:
+                self._destroy(made)
+                raise
+            return spec, made
+
         self._change_spec(
-            lambda: self._stored(program),
-            lambda services, spec: records.created(services, name, spec, replicas),
+            stored, lambda services, spec: records.created(services, name, spec, replicas, state[0])
         )
 
     def scale(self, name: str, replicas: int) -> None:
         """Change the number of replicas; InvalidError if there is no such service."""
-        self._edit(lambda services: records.scaled(records.found(services, name), replicas))
+        self.edit(lambda services: records.scaled(records.found(services, name), replicas))
 
     def update(self, name: str, program: ServiceProgram) -> None:
         """Replace the program, one replica after another; each new one must be healthy first."""
-        records.found(self._read(), name)
+        records.found(self.read(), name)
         self._change_spec(
             lambda: self._stored(program),
             lambda services, spec: records.updated(records.found(services, name), spec),
@@ -127,7 +147,7 @@ class Services:
 
     def update_program(self, name: str, program: ProgramText, *, label: str = "") -> None:
         """Update a service with another program, and keep everything else that its replicas get."""
-        former = self._node.find(records.found(self._read(), name).spec.program)
+        former = self._node.find(records.found(self.read(), name).spec.program)
         if former is None:
             raise UnreachableError(f"the present program of service {name!r} is on no node that answers")
         with former:
@@ -142,16 +162,16 @@ class Services:
 
     def rollback(self, name: str) -> None:
         """Return to the program before the last update; InvalidError if there is none."""
-        self._edit(lambda services: records.rolled_back(records.found(services, name)))
+        self.edit(lambda services: records.rolled_back(records.found(services, name)))
 
     def remove(self, name: str) -> None:
         """End a service and its replicas, and delete its programs and inputs."""
-        self._edit(lambda services: records.removed(records.found(services, name)))
+        self.edit(lambda services: records.removed(records.found(services, name)))
 
     # -- questions ------------------------------------------------------------------------------------
     def statuses(self) -> list[ServiceStatus]:
         """Return the status of all services, by name."""
-        found = self._read()
+        found = self.read()
         rows = self._node.tasks()
         board = self._records.board()
         return [
@@ -161,7 +181,7 @@ class Services:
 
     def describe(self, name: str) -> ServiceStatus:
         """Return the status of one service; InvalidError if there is none of this name."""
-        record = records.found(self._read(), name)
+        record = records.found(self.read(), name)
         rows = self._node.tasks()
         return _status(record, rows, self._records.board(), incomplete=rows.incomplete)
 
@@ -172,10 +192,15 @@ class Services:
         return found if isinstance(found, Task) else None
 
     # -- records --------------------------------------------------------------------------------------
-    def _read(self) -> dict[str, ServiceRecord]:
+    def read(self) -> dict[str, ServiceRecord]:
+        """Return the records of services and kept jobs by name."""
         return self._records.read()
 
-    def _edit(self, change: Callable[[dict[str, ServiceRecord]], ServiceRecord]) -> None:
+    def board(self) -> dict[str, object]:
+        """Return what the leading node reports about starts and ends."""
+        return self._records.board()
+
+    def edit(self, change: Callable[[dict[str, ServiceRecord]], ServiceRecord]) -> None:
         """Change the record of one service in every copy that can be reached."""
 
         def changed(services: dict[str, ServiceRecord]) -> dict[str, ServiceRecord]:
@@ -192,7 +217,7 @@ class Services:
     ) -> None:
         spec, made = store()
         try:
-            self._edit(lambda services: change(services, spec))
+            self.edit(lambda services: change(services, spec))
         except BaseException:
             self._destroy(made)
             raise
@@ -215,10 +240,10 @@ class Services:
         text = with_files(given.program, given.files, ()) if given.files else given.program
         made: list[bytes] = []
         try:
-            program = self._kept(encode_program(text), made)
-            check = None if given.check is None else self._kept(encode_program(given.check), made)
+            program = self.store(encode_program(text), made)
+            check = None if given.check is None else self.store(encode_program(given.check), made)
             handed = tuple(
-                ServiceInput(label, self._kept(one.view_bytes(), made)) for label, one in inputs.items()
+                ServiceInput(label, self.store(one.view_bytes(), made)) for label, one in inputs.items()
             )
             names = tuple(bytes(one.read_name()) for one in given.groups)
         except BaseException:
@@ -241,7 +266,7 @@ class Services:
         )
         return spec, made
 
-    def _kept(self, data: bytes | memoryview, made: list[bytes]) -> bytes:
+    def store(self, data: bytes | memoryview, made: list[bytes]) -> bytes:
         """Store bytes on every node that answers, under a new name."""
         home = self._node.home
         if home is None:

@@ -12,18 +12,28 @@ import json
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple, cast
 
 import trio
+from msgspec.structs import replace
 
 from dios import limits
+from dios.core.model.names import log_name
 from dios.errors import ClosedError, DiosError, ExistsError, TimeLimitError
+from dios.ids import Name
 from dios.lib.supervised import records
 from dios.lib.supervised.copies import RecordCopies
 from dios.lib.supervised.decisions import Replica, ServiceDecision, Start, next_steps
 from dios.lib.supervised.leadership import Leadership
 from dios.lib.supervised.pauses import StartPause
-from dios.lib.supervised.records import SERVICES_NAME, ServiceGeneration, ServiceRecord
+from dios.lib.supervised.records import (
+    SERVICES_NAME,
+    STATE_LABEL,
+    JobEnd,
+    JobState,
+    ServiceGeneration,
+    ServiceRecord,
+)
 from dios.wire.types import Cause, Flag, NodeStatus, ObjectType, TaskState
 
 if TYPE_CHECKING:
@@ -167,6 +177,7 @@ class Supervisor:
         now = trio.current_time()
         living: list[Replica] = []
         ended: dict[str, Status] = {}
+        done: Status | None = None
         for row in rows:
             place = record.place(row.label)
             if place is None:
@@ -175,7 +186,12 @@ class Supervisor:
                 living.append(Replica(*place, row.fingerprint, row.node, row.started_ns, row.name))
             elif row.ended:
                 ended[row.fingerprint] = row
+                if place[1] == record.generation and row.cause not in _AT_ONCE:
+                    done = row
         self._note_ends(record, living, ended, {one.name for one in nodes}, now)
+        if record.job is not None and record.job.end is None and done is not None:
+            await self._end_attempt(record, done)
+            return
         for one in living:
             key = (record.name, Start(one.slot, one.generation))
             if key not in self._watched:
@@ -211,6 +227,53 @@ class Supervisor:
             row = ended.get(seen.fingerprint)
             lost = seen.node not in nodes or (row is not None and row.cause in _AT_ONCE)
             self._pause(key).note_end(now, now - seen.since, _reason(row, seen.node), lost=lost)
+
+    async def _end_attempt(self, record: ServiceRecord, row: Status) -> None:
+        """Record the end of a kept job's attempt, with its output if no attempt follows."""
+        detail = row.detail[: limits.KEPT_JOB_DETAIL_MAX]
+        end = JobEnd(row.cause, row.exit_status, row.ended_ns, row.node, detail)
+        changed = records.ended(record, end)
+        if changed.job is not None and changed.job.end is not None:
+            end = replace(end, output=await self._keep_output(row))
+            changed = records.ended(record, end)
+        # A program that fails again and again is started later and later.
+        pause = self._pauses.pop((record.name, Start(0, record.generation)), None)
+        if pause is not None:
+            self._pauses[record.name, Start(0, changed.generation)] = pause
+        await self._copies.store({record.name: changed})
+
+    async def _keep_output(self, row: Status) -> bytes | None:
+        """Store the output of an ended task, and return its name; None if there is none to be had."""
+        try:
+            with trio.fail_after(limits.SERVICE_START_MS_MAX / 1000):
+                data = await self._output_of(row)
+                home = self._node.home
+                if not data or home is None:
+                    return None
+                kept = await self._node.create(ObjectType.DURABLE_BLOB, groups=[home], data=data)
+                await kept.close()
+                return kept.name
+        except (DiosError, trio.TooSlowError) as error:
+            self._log(f"the output of {row.label} could not be stored: {error}")
+            return None
+
+    async def _output_of(self, row: Status) -> bytes:
+        """Return the output that the task's node keeps, or its end, which is stored on a second node."""
+        if row.name is None:
+            return b""
+        task = await self._node.find(row.name)
+        if task is not None:
+            try:
+                async with task, await cast("AsyncTask", task).console() as console:
+                    parts = [part async for part in console]
+                return b"".join(parts)[-limits.KEPT_JOB_OUTPUT_BYTES_MAX :]
+            except DiosError:
+                pass
+        log = await self._node.find(log_name(Name(row.name)))
+        if log is None:
+            return b""
+        async with log:
+            return await log.read_bytes()
 
     async def _take(
         self,
@@ -274,7 +337,7 @@ class Supervisor:
     async def _start_on(
         self, host: str, record: ServiceRecord, spec: ServiceGeneration, place: Start
     ) -> None:
-        task = await self._run(spec.program, host, record.label(*place), spec, spec.arguments)
+        task = await self._run(spec.program, host, record.label(*place), spec, spec.arguments, job=record.job)
         # Known from now on, because it may end before the next list of tasks.
         self._watched[record.name, place] = _Watched(task.fingerprint, host, trio.current_time())
         with suppress(DiosError):
@@ -289,6 +352,7 @@ class Supervisor:
         arguments: Sequence[str],
         *,
         is_check: bool = False,
+        job: JobState | None = None,
     ) -> AsyncTask:
         """Start a program with everything that a replica gets; a check ends with this session."""
         opened: list[AsyncReference] = []
@@ -298,13 +362,18 @@ class Supervisor:
             for one in spec.inputs:
                 found = await self._found(one.name, f"its input {one.label}", opened)
                 inputs[one.label] = found.restrict("read", "delegate")
-            groups = [await self._node.group(name) for name in spec.groups]
+            own = () if job is None else (job.group,)
+            groups = [await self._node.group(name) for name in (*spec.groups, *own)]
+            if job is not None:
+                opened += await self._node.lookup(job.state)
+            states = [] if job is None else [one for one in opened if one.name == job.state]
             if None in groups:
                 raise records.missing("one of its groups was destroyed")
             return await self._node.run(
                 executable,
                 groups=[one for one in groups if one is not None],
                 inputs=inputs,
+                outputs=[one.restrict("read", "write", label=STATE_LABEL) for one in states],
                 args=arguments,
                 label=label,
                 limits=spec.bounds,

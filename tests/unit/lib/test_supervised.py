@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, cast
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -12,13 +13,13 @@ from msgspec.structs import replace
 
 from dios import limits
 from dios.client.ops.cluster import Member
-from dios.errors import DamagedError, InvalidError, LimitError, NoSpaceError
-from dios.lib.supervised import records, services, user_records
+from dios.errors import DamagedError, InvalidError, LimitError, NoSpaceError, TooLargeError
+from dios.lib.supervised import kept_state, records, services, user_records
 from dios.lib.supervised.decisions import Replica, Start, next_steps
 from dios.lib.supervised.pauses import StartPause
 from dios.lib.supervised.records import ServiceGeneration, ServiceRecord
 from dios.lib.supervised.supervisor import node_order
-from dios.wire.types import NodeStatus, ObjectType
+from dios.wire.types import Cause, NodeStatus, ObjectType
 
 if TYPE_CHECKING:
     from dios.client.sync.node import Node
@@ -176,7 +177,7 @@ def test_the_stored_form_keeps_everything_and_is_bounded() -> None:
     record, other = records.removed(records.updated(service(), TWO)), service("b")
     assert records.decode(records.encode([record, other])) == {"web": record, "b": other}
     assert records.decode(b"") == {}
-    for damaged in (b"x", b"\x92\x02\x90", records.encode([record])[:-1]):
+    for damaged in (b"x", b"\x92\x03\x90", records.encode([record])[:-1]):
         with pytest.raises(DamagedError):
             records.decode(damaged)
     many = [service(f"s{number}") for number in range(limits.SERVICES_MAX + 1)]
@@ -187,6 +188,78 @@ def test_the_stored_form_keeps_everything_and_is_bounded() -> None:
     for bad in ("", "A", "-a", "a-", "a" * 41, "a.b"):
         with pytest.raises(InvalidError, match="name of a service"):
             records.checked_name(bad)
+
+
+def kept_job(attempts: int = 2) -> ServiceRecord:
+    """A new kept job."""
+    state = records.JobState(attempts, 5, b"s" * 32, b"g" * 32)
+    return records.created({}, "count", ONE, 1, state)
+
+
+def end(status: int) -> records.JobEnd:
+    """The end of an attempt on n1."""
+    return records.JobEnd(Cause.EXITED, status, 9, "n1", output=b"o" * 32)
+
+
+def test_a_job_ends_with_success_or_after_its_attempts() -> None:
+    """A failed attempt is followed by the next one in the same slot; after the end nothing is started."""
+    record = kept_job()
+    assert advance(records.ended(record, end(0)), set(), set()) == (set(), False)
+    second = records.ended(record, end(3))
+    assert second.job == record.job
+    assert advance(second, {replica(0, 1)}, set()) == ({replica(0, 2)}, False)
+    last = records.ended(second, end(4))
+    assert last.job is not None
+    assert last.job.end == end(4)
+    assert advance(last, {replica(0, 2)}, set()) == (set(), False)
+    assert {b"s" * 32, b"o" * 32} <= set(last.objects())
+    assert set(last.objects()) == set(records.removed(last).dropped)
+
+
+def test_a_users_order_wins_over_the_end_of_an_attempt() -> None:
+    """Both change the same record at one moment; the job that was stopped or removed stays so."""
+    record = replace(kept_job(), version=7)
+    ended = {"count": records.ended(record, end(0))}
+    for order in (records.stopped(record, 9), records.removed(record)):
+        assert records.merged([ended, {"count": order}])["count"] == order
+    done = records.ended(record, end(0))
+    assert records.stopped(done, 9) is done
+
+
+def test_jobs_and_services_are_not_taken_for_each_other() -> None:
+    """Neither is found under the name of the other, which is taken."""
+    known = {"count": kept_job(), "web": service()}
+    assert [one.name for one in records.living(known, jobs=True)] == ["count"]
+    assert [one.name for one in records.living(known)] == ["web"]
+    with pytest.raises(InvalidError, match="no service"):
+        records.found(known, "count")
+    with pytest.raises(InvalidError, match="no kept job"):
+        records.found_job(known, "web")
+    with pytest.raises(InvalidError, match="dios job rm count"):
+        records.created(known, "count", ONE, 1)
+
+
+def test_records_without_jobs_have_the_form_that_earlier_releases_read() -> None:
+    """Only a kept job makes the stored form one of version 2; both are read."""
+    before = records.encode([service()])
+    version, (fields,) = msgspec.msgpack.decode(before)
+    assert (version, len(fields)) == (1, 12)
+    both = records.encode([service(), kept_job()])
+    assert msgspec.msgpack.decode(both)[0] == 2
+    assert records.decode(both)["count"].job == kept_job().job
+
+
+def test_the_state_of_a_job_is_bounded_and_damage_is_refused() -> None:
+    """An empty copy is an empty state."""
+    assert kept_state.decode_state(b"").number == 0
+    content = kept_state.StateContent(1, 3, b"data", (b"n" * 32,))
+    assert kept_state.encode_state(content).hex() == "940103c40464617461" + "91c420" + "6e" * 32
+    assert kept_state.decode_state(kept_state.encode_state(content)) == content
+    for damaged in (b"x", b"\x91\x02", kept_state.encode_state(content)[:-1]):
+        with pytest.raises(DamagedError):
+            kept_state.decode_state(damaged)
+    with pytest.raises(TooLargeError):
+        kept_state.encode_state(replace(content, data=bytes(limits.KEPT_JOB_STATE_BYTES_MAX + 1)))
 
 
 def test_only_labels_with_the_token_are_replicas() -> None:

@@ -1,0 +1,185 @@
+"""The interface for users' programs: start, follow and remove kept jobs.
+
+A kept job is a supervised service with one replica that ends. ``docs/kept-jobs.md`` shows its use.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Final
+
+from dios import limits
+from dios.client.ops.status import Status
+from dios.client.sync.node import Node, Task
+from dios.errors import DiosError, InvalidError, TimeLimitError
+from dios.lib.supervised import records
+from dios.lib.supervised.kept_state import latest_state
+from dios.lib.supervised.records import JobEnd, JobState, ServiceRecord
+from dios.lib.supervised.services import ServiceProgram, Services
+
+_LOOK_S: Final = limits.SERVICE_ROUND_MS / 1000
+
+
+@dataclass(frozen=True, slots=True)
+class JobStatus:
+    """A kept job: its present attempt, the task of that attempt while it runs, and its end.
+
+    ``reason`` is why an attempt ended last, or could not be started; ``waits`` if the next one is started
+    after a pause. ``incomplete`` if a node did not answer, so that ``task`` may be missing.
+    """
+
+    name: str
+    label: str
+    attempt: int
+    attempts: int
+    created_ns: int
+    task: Status | None = None
+    end: JobEnd | None = None
+    reason: str = ""
+    waits: bool = False
+    restarts: int = 0
+    incomplete: bool = False
+
+    @property
+    def ok(self) -> bool:
+        """Return True if the program has ended with 0."""
+        return self.end is not None and self.end.exit_status == 0
+
+
+class KeptJobs:
+    """The kept jobs of a user; ``node`` is a session of that user, which may end while they run."""
+
+    def __init__(self, node: Node) -> None:
+        self._node: Final = node
+        self._services: Final = Services(node)
+
+    # -- changes --------------------------------------------------------------------------------------
+    def start(self, name: str, program: ServiceProgram, *, attempts: int = limits.KEPT_JOB_ATTEMPTS) -> None:
+        """Start a job: the nodes run its program until it ends with 0, or has failed ``attempts`` times.
+
+        An attempt that ends with its node, or for a task of higher priority, does not count. Raises
+        InvalidError for a bad name or a name that is taken, LimitError, and errors of storing objects.
+        """
+        records.checked_name(name)
+        if not 1 <= attempts <= limits.KEPT_JOB_ATTEMPTS_MAX:
+            raise InvalidError(f"a job has 1 to {limits.KEPT_JOB_ATTEMPTS_MAX} attempts, not {attempts}")
+
+        def state(made: list[bytes]) -> JobState:
+            kept = self._services.store(b"", made)
+            with self._node.create_group() as group:
+                return JobState(attempts, time.time_ns(), kept, bytes(group.read_name()))
+
+        self._services.create_job(name, program, state)
+
+    def free_name(self, wanted: str) -> str:
+        """Return a name that no job or service has: the wanted one, or it with a number."""
+        known = self._services.read()
+        taken = {name for name, record in known.items() if not record.removed}
+        name, number = wanted, 1
+        while name in taken:
+            number += 1
+            name = f"{wanted[:34].rstrip('-')}-{number}"
+        return name
+
+    def stop(self, name: str) -> None:
+        """End a job now; it stays listed. InvalidError if there is no such job."""
+        now = time.time_ns()
+        self._services.edit(lambda known: records.stopped(records.found_job(known, name), now))
+
+    def remove(self, name: str) -> None:
+        """Forget a job, and end it if it runs; its output, state and own objects are destroyed."""
+        record = records.found_job(self._services.read(), name)
+        if record.job is not None:
+            self._destroy_objects(record.job)
+        self._services.edit(lambda known: records.removed(records.found_job(known, name)))
+
+    # -- questions ------------------------------------------------------------------------------------
+    def statuses(self) -> list[JobStatus]:
+        """Return the status of all jobs, the oldest first."""
+        found = [
+            self._status(record, rows, notes, incomplete=rows.incomplete)
+            for rows, notes in ((self._node.tasks(), self._services.board()),)
+            for record in records.living(self._services.read(), jobs=True)
+        ]
+        return sorted(found, key=lambda one: one.created_ns)
+
+    def status(self, name: str) -> JobStatus:
+        """Return the status of one job; InvalidError if there is none of this name."""
+        record = records.found_job(self._services.read(), name)
+        rows = self._node.tasks()
+        return self._status(record, rows, self._services.board(), incomplete=rows.incomplete)
+
+    def wait(self, name: str, timeout: float | None = None) -> JobEnd:
+        """Wait until a job has ended, and return its end; TimeLimitError after ``timeout`` seconds.
+
+        Returns at the end of the job, not of an attempt that is followed by another one.
+        """
+        until = None if timeout is None else time.monotonic() + timeout
+        while True:
+            job = records.found_job(self._services.read(), name).job
+            if job is not None and job.end is not None:
+                return job.end
+            if until is not None and time.monotonic() >= until:
+                raise TimeLimitError(f"the job {name} still runs after {timeout:g} s", call="wait")
+            time.sleep(_LOOK_S)
+
+    def task(self, status: JobStatus) -> Task | None:
+        """Return the task of the present attempt, or None if it does not run any more."""
+        name = None if status.task is None else status.task.name
+        found = None if name is None else self._node.find(name)
+        return found if isinstance(found, Task) else None
+
+    def output(self, name: str) -> bytes:
+        """Return the last output of a job that has ended, at most KEPT_JOB_OUTPUT_BYTES_MAX bytes."""
+        job = records.found_job(self._services.read(), name).job
+        kept = None if job is None or job.end is None or job.end.output is None else job.end.output
+        found = None if kept is None else self._node.find(kept)
+        if found is None:
+            return b""
+        with found:
+            return found.read_bytes()
+
+    # -- parts ----------------------------------------------------------------------------------------
+    def _status(
+        self, record: ServiceRecord, rows: Iterable[Status], notes: dict[str, object], *, incomplete: bool
+    ) -> JobStatus:
+        job = record.job
+        if job is None:
+            raise InvalidError(f"{record.name!r} is a service, not a job")
+        here = (0, record.generation)
+        running = [one for one in rows if not one.ended and record.place(one.label) == here]
+        told = notes.get("services")
+        told = told.get(record.name, []) if isinstance(told, dict) else []
+        notes_here = [one for one in told if isinstance(one, dict) and one.get("generation") == here[1]]
+        note = notes_here[0] if notes_here and job.end is None else {}
+        return JobStatus(
+            record.name,
+            record.spec.label,
+            record.generation,
+            job.attempts,
+            job.created_ns,
+            running[0] if running and job.end is None else None,
+            job.end,
+            str(note.get("reason", "")),
+            bool(note.get("waits")),
+            int(note.get("restarts", 0)),
+            incomplete=incomplete,
+        )
+
+    def _destroy_objects(self, job: JobState) -> None:
+        """Destroy the objects that end with a job, and its group, as far as nodes answer."""
+        copies = self._node.lookup(job.state)
+        group = self._node.group(job.group)
+        with suppress(DiosError):
+            for name in latest_state(copies).objects if group is not None else ():
+                for one in self._node.lookup(name, group=group):
+                    with suppress(DiosError):
+                        one.destroy()
+        for one in copies:
+            one.close()
+        if group is not None:
+            with suppress(DiosError):
+                group.destroy()
