@@ -6,7 +6,8 @@
   ``exact_values`` keeps the types of its arguments and results
 - ``channels``: typed channels between tasks
 - ``mutex``, ``clock``: a lock with leases and fencing tokens, Lamport's clock; ``aio`` has both, async
-- ``keyvalue``: a replicated key-value store over ``replicated_index``, a map with majorities
+- ``keyvalue``: a replicated key-value store over ``replicated_index``, a map with majorities;
+  ``store_keeper`` replaces its lost hosts
 - ``mapreduce``: MapReduce jobs; ``jobs`` is the implementation
 - ``movable``: runs that go on elsewhere when their task must leave its node
 - ``services``: tasks that accept connections, found by name

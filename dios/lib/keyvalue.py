@@ -12,10 +12,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
-from typing import Final, Protocol, TypeVar
+from typing import Annotated, Final, Protocol, TypeVar
 from zlib import crc32
 
 import msgspec
+from msgspec import Meta
+from msgspec.structs import astuple
 
 from dios.client.sync.node import Group, Node, Reference
 from dios.errors import (
@@ -28,7 +30,7 @@ from dios.errors import (
     UnreachableError,
 )
 from dios.lib.pickers import pick_closest
-from dios.lib.replicated_index import Index, IndexCopy
+from dios.lib.replicated_index import Index, IndexCopy, Successors
 from dios.lib.retrying import Pauses
 from dios.limits import (
     INDEX_COPIES_MAX,
@@ -37,21 +39,28 @@ from dios.limits import (
     RETRY_S_MAX,
     VALUE_LOOKUPS_MAX,
 )
+from dios.wire.fields import Count, Label
 from dios.wire.nametext import fingerprint
 from dios.wire.types import Deletion, ObjectType, Semantics
 
-FORMAT_VERSION: Final = 1
+FORMAT_VERSION: Final = 2
+_BEFORE_REPLACEMENT: Final = 1
 
 T = TypeVar("T")
 
 
 class Plan(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
-    """The structure of a store: its nodes, and for each of them the names of its copies of the index."""
+    """The structure of a store: its nodes, and for each of them the names of its copies of the index.
+
+    Each replacement of a host makes the next ``generation``. An old plan is good enough to begin with: copies
+    that were replaced name their successors.
+    """
 
     version: int
-    hosts: tuple[str, ...]
+    hosts: Annotated[tuple[Label, ...], Meta(max_length=INDEX_COPIES_MAX)]
     durable: bool
-    shards: tuple[tuple[bytes, ...], ...]
+    shards: Annotated[tuple[tuple[bytes, ...], ...], Meta(max_length=INDEX_SHARDS_MAX)]
+    generation: Count = 0
 
 
 class ShardPlaces(Protocol):
@@ -61,7 +70,27 @@ class ShardPlaces(Protocol):
         """Return the copies of each shard of the index, the nearest first."""
         ...
 
-    def keep(self, value: bytes) -> bytes:
+    def present(self) -> list[Successors]:
+        """Return the hosts and the names of the copies of each shard, as they were when it was opened."""
+        ...
+
+    def open_copies(self, successors: Successors) -> list[IndexCopy]:
+        """Return copies that replace others, the nearest first."""
+        ...
+
+    def create_copies(self, hosts: Sequence[str]) -> Successors:
+        """Create an empty copy of a shard on each of these hosts; all or none."""
+        ...
+
+    def destroy_copies(self, successors: Successors) -> None:
+        """Destroy the copies that can be reached."""
+        ...
+
+    def publish(self, name: bytes, shards: Sequence[Successors]) -> None:
+        """Record the present copies of all shards where clients open the store."""
+        ...
+
+    def keep(self, value: bytes, hosts: Sequence[str]) -> bytes:
         """Store a value as an object with enough replicas to survive the same failures as the index."""
         ...
 
@@ -73,8 +102,8 @@ class ShardPlaces(Protocol):
         """Delete every reachable replica."""
         ...
 
-    def restore(self, name: bytes) -> int:
-        """Create the missing replicas; return their number."""
+    def restore(self, name: bytes, hosts: Sequence[str]) -> int:
+        """Create the missing replicas on these hosts; return their number."""
         ...
 
 
@@ -88,7 +117,10 @@ class KeyValueStore:
         self.name: Final = name
         """The name with which others ``open_store`` it, in addition to the group. A secret."""
         self._places: Final = places
-        self._shards: Final = [Index(copies, places.drop) for copies in places.copies()]
+        self._shards: Final = [
+            Index(copies, places.drop, places.open_copies, shard.hosts)
+            for copies, shard in zip(places.copies(), places.present(), strict=True)
+        ]
 
     def __repr__(self) -> str:
         return f"<KeyValueStore {fingerprint(self.name)}, {len(self._shards)} shards>"
@@ -119,7 +151,7 @@ class KeyValueStore:
         Raises UnreachableError if no majority answers; then it may have happened or not.
         """
         shard = self._shard(key)
-        shard.put(key, self._places.keep(bytes(value)))
+        shard.put(key, self._places.keep(bytes(value), shard.hosts))
 
     def delete(self, key: str) -> None:
         """Remove the value of a key; raises the errors of ``put``."""
@@ -139,14 +171,65 @@ class KeyValueStore:
         for shard in self._shards:
             away += shard.repair()
             for entry in shard.all().values():
-                made += self._places.restore(entry.name) if entry.name is not None else 0
+                made += self._places.restore(entry.name, shard.hosts) if entry.name is not None else 0
         return made, away
+
+    @property
+    def hosts(self) -> tuple[str, ...]:
+        """The nodes of the store as far as this client knows; ``repair`` asks."""
+        return tuple(dict.fromkeys(host for shard in self._shards for host in shard.hosts))
+
+    def away(self) -> set[str]:
+        """Return the nodes of the store whose copies of the index do not answer."""
+        checked: dict[str, bool] = {}
+        for shard, first in zip(self._shards, self._places.present(), strict=True):
+            present = shard.successors or first
+            for host, copy in zip(present.hosts, self._places.open_copies(present), strict=True):
+                if host not in checked:
+                    checked[host] = _answers(copy)
+        return {host for host, answers in checked.items() if not answers}
+
+    def replace(self, lost: str, new: str) -> int:
+        """Replace a node that is gone for good by another one; return the number of shards that were moved.
+
+        Other clients go on meanwhile, and each operation stays linearizable. A node that was replaced and
+        comes back harms nobody. Values get their replicas on the new node before this returns. If this breaks
+        off, call it again.
+
+        Raises InvalidError if the store has the new node already, and UnreachableError if no majority of a
+        shard answers, or if one of its nodes after the replacement does not.
+        """
+        moved = 0
+        for shard in self._shards:
+            # Others may have replaced its copies since this client opened the store.
+            shard.repair()
+            while lost in shard.hosts:
+                if new in shard.hosts:
+                    raise InvalidError(f"the store is on {new} already. Choose a node that it does not have.")
+                made = self._places.create_copies([new if one == lost else one for one in shard.hosts])
+                # If this fails, a majority may have agreed on them all the same: so they stay.
+                agreed = shard.replace(made)
+                if not agreed:
+                    self._places.destroy_copies(made)
+                moved += agreed
+        present = zip(self._shards, self._places.present(), strict=True)
+        self._places.publish(self.name, [shard.successors or first for shard, first in present])
+        self.repair()
+        return moved
 
     def _shard(self, key: str) -> Index:
         raw = key.encode()
         if not 0 < len(raw) <= KEY_BYTES_MAX:
             raise InvalidError(f"a key has 1 to {KEY_BYTES_MAX} bytes, not {len(raw)}")
         return self._shards[crc32(raw) % len(self._shards)]
+
+
+def _answers(copy: IndexCopy) -> bool:
+    try:
+        copy.read()
+    except DiosError:
+        return False
+    return True
 
 
 def create_store(
@@ -168,24 +251,40 @@ def create_store(
         made = [_create(node, group, kind, b"", host) for host in hosts]
         names.append(tuple(reference.name or b"" for reference in made))
         _close(made)
-    plan = Plan(FORMAT_VERSION, tuple(hosts), durable, tuple(names))
+    plan = Plan(_BEFORE_REPLACEMENT, tuple(hosts), durable, tuple(names))
     places = _Objects(node, group, plan)
-    # The plan never changes, like a value.
-    return KeyValueStore(places, places.keep(msgspec.msgpack.encode(plan)))
+    return KeyValueStore(places, places.keep(_encode_plan(plan), plan.hosts))
 
 
 def open_store(node: Node, group: Group, name: bytes) -> KeyValueStore:
     """Open a store by its name; UnreachableError if no replica of its plan is found."""
-    data = _fetch(node, group, name)
-    if data is None:
+    plans: list[Plan] = []
+    found = list(node.lookup(name, group=group))
+    try:
+        for replica in found:
+            with suppress(StaleError, UnreachableError):
+                plans.append(_decode_plan(replica.read_bytes()))
+    finally:
+        _close(found)
+    if not plans:
         raise UnreachableError("this group has no such store, or its nodes are unreachable")
+    return KeyValueStore(_Objects(node, group, max(plans, key=lambda plan: plan.generation)), name)
+
+
+def _encode_plan(plan: Plan) -> bytes:
+    """Return the stored form of a plan; the first one of a store has the version of earlier releases."""
+    fields = astuple(plan)
+    return msgspec.msgpack.encode(fields if plan.version == FORMAT_VERSION else fields[:-1])
+
+
+def _decode_plan(data: bytes) -> Plan:
     try:
         plan = msgspec.msgpack.decode(data, type=Plan)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise DamagedError(f"the object is not a store: {error}") from None
-    if plan.version != FORMAT_VERSION:
+    if plan.version not in {_BEFORE_REPLACEMENT, FORMAT_VERSION}:
         raise DamagedError(f"the store has version {plan.version}, and this program reads {FORMAT_VERSION}")
-    return KeyValueStore(_Objects(node, group, plan), name)
+    return plan
 
 
 class _Objects:
@@ -195,21 +294,92 @@ class _Objects:
         self._node: Final = node
         self._group: Final = group
         self._plan: Final = plan
-        self._hosts: Final = tuple(dict.fromkeys(plan.hosts))
+
+    def present(self) -> list[Successors]:
+        """Return the hosts and the names of the copies of each shard, as the plan has them."""
+        return [Successors(self._plan.hosts, names) for names in self._plan.shards]
 
     def copies(self) -> list[list[IndexCopy]]:
         """Return the copies of each shard of the index, the nearest first."""
-        return [
-            [_IndexObject(self._node, self._group, name) for name in names] for names in self._plan.shards
-        ]
+        return [self.open_copies(shard) for shard in self.present()]
 
-    def keep(self, value: bytes) -> bytes:
+    def open_copies(self, successors: Successors) -> list[IndexCopy]:
+        """Return copies of the index."""
+        return [_IndexObject(self._node, self._group, name) for name in successors.copies]
+
+    def create_copies(self, hosts: Sequence[str]) -> Successors:
+        """Create an empty copy of a shard on each of these hosts; all or none."""
+        kind = _kind(durable=self._plan.durable)
+        made: list[Reference] = []
+        try:
+            made.extend(_create(self._node, self._group, kind, b"", host) for host in hosts)
+        except BaseException:
+            for reference in made:
+                with suppress(DiosError):
+                    reference.destroy()
+            raise
+        names = tuple(reference.name or b"" for reference in made)
+        _close(made)
+        return Successors(tuple(hosts), names)
+
+    def destroy_copies(self, successors: Successors) -> None:
+        """Destroy the copies that can be reached."""
+        for name in successors.copies:
+            self.drop(name)
+
+    def publish(self, name: bytes, shards: Sequence[Successors]) -> None:
+        """Write a plan with the present copies to all its replicas, and create those that are missing.
+
+        Raises UnreachableError if none could be written.
+        """
+        hosts = shards[0].hosts
+
+        def change(data: bytes) -> bytes | None:
+            before = _decode_plan(data)
+            names = tuple(shard.copies for shard in shards)
+            if (before.hosts, before.shards) == (
+                hosts,
+                names,
+            ) or before.generation > self._plan.generation + 1:
+                return None
+            return _encode_plan(
+                Plan(
+                    FORMAT_VERSION,
+                    hosts,
+                    before.durable,
+                    names,
+                    max(before.generation, self._plan.generation) + 1,
+                )
+            )
+
+        found = list(self._node.lookup(name, group=self._group))
+        written: list[Reference] = []
+        failure: DiosError | None = None
+        for replica in found:
+            try:
+                _update(replica, change)
+                written.append(replica)
+            except DiosError as error:
+                failure = error
+        try:
+            if not written:
+                raise UnreachableError(
+                    f"no replica of the store's plan could be written ({failure})"
+                ) from failure
+            for host in set(hosts) - {replica.node for replica in found}:
+                with suppress(DiosError):
+                    written[0].copy(host=host).close()
+        finally:
+            _close(found)
+
+    def keep(self, value: bytes, hosts: Sequence[str]) -> bytes:
         """Create the value's object and its replicas, at least on a majority of the store's nodes."""
-        needed = len(self._hosts) // 2 + 1
+        hosts = tuple(dict.fromkeys(hosts))
+        needed = len(hosts) // 2 + 1
         first: Reference | None = None
         made = 0
         failure: DiosError | None = None
-        for host in self._hosts:
+        for host in hosts:
             try:
                 if first is None:
                     kind = _kind(durable=self._plan.durable)
@@ -226,7 +396,7 @@ class _Objects:
             if name is not None:
                 self.drop(name)
             raise UnreachableError(
-                f"{made} of {len(self._hosts)} nodes stored the value, {needed} are needed ({failure})"
+                f"{made} of {len(hosts)} nodes stored the value, {needed} are needed ({failure})"
             ) from failure
         return name
 
@@ -245,11 +415,11 @@ class _Objects:
             with suppress(DiosError):
                 reference.destroy()
 
-    def restore(self, name: bytes) -> int:
+    def restore(self, name: bytes, hosts: Sequence[str]) -> int:
         """Create the missing replicas."""
         found = self._node.lookup(name, group=self._group)
         have = {reference.object_id for reference in found}
-        missing = set(self._hosts) - {reference.node for reference in found}
+        missing = set(hosts) - {reference.node for reference in found}
         copies: list[Reference] = []
         try:
             for host in missing if found else ():

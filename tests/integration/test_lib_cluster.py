@@ -17,6 +17,8 @@ from dios.lib.mutex import Guarded, Mutex
 from dios.lib.pickers import spread
 from dios.lib.services import create_service, open_service
 from dios.lib.spawn import Spawner
+from dios.lib.store_keeper import keep_store
+from dios.lib.supervised.services import Services
 from dios.node import local_cluster
 from dios.node.local_cluster import LocalCluster
 from tests.support.client.web_server import web_server
@@ -183,6 +185,45 @@ def test_any_node_of_a_store_may_be_killed(cluster: LocalCluster) -> None:
             assert store.get("changing") == b"%d" % (number + 1)
             assert store.repair() == (1, 0)
             assert store.repair() == (0, 0)
+
+
+def test_a_lost_host_of_a_store_is_replaced(cluster: LocalCluster) -> None:
+    """By a call, while another client has it open; then by the keeper. A host that returns is no harm."""
+    with connect(cluster, "n1") as node:
+        group = node.create_group()
+        inside = group.read_name()
+        store = create_store(node, group, hosts=("n1", "n1", "n3"), shards=2)
+        store.put("key", b"1")
+        other = open_store(node, group, store.name)
+        pid = cluster.running()["n3"].pid
+        os.kill(pid, signal.SIGKILL)
+        wait_until(lambda: not exists(pid), "the node is dead")
+        assert store.replace("n3", "n2") == 2
+        assert other.get("key") == b"1"
+        other.put("key", b"2")
+        assert list(other) == ["key"]
+        assert set(other.hosts) == {"n1", "n2"}
+        local_cluster.start(cluster)
+        with connect(cluster, "n3", inside) as back:
+            third = open_store(back, back.groups[-1], store.name)
+            assert third.get("key") == b"2"
+            assert set(third.hosts) == {"n1", "n2"}
+
+        service = keep_store(node, group, store, after=0.5)
+        pid = cluster.running()["n2"].pid
+        os.kill(pid, signal.SIGKILL)
+        wait_until(lambda: not exists(pid), "the node is dead")
+
+        def replaced() -> bool:
+            try:
+                return "n3" in open_store(node, group, store.name).hosts
+            except dios.DiosError:
+                return False
+
+        wait_until(replaced, "the keeper has replaced the lost host", SECONDS_MAX)
+        assert other.get("key") == b"2"
+        Services(node).remove(service)
+        local_cluster.start(cluster)
 
 
 @pytest.mark.parametrize("gone", NAMES)

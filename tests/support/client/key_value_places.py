@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from random import Random
 
 from dios.errors import UnreachableError
-from dios.lib.replicated_index import IndexCopy
+from dios.lib.replicated_index import IndexCopy, Successors
 
 
 class Crashed(BaseException):
@@ -22,6 +22,8 @@ class World:
         self.shards = shards
         self.away: set[int] = set()
         self.index = [[b"" for _ in range(shards)] for _ in range(machines)]
+        self.further: dict[bytes, bytes] = {}
+        """The content of copies that replace others, by name."""
         self.values: list[dict[bytes, bytes]] = [{} for _ in range(machines)]
         self.pause: Callable[[], None] = lambda: None
         self.names = 0
@@ -56,12 +58,65 @@ class MemoryCopy:
             self.world.index[self.machine][self.shard] = after
 
 
-class MemoryPlaces:
-    """The places of a store over a world, as a client near one machine sees them."""
+class FurtherCopy:
+    """A copy that replaces another one, on one machine."""
 
-    def __init__(self, world: World, near: int = 0) -> None:
+    def __init__(self, world: World, machine: int, name: bytes) -> None:
+        self.world, self.machine, self.name = world, machine, name
+
+    def read(self) -> bytes:
+        """All of its bytes."""
+        self.world.reach(self.machine)
+        return self.world.further[self.name]
+
+    def update(self, change: Callable[[bytes], bytes | None]) -> None:
+        """Replace its bytes, atomically."""
+        self.world.reach(self.machine)
+        after = change(self.world.further[self.name])
+        if after is not None:
+            self.world.further[self.name] = after
+
+
+class MemoryPlaces:
+    """The places of a store over a world, as a client near one machine sees them.
+
+    The first copies are on the first ``hosts`` machines (default: all).
+    """
+
+    def __init__(self, world: World, near: int = 0, hosts: int = 0) -> None:
         self.world = world
-        self.order = [(near + place) % world.machines for place in range(world.machines)]
+        hosts = hosts or world.machines
+        self.order = [(near + place) % hosts for place in range(hosts)]
+        self.published: list[Successors] = []
+
+    def present(self) -> list[Successors]:
+        """The first copies, which have no names."""
+        return [Successors(tuple(map(str, self.order)), ())] * self.world.shards
+
+    def open_copies(self, successors: Successors) -> list[IndexCopy]:
+        """Copies that replace others."""
+        pairs = zip(successors.hosts, successors.copies, strict=True)
+        return [FurtherCopy(self.world, int(host), name) for host, name in pairs]
+
+    def create_copies(self, hosts: Sequence[str]) -> Successors:
+        """An empty one on each of these machines."""
+        names = []
+        for host in hosts:
+            self.world.reach(int(host))
+            self.world.names += 1
+            names.append(self.world.names.to_bytes(32))
+            self.world.further[names[-1]] = b""
+        return Successors(tuple(hosts), tuple(names))
+
+    def destroy_copies(self, successors: Successors) -> None:
+        """Those that can be reached."""
+        for host, name in zip(successors.hosts, successors.copies, strict=True):
+            if int(host) not in self.world.away:
+                del self.world.further[name]
+
+    def publish(self, name: bytes, shards: Sequence[Successors]) -> None:
+        """Remember them."""
+        self.published = list(shards)
 
     def copies(self) -> list[list[IndexCopy]]:
         """For each shard its copies, the nearest first."""
@@ -70,44 +125,45 @@ class MemoryPlaces:
             for shard in range(self.world.shards)
         ]
 
-    def keep(self, value: bytes) -> bytes:
+    def keep(self, value: bytes, hosts: Sequence[str]) -> bytes:
         """Replicate a value on a majority at least."""
         self.world.names += 1
         name = b"value %d" % self.world.names
         made = 0
-        for machine in self.order:
+        for machine in map(int, hosts):
             try:
                 self.world.reach(machine)
             except UnreachableError:
                 continue
             self.world.values[machine][name] = value
             made += 1
-        if made <= self.world.machines // 2:
+        if made <= len(hosts) // 2:
             raise UnreachableError(f"{made} machines take the value")
         return name
 
     def fetch(self, name: bytes) -> bytes | None:
         """From the nearest machine that has it."""
-        for machine in self.order:
+        for machine in (*self.order, *range(len(self.order), self.world.machines)):
             try:
                 self.world.reach(machine)
             except UnreachableError:
                 continue
-            if name in self.world.values[machine]:
-                return self.world.values[machine][name]
+            value: bytes | None = self.world.values[machine].get(name)
+            if value is not None:
+                return value
         return None
 
     def drop(self, name: bytes) -> None:
         """Everywhere within reach."""
-        for machine in self.order:
+        for machine in range(self.world.machines):
             if machine not in self.world.away:
                 self.world.values[machine].pop(name, None)
 
-    def restore(self, name: bytes) -> int:
-        """On each machine that answers and has it not."""
+    def restore(self, name: bytes, hosts: Sequence[str]) -> int:
+        """On each of these machines that answers and has it not."""
         value = self.fetch(name)
         made = 0
-        for machine in range(self.world.machines):
+        for machine in map(int, hosts):
             if (
                 value is not None
                 and machine not in self.world.away

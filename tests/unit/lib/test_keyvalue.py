@@ -1,6 +1,7 @@
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from random import Random
@@ -15,9 +16,9 @@ from tests.support.client.key_value_places import Crashed, Interleaved, MemoryPl
 SEEDS = range(200)
 
 
-def store(world: World, near: int = 0) -> KeyValueStore:
+def store(world: World, near: int = 0, hosts: int = 0) -> KeyValueStore:
     """A client of a world."""
-    return KeyValueStore(MemoryPlaces(world, near), bytes(32))
+    return KeyValueStore(MemoryPlaces(world, near, hosts), bytes(32))
 
 
 def test_values_are_kept_by_key() -> None:
@@ -122,7 +123,7 @@ def test_the_stored_bytes_never_change() -> None:
     assert data.hex() == "920182a4676f6e65930409c0a16b930309c420" + "07" * 32
     assert decode(data)["gone"].name is None
     assert "0707" not in repr(decode(data))
-    for damaged in (data[:-1], b"\x92\x02\x80", b"\xc1"):
+    for damaged in (data[:-1], b"\x92\x03\x80", b"\xc1"):
         with pytest.raises(DamagedError):
             decode(damaged)
 
@@ -210,10 +211,17 @@ def linearizable(calls: list[Call]) -> bool:
 
 
 class History:
-    """Clients that write and read one key, and what each of them saw when."""
+    """Clients that write and read one key, and what each of them saw when.
 
-    def __init__(self, seed: int, between: Callable[[World, Random], None]) -> None:
-        self.world = World(3)
+    Machines 0 to 2 have the first copies. With ``replacing`` clients, these replace machine 2, each by one of
+    the further machines.
+    """
+
+    def __init__(
+        self, seed: int, between: Callable[[World, Random], None], *, replacing: Sequence[int] = ()
+    ) -> None:
+        self.world = World(3 + len(replacing))
+        self.replacing = replacing
         self.random = Random(seed)  # noqa: S311 - a schedule that can be repeated
         self.clients = Interleaved(seed, lambda random: between(self.world, random))
         self.calls: list[Call] = []
@@ -224,7 +232,7 @@ class History:
         plan = [self.random.random() < 0.5 for _ in range(5)]
 
         def run() -> None:
-            own = store(self.world, number)
+            own = store(self.world, number, hosts=3)
             for turn, writes in enumerate(plan):
                 value = b"%d of %d" % (turn, number) if writes else None
                 call = Call(writes, value, self.clients.now)
@@ -241,9 +249,24 @@ class History:
 
         return run
 
+    def replacer(self, new: int) -> Callable[[], None]:
+        """A client that replaces machine 2, and tries again while it cannot."""
+
+        def run() -> None:
+            own = store(self.world, 0, hosts=3)
+            for _ in range(10):
+                with suppress(UnreachableError):
+                    own.replace("2", str(new))
+                    self.replaced.append(own.hosts)
+                    return
+
+        return run
+
     def run(self) -> None:
-        """Run three clients to their ends."""
-        self.clients.run([self.client(number) for number in range(3)])
+        """Run three clients to their ends, and those that replace."""
+        self.replaced: list[tuple[str, ...]] = []
+        replacers = [self.replacer(new) for new in self.replacing]
+        self.clients.run([self.client(number) for number in range(3)] + replacers)
 
 
 def one_may_be_away(world: World, random: Random) -> None:
@@ -268,6 +291,37 @@ def test_every_schedule_is_linearizable(between: Callable[[World, Random], None]
         assert linearizable(history.calls), f"seed {seed}: {history.calls}"
         answered += sum(bool(call.ended) for call in history.calls)
     assert answered > 4 * len(SEEDS)
+
+
+def third_is_lost(world: World, random: Random) -> None:
+    """At some moment machine 2 is gone for good; others are away now and then."""
+    gone = 2 in world.away or random.random() < 0.05
+    if random.random() < 0.2:
+        world.away = {random.randrange(3, 8)}
+    if gone:
+        world.away |= {2}
+
+
+@pytest.mark.parametrize(
+    ("between", "replacing"), [(third_is_lost, [3]), (third_is_lost, [3, 4]), (one_may_be_away, [3, 4])]
+)
+def test_every_schedule_is_linearizable_while_a_host_is_replaced(
+    between: Callable[[World, Random], None], replacing: list[int]
+) -> None:
+    """Also if two clients replace it at one time by different machines, or if it was not lost after all."""
+    replaced = 0
+    for seed in SEEDS:
+        history = History(seed, between, replacing=replacing)
+        history.run()
+        assert linearizable(history.calls), f"seed {seed}: {history.calls}"
+        assert len(set(map(frozenset, history.replaced))) <= 1, f"seed {seed}: {history.replaced}"
+        replaced += len(history.replaced)
+        if history.replaced:
+            history.world.pause, history.world.away = lambda: None, {2}
+            # Each client finds the last value, on whichever copies it was opened.
+            values = {store(history.world, near, hosts=3).get("key") for near in range(2)}
+            assert len(values) == 1
+    assert replaced > len(SEEDS) // 2
 
 
 def test_a_client_killed_at_any_step_harms_nobody() -> None:
