@@ -425,6 +425,7 @@ JOB_MEMORY_BYTES_DEFAULT: Final = 1 * GIB
 JOB_MEMORY_BYTES_MIN: Final = 64 * KIB
 JOB_PAIR_BYTES: Final = 160
 JOB_RUNS_MAX: Final = 256
+JOB_KEEP_MAX: Final = 5  # nodes that keep the pairs of a mapper
 JOB_FETCH_BYTES: Final = 64 * KIB
 
 # -- libraries ------------------------------------------------------------------------------------

@@ -14,7 +14,7 @@ from dios.lib.jobs.controller import Controller, JobOptions
 from dios.lib.jobs.inputs import Inputs, Source, Sources
 from dios.lib.jobs.ledger import Role
 from dios.lib.jobs.results import JobFailedError, JobProgress, JobResult, OnProgress, TaskReport
-from dios.limits import JOB_BLOCK_BYTES_DEFAULT, JOB_MEMORY_BYTES_DEFAULT, JOB_MEMORY_BYTES_MIN
+from dios.limits import JOB_BLOCK_BYTES_DEFAULT, JOB_KEEP_MAX, JOB_MEMORY_BYTES_DEFAULT, JOB_MEMORY_BYTES_MIN
 from dios.wire.messages import Limits
 from dios.wire.types import Brand
 
@@ -49,6 +49,7 @@ def run(
     brand: Brand = Brand.PURE,
     limits: Limits | None = None,
     copies: bool = False,
+    keep: int = 0,
     progress: OnProgress | None = None,
 ) -> JobResult:
     """Run a MapReduce job and wait for its result.
@@ -68,6 +69,10 @@ def run(
     With ``copies``, the mapper that would end last is started a second time while a worker is free, if it is
     much slower than the others (LATE), and the first of the two to end stops the other.
 
+    With ``keep`` all pairs of a mapper are also written to the disks of that number of nodes, at most
+    JOB_KEEP_MAX. A reducer that is started again reads them there, and mappers that have ended are not run
+    again while one of these nodes lives.
+
     The job survives the end of any node but its controller's, which is ``node``. With sessions at several
     nodes, the next one starts the job again when the first dies; then inputs must be files or bytes, and
     ``groups`` must be empty, because a reference is valid at one node.
@@ -77,6 +82,8 @@ def run(
     sessions = [node] if isinstance(node, Node) else list(node)
     if memory_bytes < JOB_MEMORY_BYTES_MIN or block_bytes < 1 or (splits is not None and splits < 1):
         raise InvalidError(f"a job needs {JOB_MEMORY_BYTES_MIN} bytes of memory, one split, and whole blocks")
+    if not 0 <= keep <= JOB_KEEP_MAX:
+        raise InvalidError(f"the pairs of mappers are kept on 0 to {JOB_KEEP_MAX} nodes, not {keep}")
     source, label = _source_of(job)
     options = JobOptions(
         reducers=reducers,
@@ -92,6 +99,7 @@ def run(
         limits=limits,
         label=label,
         copies=copies,
+        keep=keep,
     )
     return _run_at_first(sessions, source, inputs, tuple(groups), options, progress)
 

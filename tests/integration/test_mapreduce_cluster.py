@@ -75,6 +75,26 @@ def test_any_node_may_be_killed_at_any_moment(cluster: LocalCluster, victim: int
     assert struck
 
 
+def test_kept_pairs_are_not_computed_again(cluster: LocalCluster) -> None:
+    """A node with reducers and mappers is killed late: at most a fifth of the mappers run again."""
+    struck = False
+
+    def strike(progress: mapreduce.JobProgress) -> None:
+        nonlocal struck
+        if not struck and progress.bytes_done >= 0.75 * progress.bytes_total:
+            struck = True
+            _kill(cluster, 2)
+
+    with dios.connect(str(cluster.nodes[0].socket), groups=()) as node:
+        result = mapreduce.run(node, JOB, [TEXT], splits=12, reducers=3, workers=3, keep=2, progress=strike)
+        assert dict(result) == EXPECTED
+        assert struck
+        mapped = [task for task in result.tasks if task.role is mapreduce.Role.MAPPER and task.ok]
+        assert any(task.role is mapreduce.Role.REDUCER for task in result.failures)
+        # A mapper that ended in the last moment may have had no second copy yet.
+        assert 12 <= len(mapped) <= 14
+
+
 def test_a_job_for_several_nodes_takes_no_references(cluster: LocalCluster) -> None:
     """A reference is one node's: with several to control the job it is refused at once."""
     with ExitStack() as stack:

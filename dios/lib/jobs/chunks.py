@@ -208,3 +208,31 @@ def pairs_of(chunks: Iterable[bytes | memoryview]) -> Iterator[tuple[Key, Value]
     """Yield every pair of some chunks, in order."""
     for chunk in chunks:
         yield from zip(*decode_pairs(chunk), strict=True)
+
+
+# -- the pairs of a mapper for all reducers -----------------------------------------------------------
+_PLACE_BYTES: Final = 8
+PART_HEADER_BYTES: Final = (JOB_REDUCERS_MAX + 1) * _PLACE_BYTES
+
+
+def kept_part(sent: Sequence[Sequence[bytes]]) -> list[bytes]:
+    """Return the bytes of a kept part, in pieces: where each reducer's messages end, and the messages."""
+    sections = [[framed(message) for message in messages] for messages in sent]
+    place = PART_HEADER_BYTES
+    places = [place]
+    for section in sections:
+        place += sum(map(len, section))
+        places.append(place)
+    header = b"".join(each.to_bytes(_PLACE_BYTES, "little") for each in places)
+    return [header.ljust(PART_HEADER_BYTES, b"\0"), *(piece for section in sections for piece in section)]
+
+
+def section_of(header: bytes, reducer: int) -> tuple[int, int]:
+    """Return the place and the size of a reducer's messages in a kept part; ProtocolError if damaged."""
+    start = reducer * _PLACE_BYTES
+    place, end = (
+        int.from_bytes(header[at : at + _PLACE_BYTES], "little") for at in (start, start + _PLACE_BYTES)
+    )
+    if not PART_HEADER_BYTES <= place <= end:
+        raise ProtocolError("a kept part is damaged")
+    return place, end - place

@@ -11,7 +11,7 @@ import secrets
 import time
 from collections.abc import Iterable
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Final
 
 from msgspec import Struct
@@ -30,13 +30,15 @@ from dios.errors import (
     UnreachableError,
 )
 from dios.lib.jobs.inputs import Inputs
-from dios.lib.jobs.ledger import GiveUp, Ledger, Role, StartJobTask, Step, Stop
+from dios.lib.jobs.ledger import GivePart, GiveUp, Ledger, Role, StartJobTask, Step, Stop
 from dios.lib.jobs.orders import (
     JOB_MODULE,
+    PART_LABEL,
     Finished,
     MapOrder,
     Order,
     PairsReceived,
+    PartUnread,
     ProgressReport,
     ReduceOrder,
     StreamRead,
@@ -78,6 +80,7 @@ class JobOptions(Struct, frozen=True):
     limits: Limits | None
     label: str
     copies: bool
+    keep: int = 0
 
 
 @dataclass(slots=True)
@@ -93,7 +96,7 @@ class RunningJobTask:
     done: int = 0
     finished: Finished | None = None
     failure: str = ""
-    parts: dict[int, int] = field(default_factory=dict)
+    part: Reference | None = None
 
 
 class Controller:
@@ -125,6 +128,9 @@ class Controller:
         self._reports: Final[list[TaskReport]] = []
         self._mapped: Final[dict[int, int]] = {}
         self._map_seconds: Final[list[float]] = []
+        self._parts: Final[dict[int, list[Reference]]] = {}
+        """The kept pairs of each mapper, one reference for each replica."""
+        self._turn = 0
         self._outputs_done = 0
         self._told = 0.0
         self._program: Final = node.create_program(Program(_ENTRY, {JOB_MODULE: source}))
@@ -165,6 +171,8 @@ class Controller:
                     output.delete()
             raise
         finally:
+            for kept in self._parts.values():
+                _close(kept)
             with suppress(DiosError):
                 self._program.close()
         return JobResult(tuple(self._outputs), tuple(self._reports), self._total, time.monotonic() - began)
@@ -183,6 +191,9 @@ class Controller:
         if isinstance(step, Stop):
             self._stop(step)
             return
+        if isinstance(step, GivePart):
+            self._give_part(step)
+            return
         try:
             if step.role is Role.REDUCER:
                 self._start_reducer(step)
@@ -197,6 +208,64 @@ class Controller:
             self._ledger.mapper_ended(start.number, start.attempt, why)
         else:
             self._ledger.reducer_ended(start.number, start.attempt, why)
+
+    # -- kept parts ---------------------------------------------------------------------------------
+    def _part_for(self, start: StartJobTask) -> Reference | None:
+        """Create the object for all pairs of a mapper, on the next node; None if they are not kept."""
+        if not self._options.keep or len(start.partitions) < self._options.reducers:
+            return None
+        hosts = self._hosts()
+        self._turn += 1
+        for host in hosts[self._turn % len(hosts) :] + hosts[: self._turn % len(hosts)]:
+            with suppress(UnreachableError):
+                return self._node.create(ObjectType.DURABLE_BLOB, naming=NameKind.ANONYMOUS, host=host)
+        return None
+
+    def _hosts(self) -> list[str]:
+        """Return the nodes that may keep parts: those where tasks of the job run or ran."""
+        seen = [one.task.node for one in self._running] + [report.status.node for report in self._reports]
+        return list(dict.fromkeys(name for name in seen if name)) or [""]
+
+    def _keep_part(self, running: RunningJobTask) -> None:
+        """Copy the part of a mapper that has ended to as many nodes as the job wants."""
+        part = running.part
+        if part is None:
+            return
+        self._parts[running.start.number] = kept = [part]
+        there = {part.node}
+        for host in self._hosts():
+            if len(kept) < self._options.keep and host not in there:
+                with suppress(DiosError):
+                    kept.append(part.copy(host=host))
+                    there.add(host)
+        self._ledger.part_kept(running.start.number)
+
+    def _give_part(self, step: GivePart) -> None:
+        reducer = self._reducers.get(step.reducer)
+        kept = self._parts.get(step.mapper, [])
+        while kept and reducer is not None:
+            try:
+                kept[0].stat()
+                kept[0].delegate(reducer.task, "read")
+            except DiosError:
+                # Its node is gone, or the reducer, whose end is noticed later.
+                if reducer.task.zombie:
+                    return
+                _close([kept.pop(0)])
+            else:
+                return
+        self._ledger.part_lost(step.mapper)
+
+    def _part_unread(self, object_id: int) -> None:
+        for mapper, kept in self._parts.items():
+            lost = [one for one in kept if one.object_id == object_id]
+            if lost:
+                kept.remove(lost[0])
+                _close(lost)
+                self._ledger.part_lost(mapper)
+                if kept:
+                    # The next replica is given.
+                    self._ledger.part_kept(mapper)
 
     # -- copies -------------------------------------------------------------------------------------
     def _copy_slowest(self) -> None:
@@ -245,15 +314,17 @@ class Controller:
         blobs = [self._inputs.blobs[number] for number in needed]
         streams = [self._stream_to(reducer) for reducer in start.partitions]
         order = self._map_order(start, {number: place for place, number in enumerate(needed)})
+        part = self._part_for(start)
+        handed = [stream.restrict("write", label="intermediate") for stream in streams]
+        if part is not None:
+            handed.append(part.restrict("write", label=PART_LABEL))
         try:
-            self._launch(
-                start,
-                order,
-                [blob.restrict("read", label="input") for blob in blobs],
-                [stream.restrict("write", label="intermediate") for stream in streams],
+            running = self._launch(
+                start, order, [blob.restrict("read", label="input") for blob in blobs], handed
             )
+            running.part = part
         except DiosError:
-            for stream in streams:
+            for stream in [*streams, *([] if part is None else [part])]:
                 with suppress(DiosError):
                     stream.close()
             raise
@@ -378,6 +449,8 @@ class Controller:
             raise ProtocolError("a mapper sent a report that only reducers send")
         elif isinstance(report, StreamRead):
             self._ledger.heard(start.number, start.attempt, report.mapper, report.attempt)
+        elif isinstance(report, PartUnread):
+            self._part_unread(report.object_id)
         elif isinstance(report, PairsReceived):
             self._ledger.took(start.number, start.attempt, report.mapper)
 
@@ -400,7 +473,10 @@ class Controller:
         elif start.role is Role.MAPPER:
             counts = not moved and not (failure and self._loses_reader(start))
             self._ledger.mapper_ended(start.number, start.attempt, failure or None, counts=counts)
-            if not failure:
+            if failure:
+                _close([] if running.part is None else [running.part])
+            else:
+                self._keep_part(running)
                 self._map_seconds.append(time.monotonic() - running.began)
         else:
             self._ledger.reducer_ended(start.number, start.attempt, failure or None, counts=not moved)
@@ -468,6 +544,12 @@ class Controller:
                 running=len(self._running),
             )
         )
+
+
+def _close(references: Iterable[Reference]) -> None:
+    for one in references:
+        with suppress(DiosError):
+            one.close()
 
 
 def _end(running: RunningJobTask) -> None:

@@ -66,6 +66,11 @@ class Intake:
         self._groups: Final = KeyGroups(new_spool, totals=functions.totals, distinct=functions.sums)
 
     @property
+    def reducer(self) -> int:
+        """Return the number of the reducer."""
+        return self._order.reducer
+
+    @property
     def complete(self) -> bool:
         """Return True if every mapper's pairs are here."""
         return self._next == self._order.mappers

@@ -44,6 +44,13 @@ class Stop(NamedTuple):
     attempt: int
 
 
+class GivePart(NamedTuple):
+    """Give the kept pairs of a mapper to a reducer's present attempt."""
+
+    mapper: int
+    reducer: int
+
+
 class GiveUp(NamedTuple):
     """End the job: this task failed too often, the last time for ``reason``."""
 
@@ -53,7 +60,10 @@ class GiveUp(NamedTuple):
     reason: str
 
 
-Step: TypeAlias = StartJobTask | Stop | GiveUp
+Step: TypeAlias = StartJobTask | Stop | GivePart | GiveUp
+
+_KEPT: Final = 0
+"""In place of an attempt: the pairs of the kept part are on their way."""
 
 
 class Ledger:
@@ -87,6 +97,7 @@ class Ledger:
         self._begun: Final[Counter[tuple[Role, int]]] = Counter()
         self._failed: Final[Counter[tuple[Role, int]]] = Counter()
         self._excused: Final[set[tuple[int, int]]] = set()
+        self._kept: Final[set[int]] = set()
         self._given_up: GiveUp | None = None
         self._stops: list[Stop] = []
 
@@ -155,6 +166,17 @@ class Ledger:
         for reducer in start.partitions:
             self._sent[reducer][start.number] = start.attempt
 
+    def part_kept(self, mapper: int) -> None:
+        """Record that all pairs of a mapper are kept, for reducers that begin again."""
+        self._kept.add(mapper)
+
+    def part_lost(self, mapper: int) -> None:
+        """Record that the kept pairs of a mapper cannot be read; it runs again for reducers without them."""
+        self._kept.discard(mapper)
+        for reducer, sent in enumerate(self._sent):
+            if sent.get(mapper) == _KEPT and mapper not in self._taken[reducer]:
+                del sent[mapper]
+
     def mapper_stopped(self, number: int, attempt: int) -> None:
         """Record the end of a mapper's attempt by a Stop, which is not a failure."""
         self.mapper_ended(number, attempt, "stopped", counts=False)
@@ -202,6 +224,10 @@ class Ledger:
                 start = self._begin(Role.REDUCER, reducer)
                 self._reducing[reducer] = start.attempt
                 steps.append(start)
+        for mapper in sorted(self._kept):
+            for reducer in self._gaps(mapper):
+                self._sent[reducer][mapper] = _KEPT
+                steps.append(GivePart(mapper, reducer))
         for mapper in range(self.mappers):
             if not self._has_room:
                 break

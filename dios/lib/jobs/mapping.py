@@ -29,6 +29,29 @@ class ChunkOutlet(Protocol):
         """Close the stream."""
 
 
+class KeptOutlet:
+    """An outlet that keeps all that was sent, also after its reducer is gone."""
+
+    def __init__(self, outlet: ChunkOutlet) -> None:
+        self._outlet: ChunkOutlet | None = outlet
+        self.sent: Final[list[bytes]] = []
+
+    def send(self, data: bytes) -> None:
+        """Keep one message, and send it if the reducer lives."""
+        self.sent.append(data)
+        if self._outlet is not None:
+            try:
+                self._outlet.send(data)
+            except (ClosedError, UnreachableError):
+                self.close()
+
+    def close(self) -> None:
+        """Close the stream."""
+        outlet, self._outlet = self._outlet, None
+        if outlet is not None:
+            outlet.close()
+
+
 class ChunkSender:
     """Divides pairs among the reducers of this attempt, and sends them."""
 

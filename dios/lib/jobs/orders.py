@@ -14,6 +14,9 @@ from msgspec import Struct
 from dios.errors import ProtocolError
 from dios.lib.jobs.records import Segment
 
+PART_LABEL: Final = "part"
+"""The label of the last output of a mapper that keeps all that it sends; it serves all reducers."""
+
 JOB_MODULE: Final = "job"
 """The name under which a task imports the job's module."""
 
@@ -64,6 +67,12 @@ class PairsReceived(Struct, frozen=True, array_like=True, tag=12):
     attempt: int
 
 
+class PartUnread(Struct, frozen=True, array_like=True, tag=14):
+    """A reducer could not read a kept part, the object with this id."""
+
+    object_id: int
+
+
 class Finished(Struct, frozen=True, array_like=True, tag=13):
     """A task has completed its order; its costs. ``pairs`` were sent or written, ``spilled`` bytes
     went to disk, ``peak_bytes`` is the most memory it used.
@@ -76,7 +85,7 @@ class Finished(Struct, frozen=True, array_like=True, tag=13):
 
 
 Order: TypeAlias = MapOrder | ReduceOrder
-Report: TypeAlias = ProgressReport | StreamRead | PairsReceived | Finished
+Report: TypeAlias = ProgressReport | StreamRead | PairsReceived | PartUnread | Finished
 
 _encode: Final = msgspec.msgpack.Encoder().encode
 _orders: Final[msgspec.msgpack.Decoder[Order]] = msgspec.msgpack.Decoder(Order)

@@ -21,6 +21,7 @@ from dios.client.ops.status import Delegated, Lost
 from dios.client.sync.node import Node, Reference, Stream, connect
 from dios.errors import (
     ClosedError,
+    DiosError,
     EndOfStreamError,
     LimitError,
     ProtocolError,
@@ -31,11 +32,13 @@ from dios.lib.jobs import chunks
 from dios.lib.jobs.fetching import fetch
 from dios.lib.jobs.functions import Functions, functions_of
 from dios.lib.jobs.intake import Intake
-from dios.lib.jobs.mapping import ChunkOutlet, run_mapper
+from dios.lib.jobs.mapping import ChunkOutlet, KeptOutlet, run_mapper
 from dios.lib.jobs.orders import (
     JOB_MODULE,
+    PART_LABEL,
     Finished,
     MapOrder,
+    PartUnread,
     ProgressReport,
     ReduceOrder,
     Report,
@@ -141,16 +144,18 @@ class _StreamOutlet:
 def _map(node: Node, order: MapOrder, functions: Functions, reporter: Reporter) -> Finished:
     with ExitStack() as requests:
         views, order = _views(node, order, requests)
-        outlets: list[ChunkOutlet] = [
-            _StreamOutlet(cast("Stream", stream), reporter) for stream in node.outputs[1:]
-        ]
+        streams = node.outputs[1 : 1 + len(order.partitions)]
+        outlets: list[ChunkOutlet] = [_StreamOutlet(cast("Stream", stream), reporter) for stream in streams]
+        kept = [KeptOutlet(outlet) for outlet in outlets] if node.outputs[-1].label == PART_LABEL else []
         pages = [_Pages(view) for view in views]
 
         def progress(number: int, start: int, stop: int) -> None:
             pages[number].passed(stop)
             reporter.progress(stop - start)
 
-        pairs = run_mapper(order, functions, views, outlets, progress)
+        pairs = run_mapper(order, functions, views, kept or outlets, progress)
+    if kept:
+        _write(node.outputs[-1], chunks.kept_part([outlet.sent for outlet in kept]))
     return _finished(pairs)
 
 
@@ -269,6 +274,23 @@ def _take_in(node: Node, intake: Intake, reporter: Reporter) -> None:
                 )
             if isinstance(event, Delegated) and isinstance(event.reference, Stream):
                 streams.append(event.reference)
+            elif isinstance(event, Delegated):
+                _read_part(event.reference, intake, reporter)
+
+
+def _read_part(part: Reference, intake: Intake, reporter: Reporter) -> None:
+    """Read the pairs of a mapper that were kept for reducers that begin again."""
+    try:
+        place, size = chunks.section_of(part.read_bytes(chunks.PART_HEADER_BYTES, 0), intake.reducer)
+        data = memoryview(part.read_bytes(size, place))
+    except (DiosError, ProtocolError):
+        reporter.send(PartUnread(part.object_id))
+    else:
+        for message in chunks.unframed(data):
+            told = intake.message(part.ref, bytes(message))
+            if told is not None:
+                reporter.send(told)
+    part.close()
 
 
 def _read(stream: Stream, intake: Intake, reporter: Reporter) -> bool:

@@ -7,14 +7,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dios.errors import InvalidError
-from dios.lib.jobs.ledger import GiveUp, Ledger, Role, StartJobTask, Stop
+from dios.lib.jobs.ledger import GivePart, GiveUp, Ledger, Role, StartJobTask, Stop
 
 
 class World:
     """Tasks that do what a ledger says, in any order, and fail at random: the model to hold it against."""
 
-    def __init__(self, ledger: Ledger, seed: int, failures: int) -> None:
+    def __init__(self, ledger: Ledger, seed: int, failures: int, *, keeps: bool = False) -> None:
         self.ledger = ledger
+        self.keeps = keeps
         self.rng = random.Random(seed)  # noqa: S311 - a seeded order of events, no secret
         self.failures = failures
         self.mappers: dict[tuple[int, int], list[tuple[int, int]]] = {}
@@ -29,6 +30,13 @@ class World:
             if isinstance(step, Stop):
                 if self.mappers.pop((step.number, step.attempt), None) is not None:
                     self.ledger.mapper_stopped(step.number, step.attempt)
+            elif isinstance(step, GivePart):
+                if self.rng.random() < 0.3:
+                    self.ledger.part_lost(step.mapper)
+                elif step.reducer in self.reducers:
+                    attempt = self.reducers[step.reducer]
+                    self.ledger.took(step.reducer, attempt, step.mapper)
+                    self.has[step.reducer].add(step.mapper)
             elif step.role is Role.REDUCER:
                 assert step.number not in self.reducers
                 self.reducers[step.number] = step.attempt
@@ -81,15 +89,24 @@ class World:
             self.ledger.took(reducer, reducer_attempt, number)
             self.has[reducer].add(number)
         self.ledger.mapper_ended(number, attempt, "killed" if fails else None)
+        if self.keeps and not fails:
+            self.ledger.part_kept(number)
 
 
-@given(st.integers(0, 6), st.integers(1, 4), st.integers(1, 4), st.integers(0, 6), st.integers(0, 2**32))
+@given(
+    st.integers(0, 6),
+    st.integers(1, 4),
+    st.integers(1, 4),
+    st.integers(0, 6),
+    st.integers(0, 2**32),
+    st.integers(0, 1),
+)
 def test_a_job_ends_well_after_any_few_failures(
-    mappers: int, reducers: int, workers: int, failures: int, seed: int
+    mappers: int, reducers: int, workers: int, failures: int, seed: int, kept: int
 ) -> None:
     """Whatever dies and in whatever order things happen, every reducer ends with every mapper's pairs."""
     ledger = Ledger(mappers, reducers, workers, attempts=8)
-    world = World(ledger, seed, failures)
+    world = World(ledger, seed, failures, keeps=bool(kept))
     for _ in range(2_000):
         world.act()
         if ledger.done:
@@ -124,6 +141,22 @@ def test_a_dead_reducers_mappers_run_again_for_it_alone() -> None:
         StartJobTask(Role.MAPPER, 0, 2, (0,)),
         StartJobTask(Role.MAPPER, 1, 2, (0,)),
     ]
+
+
+def test_a_new_reducer_gets_what_was_kept() -> None:
+    """Only a mapper whose kept pairs are lost, too, is run again."""
+    ledger = Ledger(2, 2, 2, attempts=3)
+    ledger.next_steps()
+    for mapper in (0, 1):
+        for reducer in (0, 1):
+            ledger.took(reducer, 1, mapper)
+        ledger.mapper_ended(mapper, 1, None)
+        ledger.part_kept(mapper)
+    ledger.reducer_ended(0, 1, "killed")
+    assert ledger.next_steps() == [StartJobTask(Role.REDUCER, 0, 2), GivePart(0, 0), GivePart(1, 0)]
+    ledger.took(0, 2, 0)
+    ledger.part_lost(1)
+    assert ledger.next_steps() == [StartJobTask(Role.MAPPER, 1, 2, (0,))]
 
 
 def test_a_mapper_that_nobody_will_hear_is_stopped() -> None:
