@@ -286,7 +286,7 @@ class Index:
                 return moved.successors, None
             except _OvertakenError as overtaken:
                 self._rounds = max(self._rounds, overtaken.promised[0])
-                pauses.wait(overtaken)
+                pauses.wait(Conflict("another client replaces the copies of the index at the same time"))
             else:
                 return value, _union(entries)
 
@@ -377,11 +377,11 @@ class Index:
             ) from failure
 
 
-class _OvertakenError(Conflict):
+class _OvertakenError(Exception):
     """A copy has promised to accept nothing below a higher ballot."""
 
     def __init__(self, promised: Ballot) -> None:
-        super().__init__("another client replaces the copies of the index at the same time")
+        super().__init__(promised)
         self.promised: Final = promised
 
 
