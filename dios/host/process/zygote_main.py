@@ -2,11 +2,12 @@
 
 It executes the requests of ``dios.host.process.zygote_pool`` in the daemon, which arrive over an inherited
 socket. It ends, with every child, when that socket closes. Started as
-``python -I -m dios.host.process.zygote_main FD``.
+``python -I -m dios.host.process.zygote_start FD``.
 """
 
 from __future__ import annotations
 
+import _signal
 import atexit
 import contextlib
 import fcntl
@@ -25,7 +26,7 @@ from types import FrameType
 from typing import Final, NamedTuple, NoReturn
 
 from dios import limits
-from dios.host.process import template_supervisor
+from dios.host.process import fork_handlers, template_supervisor
 from dios.host.process.process_table import ProcessTable
 from dios.host.process.template_supervisor import TemplateSupervisor
 from dios.host.process.zygote_messages import (
@@ -224,7 +225,11 @@ class ZygoteProcess:
                 raise ValueError  # noqa: TRY301 - as above
             if self._pure and self._prepared.has_folder:
                 folder = private_folder.make(make.memory_bytes)
-            pid, pidfd = linux_calls.clone3(flags, settid=self._prepared.tid_address)
+            fork_handlers.alone(True)
+            try:
+                pid, pidfd = linux_calls.clone3(flags, settid=self._prepared.tid_address)
+            finally:
+                fork_handlers.alone(False)
             if pid == 0:
                 self._become_task(make, task_socket, console, folder, groups)
             self.report_created(make.id, pid, pidfd, folder)
@@ -267,7 +272,8 @@ class ZygoteProcess:
             for number in groups:
                 os.write(number, ENTER_GROUP)
             signal.set_wakeup_fd(-1)
-            signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+            # Not the function of ``signal``, which looks for the name of the old handler: 60 page faults.
+            _signal.signal(_signal.SIGCHLD, _signal.SIG_DFL)
             lock = lockdown.pure if self._pure else lockdown.limbo
             lock(self._prepared, make, task_socket, console, folder)
         except BaseException as error:  # noqa: BLE001 - after any failure this child must not go on
@@ -524,7 +530,3 @@ def _received(control: socket.socket) -> ToZygote | None:
     """Return the next message, or None if the daemon closed the socket."""
     data = control.recv(limits.ZYGOTE_MESSAGE_BYTES_MAX)
     return decode_to_zygote(data) if data else None
-
-
-if __name__ == "__main__":
-    main()

@@ -48,7 +48,7 @@ def start_zygote(brand: Brand, modules: ZygoteModules) -> StartedZygote:
         ours.send(encode(modules))
         with theirs:
             process = subprocess.Popen(
-                [sys.executable, "-I", "-m", "dios.host.process.zygote_main", str(theirs.fileno())],
+                [sys.executable, "-I", "-m", "dios.host.process.zygote_start", str(theirs.fileno())],
                 pass_fds=(theirs.fileno(),),
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,

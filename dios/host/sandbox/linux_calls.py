@@ -53,7 +53,12 @@ _prctl.argtypes = [ctypes.c_int, *([ctypes.c_ulong] * 4)]
 # PyDLL keeps the interpreter's lock during the call, so that the thread that clones holds the lock in the
 # parent and in the child.
 _python: Final = ctypes.PyDLL(None, use_errno=True)
-_python.syscall.restype = ctypes.c_long
+_python_syscall: Final = _python.syscall
+_python_syscall.restype = ctypes.c_long
+# Looked up once: a look-up in a new child would cost it eighty page faults.
+_before_fork: Final = _python.PyOS_BeforeFork
+_after_fork_in_parent: Final = _python.PyOS_AfterFork_Parent
+_after_fork_in_child: Final = _python.PyOS_AfterFork_Child
 
 
 def syscall(name: str, *arguments: int | bytes | None) -> int:
@@ -139,13 +144,13 @@ def clone3(flags: int, *, settid: int = 0) -> tuple[int, int]:
     )
     number = ctypes.c_long(syscall_numbers.number_of("clone3"))
     size = ctypes.c_size_t(len(arguments))
-    _python.PyOS_BeforeFork()
-    pid: int = _python.syscall(number, arguments, size)
+    _before_fork()
+    pid: int = _python_syscall(number, arguments, size)
     if pid == 0:
-        _python.PyOS_AfterFork_Child()
+        _after_fork_in_child()
         return 0, -1
     code = ctypes.get_errno()
-    _python.PyOS_AfterFork_Parent()
+    _after_fork_in_parent()
     if pid < 0:
         raise OSError(code, f"clone3: {os.strerror(code)}")
     return pid, pidfd.value
@@ -165,13 +170,13 @@ def clone_sibling(flags: int, settid: int) -> int:
     order = (settid, 0) if syscall_numbers.machine() == "x86_64" else (0, settid)
     words = [ctypes.c_ulong(word) for word in (flags | CLONE_PARENT | _SIGCHLD, 0, 0, *order)]
     number = ctypes.c_long(syscall_numbers.number_of("clone"))
-    _python.PyOS_BeforeFork()
-    pid: int = _python.syscall(number, *words)
+    _before_fork()
+    pid: int = _python_syscall(number, *words)
     if pid == 0:
-        _python.PyOS_AfterFork_Child()
+        _after_fork_in_child()
         return 0
     code = ctypes.get_errno()
-    _python.PyOS_AfterFork_Parent()
+    _after_fork_in_parent()
     if pid < 0:
         raise OSError(code, f"clone: {os.strerror(code)}")
     return pid
