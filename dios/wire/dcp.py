@@ -26,6 +26,7 @@ from dios.wire.fields import (
     Identifier,
     Label,
     Permissions,
+    ProgramBytes,
     Text,
     User,
 )
@@ -181,6 +182,7 @@ class Start(Body, frozen=True, tag=7):
     """Start a task here for the caller, with this id and these references.
 
     ``call`` has brand, arguments, label, limits and flags; references and groups are in the other fields.
+    ``source`` is the content of the program, if the sending node has it and it is small.
     """
 
     caller: Caller
@@ -191,6 +193,7 @@ class Start(Body, frozen=True, tag=7):
     program: HeldReference
     inputs: Annotated[tuple[HeldReference, ...], _GIVEN]
     outputs: Annotated[tuple[HeldReference, ...], _GIVEN]
+    source: ProgramBytes | None = None
 
 
 class CreateReplica(Body, frozen=True, tag=8):

@@ -326,6 +326,7 @@ def _request(pair: Pair, kind: type) -> dcp.RequestBody:
             _held(pair),
             tuple(_held(pair) for _ in many),
             tuple(_held(pair) for _ in many),
+            bytes(limits.WELCOME_PROGRAM_BYTES_MAX),
         ),
         dcp.CreateReplica: lambda: dcp.CreateReplica(
             CALLER, None, (), "uid:1000", ObjectType.SHMEM_BLOB, Buffering.DOUBLE, 0, 0, 0, pair.here.node

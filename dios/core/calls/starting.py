@@ -127,8 +127,12 @@ def welcome(
     order: Order,
     given: tuple[messages.Reference, ...],
     program: messages.Reference,
+    source: bytes | None = None,
 ) -> None:
-    """Send the child's first message, with its inputs and outputs in order, and its program."""
+    """Send the child's first message, with its inputs and outputs in order, and its program.
+
+    ``source`` is the content of the program if it came from another node. The host adds one that is here.
+    """
     recipe = order.recipe
     default = child.defaults
     for item in (*recipe.inputs, *recipe.outputs):
@@ -151,6 +155,7 @@ def welcome(
             executable=program,
             label=order.label,
             devices=devices.granted(step.state, child),
+            program=source,
         ),
     )
     step.parts = parts

@@ -424,7 +424,9 @@ def start_requested(step: Step, peer: Peer, number: int, body: dcp.Start) -> Non
     row = Pending(parent, number, body.call, {})
     step.wait(row)
     try:
-        waiting_starts.wait(step, row, ChildIdentity(body.child, body.name), peer.node, body)
+        # A waiting run does not keep the content of its program here: the child reads it.
+        kept = replace(body, source=None)
+        waiting_starts.wait(step, row, ChildIdentity(body.child, body.name), peer.node, kept)
     except DiosError:
         step.state.pending.remove(row)
         raise
@@ -498,7 +500,7 @@ def start_for_node(
     granted = [
         _grant_handed(step, peer, child, held, origin) for held, origin in zip(all_held, origins, strict=True)
     ]
-    starting.welcome(step, child, order, tuple(granted[1:]), granted[0])
+    starting.welcome(step, child, order, tuple(granted[1:]), granted[0], _source(peer, body))
     reference = lifetimes.grant(step, parent, child.object, Permission.ALL, Provenance.CREATED)
     step.audit(parent, "run", "ok", child.object.fingerprint, f"{recipe.brand.name} {order.label}")
     if body.call.flags & Flag.NON_BLOCKING:
@@ -507,6 +509,14 @@ def start_for_node(
         step.wait(Pending(parent, number, body.call, {child.object: ()}))
     if waited is not None:
         step.served = None
+
+
+def _source(peer: Peer, body: dcp.Start) -> bytes | None:
+    """Return the content of the program if it came with the request, from the node that has the object."""
+    held = body.program
+    if body.source is None or held.node != peer.node or len(body.source) != held.reference.size:
+        return None
+    return body.source
 
 
 def _targets(

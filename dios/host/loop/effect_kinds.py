@@ -12,7 +12,7 @@ from dios import limits
 from dios.core import effects as fx
 from dios.ids import NodeId, ObjectId, PayloadId, TaskId
 from dios.wire import dcp
-from dios.wire.messages import Welcome
+from dios.wire.messages import Reference, Welcome
 
 ANSWER_EFFECTS: Final = (
     fx.Answer,
@@ -82,10 +82,14 @@ def touches_contents(effects: list[fx.Effect]) -> bool:
 
 
 def program_of(effect: fx.Effect) -> ObjectId:
-    """Return the object whose content a Welcome may carry, or 0 for any other effect."""
-    if type(effect) is not fx.Answer or type(effect.result) is not Welcome:
-        return ObjectId(0)
-    executable = effect.result.executable
+    """Return the program that a Welcome or the start of a task on another node may carry; 0 for any other."""
+    executable: Reference | None = None
+    if type(effect) is fx.Answer:
+        if type(effect.result) is Welcome:
+            executable = effect.result.executable
+    elif type(effect) is fx.Send and type(effect.message) is dcp.Ask:
+        body = effect.message.body
+        executable = body.program.reference if type(body) is dcp.Start else None
     if executable is None or not 0 < executable.size <= limits.WELCOME_PROGRAM_BYTES_MAX:
         return ObjectId(0)
     return ObjectId(executable.object)
@@ -137,7 +141,8 @@ def objects_of(effect: fx.Effect) -> tuple[ObjectId, ...]:
     if isinstance(effect, fx.AnswerRead | fx.AnswerWrite | fx.DiscardContent | fx.PublishCounters):
         return (effect.object,)
     if isinstance(effect, fx.Send):
-        return (effect.source.content_of,) if effect.source and effect.source.content_of else ()
+        origin = effect.source.content_of if effect.source else program_of(effect)
+        return (origin,) if origin else ()
     if isinstance(effect, fx.BindSlot):
         return (ObjectId(effect.reference.object),)
     if isinstance(effect, fx.AnswerVector):

@@ -495,18 +495,13 @@ class Effector:
 
     def _with_program(self, effect: fx.Answer, welcome: Welcome) -> Welcome:
         """Return the Welcome with the task's program in it, if that is small and here now."""
+        if welcome.program is not None or welcome.executable is None:
+            return welcome  # it came with the request of another node
         program = effect_kinds.program_of(effect)
-        contents = self._parts.contents
-        if not program or welcome.executable is None or contents.is_slow(program) or contents.in_use(program):
+        if not program:
             return welcome
-        try:
-            content = contents.current(program)
-            # The object of another node has no content here.
-            if size_of(content) != welcome.executable.size:
-                return welcome
-            return replace(welcome, program=read_from(content, 0, size_of(content)))
-        except (DiosError, OSError):
-            return welcome  # the task reads it, and gets the error
+        # Without it, the task reads the program, and gets the error if there is one.
+        return replace(welcome, program=self._parts.contents.program(program, welcome.executable.size))
 
     def _answer_read(self, effect: fx.AnswerRead) -> BackgroundWork | None:
         answered = self._parts.buffers.read(effect)

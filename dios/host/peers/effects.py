@@ -9,12 +9,15 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Final, TypeAlias
 
+from msgspec.structs import replace
+
 from dios.core import effects as fx
 from dios.errors import UnreachableError
 from dios.host.content.buffers import BackgroundWork, Buffers
 from dios.host.content.contents import Content, Contents, Source, release_content, retain_content
 from dios.host.content.received import answer_received
 from dios.host.content.streams import Streams
+from dios.host.loop import effect_kinds
 from dios.host.loop.fair_queue import TaskPrincipals
 from dios.host.loop.outbox import Outbox
 from dios.host.peers.bulk import FileRange
@@ -184,12 +187,24 @@ class PeerEffects:
         if not self._links.is_up(effect.node, effect.epoch):
             return None
         if order is None:
-            self._links.send(effect.node, effect.message, None, _asked_by(effect.message))
+            message = self._with_program(effect, effect.message)
+            self._links.send(effect.node, message, None, _asked_by(message))
             return None
         if order.content_of and self._contents.is_slow(order.content_of):
             return self._fetch_and_send(effect)
         self._send_bytes(effect, self._buffers.source(order, payload))
         return None
+
+    def _with_program(self, effect: fx.Send, message: dcp.Message) -> dcp.Message:
+        """Return the message with the program of the task that it starts, if that is small and here now."""
+        program = effect_kinds.program_of(effect)
+        if not program or type(message) is not dcp.Ask or type(message.body) is not dcp.Start:
+            return message
+        held = message.body.program
+        if held.node != self._links.node:
+            return message
+        source = self._contents.program(program, held.reference.size)
+        return replace(message, body=replace(message.body, source=source))
 
     def _fetch_and_send(self, effect: fx.Send) -> BackgroundWork:
         """Read a large stored value for the first time; this reads all of it, to check its digest."""

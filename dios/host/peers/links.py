@@ -86,6 +86,11 @@ class PeerLinks:
         self.streamer: StreamAcceptor
 
     @property
+    def node(self) -> NodeId:
+        """The id of this node."""
+        return self._me.node
+
+    @property
     def inline_bytes_max(self) -> int:
         """The most bytes that are sent inside a message; more are attached to it."""
         return self._parts.rates.inline_bytes_max

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import pytest
+from msgspec.structs import replace
 
 from dios import limits
 from dios.core import effects, events
 from dios.errors import Code
-from dios.ids import Principal
+from dios.ids import NodeId, Principal
 from dios.wire import dcp, messages
 from dios.wire.codec import decode_status
 from dios.wire.types import (
@@ -83,6 +84,29 @@ def test_a_task_reads_what_it_is_handed(shop: Workshop, host: str, inputs: tuple
     shop.cluster.end(job)
     shop.cluster.advance(100)
     shop.cluster.check()
+
+
+@pytest.mark.parametrize(
+    ("source", "home", "taken"),
+    [(b"pass", 1, True), (b"pass more", 1, False), (b"of 3", 3, False)],
+    ids=["of its node", "of another size", "of another node"],
+)
+def test_a_task_gets_the_program_from_the_node_of_it_alone(
+    shop: Workshop, source: bytes, home: int, *, taken: bool
+) -> None:
+    """The content comes with the start, if it has the size of the program and is from the program's node."""
+    program = shop.program if home == 1 else shop.refs[2]
+    posted = shop.cluster.post
+
+    def post(sender: ClusterNode, to: NodeId, message: dcp.Message, beside: bytes = b"") -> None:
+        if isinstance(message, dcp.Ask) and isinstance(message.body, dcp.Start):
+            message = replace(message, body=replace(message.body, source=source))
+        posted(sender, to, message, beside)
+
+    shop.cluster.post = post  # type: ignore[method-assign] # as the host of the sending node adds it
+    shop.parent.ask(messages.Created, messages.Run(program, host="n2", flags=int(Flag.NON_BLOCKING)))
+    (job,) = shop.cluster.start_spawned()
+    assert job.welcome.program == (source if taken else None)
 
 
 @pytest.mark.parametrize("host", ["", "n2", "n3"])

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from dios import limits
 from dios.core import effects as fx
@@ -18,6 +19,7 @@ from dios.wire.messages import Buffer, Done, Failure, Results
 from dios.wire.types import Buffering, ObjectType
 from tests.support.host.harness import TASK, put
 from tests.support.peers.hosts import BLOB, CALLER, DEPUTY, PeerHost, connected, two_hosts, until
+from tests.support.wire.descriptions import sample_message
 
 OTHER_BLOB = ObjectId(50)
 LARGE = 400_000
@@ -170,6 +172,24 @@ async def test_blank_buffers_bring_no_bytes(tmp_path: Path) -> None:
         one.do(fx.AnswerReceived(TASK, 1, Buffer(9, size, 0, 0), event.payload, size, writable=True))
         assert one.host.buffers.has(BufferId(9), size)
         assert one.channel.read == [bytes(size)]
+
+
+@pytest.mark.parametrize("away", [False, True], ids=["here", "away"])
+async def test_the_start_of_a_task_brings_its_small_program(tmp_path: Path, *, away: bool) -> None:
+    """The content is as it is now, and only of a program of this node, whatever another one has for an id."""
+    async with two_hosts(tmp_path) as (one, other):
+        await connected(one, other)
+        one.blob(b"print(1)")
+        start = sample_message(dcp.Start)
+        assert isinstance(start, dcp.Start)
+        held = dcp.HeldReference(
+            other.node if away else one.node, replace(start.program.reference, object=BLOB, size=8)
+        )
+        one.ask(other, replace(start, program=held, source=None))
+        (event,) = await replies(other, 1)
+        assert isinstance(event.message, dcp.Ask)
+        assert isinstance(event.message.body, dcp.Start)
+        assert event.message.body.source == (None if away else b"print(1)")
 
 
 async def test_a_commit_is_sent_from_the_buffer(tmp_path: Path) -> None:
