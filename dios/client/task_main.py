@@ -29,6 +29,7 @@ from dios.client.program import Program, decode_program
 from dios.client.sync import node as sync_node
 from dios.client.sync.connection import Connection
 from dios.client.warm_up import rehearse
+from dios.client.welcome import receive_welcome
 from dios.errors import ClosedError, DiosError, NotExecutableError
 from dios.limits import MIB, TASK_WELCOME_WAIT_MS
 from dios.transport.unix.client import ClientChannel
@@ -49,26 +50,32 @@ def main(rehearsal: Callable[[], None] = rehearse) -> int:
 
     ``rehearsal`` is called in a process that has no task yet.
     """
-    connection = Connection(ClientChannel(socket.socket(fileno=TASK_SOCKET)))
-    if not _welcome_is_near(connection):
+    channel = ClientChannel(socket.socket(fileno=TASK_SOCKET))
+    if not _welcome_is_near(channel):
         rehearsal()
     try:
-        welcome = connection.welcome()
+        welcome, page = receive_welcome(channel)
     except ClosedError:
         return 0  # the node does not need this child of its pool any more
-    node = sync_node.enter_task(connection, welcome)
+    sync_node.enter_task_later(channel, welcome, page)
     _set_memory_variable()
     os.environ.update(device_variables(welcome.devices))
-    if node.executable is None:
+    if welcome.executable is None:
         raise NotExecutableError("the node sent no program")
     content = welcome.program
-    program = decode_program(node.executable.read_bytes() if content is None else content)
-    run: Callable[[], int] = partial(run_program, program, node.label or DEFAULT_FILE, node.arguments)
+    program = decode_program(_read_program() if content is None else content)
+    run: Callable[[], int] = partial(run_program, program, welcome.label or DEFAULT_FILE, welcome.arguments)
     if program.native:
-        run = partial(_become_native, program.native, node.arguments)
+        run = partial(_become_native, program.native, welcome.arguments)
     if program.wasm:
-        program, run = _module_of(program, node)
-    return _with_files(node, program, run) if program.inputs or program.outputs else run()
+        program, run = _module_of(program, sync_node.connect())
+    return _with_files(sync_node.connect(), program, run) if program.inputs or program.outputs else run()
+
+
+def _read_program() -> bytes:
+    """Read the program of this task, which was too large for the Welcome, or elsewhere."""
+    executable = sync_node.connect().executable
+    return b"" if executable is None else executable.read_bytes()
 
 
 def enter_as_fork() -> sync_node.Node:
@@ -165,9 +172,9 @@ def _with_files(node: sync_node.Node, program: Program, run: Callable[[], int]) 
     return status
 
 
-def _welcome_is_near(connection: Connection) -> bool:
+def _welcome_is_near(channel: ClientChannel) -> bool:
     """Return True if this child was created for a present task, and not for the pool."""
-    return bool(select.select([connection.fileno()], [], [], TASK_WELCOME_WAIT_MS / 1000)[0])
+    return bool(select.select([channel.fileno()], [], [], TASK_WELCOME_WAIT_MS / 1000)[0])
 
 
 def run_program(program: Program, file: str, arguments: Sequence[str]) -> int:

@@ -20,11 +20,11 @@ from typing import TYPE_CHECKING, Final, TypeVar, cast
 
 from dios.client.held_calls import pause_s
 from dios.client.session import Answer, Operation, Session, refusal
-from dios.client.welcome import expect_welcome
-from dios.errors import ClosedError, Code, DiosError, ProtocolError, TooManyCallsError
+from dios.client.welcome import expect_welcome, receive_welcome
+from dios.errors import ClosedError, Code, DiosError, TooManyCallsError
 from dios.ids import Name
 from dios.transport.rings.adaptive_spin import AdaptiveSpin
-from dios.transport.unix.client import ClientChannel, Received, close_all
+from dios.transport.unix.client import ClientChannel, Received
 from dios.wire import messages
 from dios.wire.codec import PROTOCOL_VERSION
 from dios.wire.messages import AnyCall, AnyResult, Failure
@@ -408,19 +408,12 @@ class Connection:
     # -- begin and end ----------------------------------------------------------------------------
     def hello(self, groups: tuple[Name, ...], label: str) -> messages.Welcome:
         """Introduce a user's process to the node."""
-        return self._entered(self.call(messages.Hello(PROTOCOL_VERSION, groups, label)))
+        welcome, self.page = expect_welcome(self.call(messages.Hello(PROTOCOL_VERSION, groups, label)))
+        return welcome
 
     def welcome(self) -> messages.Welcome:
         """Wait for the Welcome of a new task."""
-        body, fds = self._channel.receive()
-        seq, result = self._session.reply(body, fds)
-        if seq:
-            close_all(fds)
-            raise ProtocolError("the node's first message was not a Welcome")
-        return self._entered((result, fds))
-
-    def _entered(self, answer: Answer) -> messages.Welcome:
-        welcome, self.page = expect_welcome(answer)
+        welcome, self.page = receive_welcome(cast("ClientChannel", self._channel))
         return welcome
 
     def close(self) -> None:

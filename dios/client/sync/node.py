@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import os
+import threading
 from collections.abc import Callable, Iterable
 from functools import partial
 from pathlib import Path
@@ -35,6 +36,7 @@ if TYPE_CHECKING:
     from types import TracebackType
     from typing import Self
 
+    from dios.client.page import Page
     from dios.client.private_node import PrivateNode
 
 __all__ = [
@@ -54,6 +56,7 @@ __all__ = [
     "ambient",
     "connect",
     "enter_task",
+    "enter_task_later",
 ]
 
 P = ParamSpec("P")
@@ -272,6 +275,8 @@ class Batch(BatchOps):
 
 _ambient: Node | None = None
 _welcome: messages.Welcome | None = None
+_inherited: tuple[ClientChannel, messages.Welcome, Page] | None = None
+_entering = threading.Lock()
 
 
 def enter_task(connection: Connection, welcome: messages.Welcome) -> Node:
@@ -281,11 +286,44 @@ def enter_task(connection: Connection, welcome: messages.Welcome) -> Node:
     return _ambient
 
 
+def enter_task_later(channel: ClientChannel, welcome: messages.Welcome, page: Page) -> None:
+    """Make the node of a task's inherited socket the result of ``connect``, which opens it the first time.
+
+    Many programs never use it.
+    """
+    global _inherited
+    _inherited = channel, welcome, page
+
+
+def _entered() -> Node | None:
+    """Return the node of the task that this process is; None outside tasks."""
+    global _inherited
+    if _inherited is not None:
+        with _entering:
+            if _inherited is not None:
+                channel, welcome, page = _inherited
+                connection = Connection(channel)
+                connection.page = page
+                enter_task(connection, welcome)
+                _inherited = None
+    return _ambient
+
+
+def _forget_inherited() -> None:
+    """Leave the socket to the parent of this process, which is a fork and no task."""
+    global _inherited, _entering
+    _inherited, _entering = None, threading.Lock()
+
+
+os.register_at_fork(after_in_child=_forget_inherited)
+
+
 def ambient() -> tuple[Connection, messages.Welcome] | None:
     """Return the connection and the Welcome of the task that this process is; None outside tasks."""
-    if _ambient is None or _welcome is None:
+    node = _entered()
+    if node is None or _welcome is None:
         return None
-    return cast("Connection", _ambient.link), _welcome
+    return cast("Connection", node.link), _welcome
 
 
 def connect(
@@ -320,8 +358,9 @@ def connect_or_start(
     pool_size: int,
 ) -> Node:
     """Connect as ``connect`` does; a private node keeps ``pool_size`` tasks ready, and 0 starts none."""
-    if _ambient is not None and node is None and not cast("Connection", _ambient.link).forked:
-        return _ambient
+    inside = _entered() if node is None else None
+    if inside is not None and not cast("Connection", inside.link).forked:
+        return inside
     # A task needs neither a keyring nor a search for its node, and starts faster without these modules.
     from dios.client.keyring import presented_groups  # noqa: PLC0415 - see above
     from dios.client.locate import accepted_users, names_node, resolve_node  # noqa: PLC0415 - the same

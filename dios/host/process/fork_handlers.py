@@ -20,6 +20,7 @@ _FOR_THREADS_AND_CONNECTIONS: Final = frozenset(
         "logging",
         "dios.client.page",
         "dios.client.sync.connection",
+        "dios.client.sync.node",
         "dios.lib.executor.futures",
     }
 )
@@ -41,7 +42,7 @@ def alone(value: bool) -> None:  # noqa: FBT001 - called around each fork, so wi
 
 
 def _register_spared(**handlers: _Handler) -> None:
-    _register(**{when: _spared(handler) for when, handler in handlers.items()})  # type: ignore[arg-type]
+    _register(**{when: _spared(handler) for when, handler in handlers.items()})
 
 
 def _spared(handler: _Handler) -> _Handler:

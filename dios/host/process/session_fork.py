@@ -68,8 +68,8 @@ def become_task() -> None:
     """
     flags = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
     folder = os.open(private_folder.MOUNT_POINT, flags)
-    linux_calls.syscall("close_range", 0, folder - 1, 0)
-    linux_calls.syscall("close_range", folder + 1, 0xFFFF_FFFF, 0)
+    linux_calls.close_range(0, folder - 1)
+    linux_calls.close_range(folder + 1, 0xFFFF_FFFF)
     # The first report: the supervisor mounts an empty folder.
     os.setsid()
     _copy(folder, private_folder.NEXT)

@@ -80,7 +80,7 @@ def start_first_process(own_pidfd: int) -> int:
         signal.set_wakeup_fd(-1)
         # Orphans of the namespace become its children. They are reaped if it ignores their ends.
         signal.signal(signal.SIGCHLD, signal.SIG_IGN)
-        linux_calls.syscall("close_range", 0, 0xFFFF_FFFF, 0)
+        linux_calls.close_range(0, 0xFFFF_FFFF)
         while True:
             signal.pause()
     return pid

@@ -7,7 +7,7 @@ socket. It ends, with every child, when that socket closes. Started as
 
 from __future__ import annotations
 
-import _signal
+import _signal  # type: ignore[import-not-found] # a module of the interpreter
 import atexit
 import contextlib
 import fcntl

@@ -40,6 +40,7 @@ PR_GET_NO_NEW_PRIVS: Final = 39
 PR_GET_TID_ADDRESS: Final = 40
 
 _SIGCHLD: Final = 17
+_CLOSE_RANGE: Final = 436  # on every architecture; called in every child, so it avoids the generic path
 _CLONE_ARGS: Final = struct.Struct("=11Q")
 _SCHED_ATTR: Final = struct.Struct("=IIQiI3QII")
 _SCHED_FLAG_RESET_ON_FORK: Final = 1
@@ -50,6 +51,8 @@ _libc.syscall.restype = ctypes.c_long
 # Called dozens of times in every child, so it avoids the generic path.
 _prctl: Final = _libc.prctl
 _prctl.argtypes = [ctypes.c_int, *([ctypes.c_ulong] * 4)]
+_close_range: Final = _libc["syscall"]
+_close_range.argtypes = [ctypes.c_long, *([ctypes.c_uint] * 3)]
 # PyDLL keeps the interpreter's lock during the call, so that the thread that clones holds the lock in the
 # parent and in the child.
 _python: Final = ctypes.PyDLL(None, use_errno=True)
@@ -89,6 +92,13 @@ def prctl(option: int, argument: int = 0) -> int:
         code = ctypes.get_errno()
         raise OSError(code, f"prctl({option}): {os.strerror(code)}")
     return result
+
+
+def close_range(first: int, last: int) -> None:
+    """Close all descriptors from ``first`` to ``last``. Raise ``OSError``."""
+    if _close_range(_CLOSE_RANGE, first, last, 0) < 0:
+        code = ctypes.get_errno()
+        raise OSError(code, f"close_range: {os.strerror(code)}")
 
 
 def set_time_slice(pid: int, nanoseconds: int) -> None:

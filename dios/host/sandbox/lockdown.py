@@ -114,7 +114,7 @@ def place_descriptors(stdin: int, console: int, socket: int) -> None:
     for number in CONSOLE:
         os.dup2(console, number)
     os.dup2(socket, SOCKET, inheritable=False)
-    linux_calls.syscall("close_range", FIRST_CLOSED, 0xFFFF_FFFF, 0)
+    linux_calls.close_range(FIRST_CLOSED, 0xFFFF_FFFF)
 
 
 def pure(prepared: LockdownState, make: CreateChild, socket: int, console: int, folder: int) -> None:

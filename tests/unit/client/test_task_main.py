@@ -6,6 +6,7 @@ import subprocess
 import sys
 
 import pytest
+from msgspec.structs import replace
 
 from dios.client.program import Program, decode_program, encode_program
 from dios.errors import InvalidError, NotExecutableError
@@ -24,7 +25,7 @@ sys.exit(main())
 """
 
 
-def run(program: bytes, *arguments: str) -> tuple[int, str, str]:
+def run(program: bytes, *arguments: str, in_welcome: bool = False) -> tuple[int, str, str]:
     """Run ``program`` as a task would: its exit status, and what it printed on both descriptors."""
     hello = welcome(
         brand=Brand.PURE,
@@ -34,6 +35,8 @@ def run(program: bytes, *arguments: str) -> tuple[int, str, str]:
         home=None,
         inputs=(reference(11, label="text"),),
     )
+    if in_welcome:
+        hello = replace(hello, program=program)
 
     def script(call: AnyCall) -> AnyResult:
         if isinstance(call, messages.ReadOnce) and call.ref == 9:
@@ -59,6 +62,21 @@ def test_program_runs_as_main_with_its_arguments() -> None:
     """The program is ``__main__``, sees its arguments, and what it prints is its console."""
     source = b"import sys\nif __name__ == '__main__':\n    print(sys.argv, __file__)\n"
     assert run(source, "--top", "3") == (0, "['worker.py', '--top', '3'] worker.py\n", "")
+
+
+def test_a_fork_before_the_first_use_has_not_the_node_of_its_parent() -> None:
+    """The socket, which nobody has used so far, stays the parent's alone."""
+    source = b"""
+import os, dios
+from dios.client.sync.node import ambient
+pid = os.fork()
+if not pid:
+    print(ambient(), flush=True)
+else:
+    os.waitpid(pid, 0)
+    print(dios.connect().input("text").read_bytes())
+"""
+    assert run(source, in_welcome=True) == (0, "None\nb'bytes'\n", "")
 
 
 def test_connect_gives_the_tasks_own_node() -> None:
