@@ -21,6 +21,7 @@ import struct
 import sys
 import threading
 import traceback
+from array import array
 from collections.abc import Callable
 from types import FrameType
 from typing import Final, NamedTuple, NoReturn
@@ -64,6 +65,7 @@ from dios.host.sandbox import (
     syscall_numbers,
     view,
 )
+from dios.transport.unix.client import descriptors_of
 from dios.wire.types import Brand
 
 _ABOVE_TASKS: Final = 10
@@ -78,6 +80,8 @@ _LOG_PAUSE_S: Final = 0.001
 _ONE_THREAD: Final = dict.fromkeys(
     ("OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "OMP_NUM_THREADS", "VECLIB_MAXIMUM_THREADS"), "1"
 )
+_CHILDREN_BYTES: Final = 16 * limits.KIB
+_ANCILLARY_BYTES: Final = socket.CMSG_SPACE((2 + GROUPS_MAX) * array("i").itemsize)
 _CREDENTIALS: Final = struct.Struct("3i")
 EntryPoint = Callable[[], int | None]
 
@@ -154,7 +158,8 @@ class ZygoteProcess:
 
     def send(self, message: FromZygote, descriptors: tuple[int, ...] = ()) -> None:
         """Send one message to the daemon."""
-        socket.send_fds(self._control, [encode(message)], descriptors)
+        rights = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array("i", descriptors))] if descriptors else []
+        self._control.sendmsg([encode(message)], rights)
 
     def serve(self) -> None:
         """Send Ready, execute requests until the daemon closes the socket, then end every child."""
@@ -181,9 +186,8 @@ class ZygoteProcess:
                 return
 
     def _receive(self) -> bool:
-        data, descriptors, _, _ = socket.recv_fds(
-            self._control, limits.ZYGOTE_MESSAGE_BYTES_MAX, 2 + GROUPS_MAX
-        )
+        data, ancillary, _, _ = self._control.recvmsg(limits.ZYGOTE_MESSAGE_BYTES_MAX, _ANCILLARY_BYTES)
+        descriptors = list(descriptors_of(ancillary)) if ancillary else []
         if not data:
             return False
         message = decode_to_zygote(data)
@@ -365,10 +369,14 @@ def _ignore_signal(_number: int, _frame: FrameType | None) -> None:
 
 def _children() -> list[int]:
     try:
-        with open(f"/proc/self/task/{os.getpid()}/children") as file:  # noqa: PTH123 - no pathlib here
-            return [int(word) for word in file.read().split()]
+        number = os.open(f"/proc/self/task/{os.getpid()}/children", os.O_RDONLY | os.O_CLOEXEC)
     except OSError:
         return []
+    found = b""
+    while part := os.read(number, _CHILDREN_BYTES):
+        found += part
+    os.close(number)
+    return [int(word) for word in found.split()]
 
 
 def _kill(pid: int) -> None:

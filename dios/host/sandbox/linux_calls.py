@@ -58,6 +58,9 @@ _close_range.argtypes = [ctypes.c_long, *([ctypes.c_uint] * 3)]
 _python: Final = ctypes.PyDLL(None, use_errno=True)
 _python_syscall: Final = _python.syscall
 _python_syscall.restype = ctypes.c_long
+_clone3: Final = _python["syscall"]
+_clone3.argtypes = [ctypes.c_long, ctypes.c_char_p, ctypes.c_size_t]
+_clone3.restype = ctypes.c_long
 # Looked up once: a look-up in a new child would cost it eighty page faults.
 _before_fork: Final = _python.PyOS_BeforeFork
 _after_fork_in_parent: Final = _python.PyOS_AfterFork_Parent
@@ -152,10 +155,9 @@ def clone3(flags: int, *, settid: int = 0) -> tuple[int, int]:
     arguments = _CLONE_ARGS.pack(
         flags | clone_pidfd, ctypes.addressof(pidfd), settid, 0, _SIGCHLD, 0, 0, 0, 0, 0, 0
     )
-    number = ctypes.c_long(syscall_numbers.number_of("clone3"))
-    size = ctypes.c_size_t(len(arguments))
+    number = syscall_numbers.number_of("clone3")
     _before_fork()
-    pid: int = _python_syscall(number, arguments, size)
+    pid: int = _clone3(number, arguments, _CLONE_ARGS.size)
     if pid == 0:
         _after_fork_in_child()
         return 0, -1
