@@ -54,6 +54,7 @@ VECTOR_UNITS_MAX: Final = 2_048  # of one vector; further calls of it are refuse
 TURN_UNITS_MAX: Final = 64  # of one connection before the others get their turn
 TURN_ALONE_UNITS_MAX: Final = 128  # of all connections of a principal, if it is the only one
 TURN_UNIT_NS: Final = 20_000  # a step that takes longer counts as more units
+TURN_OPENING_UNITS: Final = 8  # of the opening of a session
 TURN_LIGHT_UNITS_MAX: Final = 4  # of a connection that goes before the long queues of its principal
 MEMBERSHIPS_PER_TASK_MAX: Final = 1_024
 TASK_ROWS_MAX: Final = 6_144  # of one answer

@@ -128,6 +128,8 @@ class TaskHost:
         self._starters: Final = TaskPrincipals()
         self._spawn_turns: Final = FairQueue(self._starters, _SPAWNS_AT_ONCE)
         self._call_turns: Final = CallTurns(nursery)
+        # Many sessions that open at once would keep calls waiting, also in the same queue.
+        self._opening_turns: Final = CallTurns(nursery)
         self._sessions: Final[dict[TaskId, TaskChannel]] = {}
         self._closing: Final[set[TaskId]] = set()
         self._empty = trio.Event()
@@ -398,10 +400,29 @@ class TaskHost:
     # -- one session --------------------------------------------------------------------------------
     async def serve_session(self, task: TaskId, principal: Principal, pid: int, channel: TaskChannel) -> None:
         """Serve a user's program from its Hello to its end."""
-        parts = self._parts
         opening = await _receive_hello(channel)
         if opening is None:
             return
+        # Until its end: the turns of a principal without a place would begin anew.
+        turn = self._opening_turns.join(principal)
+        try:
+            turn.expected = limits.TURN_OPENING_UNITS
+            if not turn.begins():
+                await turn.wait()
+            turn.spend(limits.TURN_OPENING_UNITS)
+            await self._open_and_serve(task, principal, pid, channel, opening)
+        finally:
+            turn.leave()
+
+    async def _open_and_serve(
+        self,
+        task: TaskId,
+        principal: Principal,
+        pid: int,
+        channel: TaskChannel,
+        opening: tuple[int, Hello, list[bytes]],
+    ) -> None:
+        parts = self._parts
         seq, hello, rest = opening
         refused = parts.driver.refusal_of(hello)
         if refused is not None:

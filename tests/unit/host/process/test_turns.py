@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -9,12 +10,12 @@ import trio
 
 from dios import limits
 from dios.core.effects import Outcome
-from dios.core.events import Called, Event
+from dios.core.events import Called, Event, SessionOpened
 from dios.host.loop.clock import Clock
 from dios.host.process.task_host import Payer
 from dios.ids import Principal, TaskId
-from dios.wire.codec import encode_request
-from dios.wire.messages import Stat, Vector
+from dios.wire.codec import PROTOCOL_VERSION, encode_request
+from dios.wire.messages import Hello, Stat, Vector
 from tests.support.host.harness import RecordingChannel, Rig, ScriptedCore, rig
 
 GREEDY = 8
@@ -182,3 +183,49 @@ async def test_the_queue_of_a_client_that_is_gone_is_dropped(tmp_path: Path) -> 
         payer = Payer(Principal("uid:0"), TaskId(100))
         await host.host.tasks.read_calls(TaskId(100), channel, payer)  # type: ignore[arg-type] # all that is asked of a channel
         assert host.host.driver.units <= limits.VECTOR_CALLS_MAX + 1
+
+
+class OpeningChannel(RecordingChannel):
+    """A channel of a client that says who it is, and no more."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._frames = [encode_request(1, Hello(PROTOCOL_VERSION, (), ""))[4:]]
+
+    async def receive(self) -> list[bytes]:
+        """Return the Hello; later wait for ever."""
+        await trio.lowlevel.checkpoint()
+        if not self._frames:
+            await trio.sleep_forever()
+        return [self._frames.pop()]
+
+
+class CountingChannel(RecordingChannel):
+    """A channel on which a short call always waits; it counts the sessions that open between its calls."""
+
+    def __init__(self, core: ScriptedCore) -> None:
+        super().__init__()
+        self._core = core
+        self.opened: list[int] = []
+
+    async def receive(self) -> list[bytes]:
+        """Return a call until all sessions are open."""
+        self.opened.append(len(self._core.seen(SessionOpened)))
+        await trio.lowlevel.checkpoint()
+        return [encode_request(1, Stat(1))[4:]] if self.opened[-1] < CONNECTIONS else []
+
+
+async def test_sessions_that_open_at_once_wait_for_turns(tmp_path: Path) -> None:
+    """A neighbour of the same principal makes its calls between them, after a few openings each."""
+    core = ScriptedCore()
+    async with rig(tmp_path, core) as host:
+        neighbour = CountingChannel(core)
+        async with trio.open_nursery() as nursery:
+            for number in range(CONNECTIONS):
+                task, channel = TaskId(100 + number), OpeningChannel()
+                nursery.start_soon(host.host.tasks.serve_session, task, Principal("uid:0"), 1, channel)  # type: ignore[arg-type] # all that is asked of a channel
+            payer = Payer(Principal("uid:0"), NEIGHBOUR)
+            await host.host.tasks.read_calls(NEIGHBOUR, neighbour, payer)  # type: ignore[arg-type] # likewise
+            nursery.cancel_scope.cancel()
+    between = [after - before for before, after in pairwise(neighbour.opened)]
+    assert max(between) <= 2 * limits.TURN_ALONE_UNITS_MAX // limits.TURN_OPENING_UNITS
