@@ -403,7 +403,7 @@ class TaskHost:
         opening = await _receive_hello(channel)
         if opening is None:
             return
-        # Until its end: the turns of a principal without a place would begin anew.
+        # It has the place as long as it lasts, because a principal without one would begin with a full turn.
         turn = self._opening_turns.join(principal)
         try:
             turn.expected = limits.TURN_OPENING_UNITS
