@@ -11,4 +11,5 @@ The core decides and returns effects; the host carries them out. Read in this or
 - ``bandwidth``: meters, rates and guarantees of bytes.
 - ``machine``: the structure and the power of this machine, from procfs and sysfs.
 - ``audit``: the audit log, and the refusal of calls that cannot be recorded.
+- ``handover``: the state of all this for the program that replaces the node's.
 """

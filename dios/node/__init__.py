@@ -5,6 +5,8 @@ Read in this order:
 - ``settings``: all settings of a node; ``limit_text`` and ``addresses`` parse two kinds of values.
 - ``daemon``: starts and stops the process; ``serve`` is the life of a node inside it, and
   ``task_zygote`` what runs before the event loop.
+- ``continuation``: replaces the program of a running node; ``launch`` is how its process was started, and
+  ``restart_status`` the request and the report.
 - ``assembly``: connects the core and the parts of the host.
 - ``cluster``: makes a data directory a member of a cluster; ``cluster_port`` is the port for other nodes,
   ``seeds`` and ``discovery`` find them.

@@ -11,10 +11,11 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
 import trio
+from msgspec.structs import replace
 
 from dios import limits
 from dios.core.effects import Audit
-from dios.core.events import Event, Recovered, TimerFired
+from dios.core.events import Event, PeerDown, Recovered, TimerFired
 from dios.core.machine import Core
 from dios.core.model.accounts import Defaults
 from dios.core.model.rows import NoRows, RowSource
@@ -30,6 +31,8 @@ from dios.host.content.log_reader import LogReader
 from dios.host.content.public_pages import PublicPages
 from dios.host.content.stored_bytes import StoredBytes
 from dios.host.content.streams import Streams
+from dios.host.handover import format as form
+from dios.host.handover.memories import MemoryTable, TakenMemories
 from dios.host.loop.call_meter import CallMeter
 from dios.host.loop.clock import Clock
 from dios.host.loop.driver import Driver, Stepper
@@ -42,9 +45,8 @@ from dios.host.loop.recorder import Recorder
 from dios.host.loop.staging import Staging
 from dios.host.loop.vectors import Described
 from dios.host.network.sockets import Sockets
-from dios.host.process.session_server import principal_of
-from dios.host.process.task_host import ProcessSpawner, TaskHost, TaskHostParts
-from dios.ids import ObjectId, Principal, TaskId
+from dios.host.process.task_host import ProcessSpawner, TaskHost, TaskHostParts, principal_of
+from dios.ids import NodeId, ObjectId, Principal, TaskId
 from dios.node.machine import object_descriptors
 from dios.node.settings import NodeMode, Settings
 from dios.store.log_files import LogStore, MemoryLogs
@@ -56,6 +58,7 @@ from dios.wire.types import Resource
 if TYPE_CHECKING:
     from dios.host.peers.effects import PeerEffects
     from dios.host.peers.links import PeerLinks
+    from dios.host.peers.streams import RemoteStreams
     from dios.node.cluster_port import ClusterMembership
 
 
@@ -111,10 +114,11 @@ class NodeHost:
         logs: LogStore | None = None,
         membership: ClusterMembership | None = None,
         rows: RowSource = NoRows(),  # noqa: B008 - it has no state
+        clock_offset: int | None = None,
     ) -> None:
         self._nursery: Final = nursery
         self.stopping: Final = trio.Event()
-        self.clock: Final = Clock()
+        self.clock: Final = Clock(clock_offset)
         self._trusted: Final = {principal_of(0), principal_of(os.geteuid())}
         self.charges: Final = AuditCharges(settings.audit_rate, self._trusted, self.clock.now)
         self.journal: Final = AuditJournal(audit, self.charges)
@@ -147,6 +151,8 @@ class NodeHost:
             lambda: self.driver.has_deferred_volatile,
         )
         self.contents.in_use = self.staging.is_staged
+        self._peers: PeerEffects | None = None
+        self._between: RemoteStreams | None = None
         self.links: Final = (
             None if membership is None else self._make_links(membership, settings.volatile_bytes_max)
         )
@@ -221,11 +227,108 @@ class NodeHost:
         from dios.host.peers.effects import PeerEffects  # noqa: PLC0415 - see the top
         from dios.host.peers.streams import RemoteStreams  # noqa: PLC0415 - the same
 
-        between = links.streamer = RemoteStreams(links, self._nursery, self.rates)
+        between = links.streamer = self._between = RemoteStreams(links, self._nursery, self.rates)
         self._nursery.start_soon(between.run)
-        return PeerEffects(
+        self._peers = PeerEffects(
             links, self.outbox, self.buffers, self.contents, self.owners, self.streams, between
         )
+        return self._peers
+
+    # -- the successor of this process's program -------------------------------------------------------
+    @property
+    def core(self) -> Core | None:
+        """The core, or None for a node that records its steps."""
+        return self._core if isinstance(self._core, Core) else None
+
+    def unfinished(self) -> str:
+        """Return the reason why the state cannot be handed over at this moment, or an empty text.
+
+        The gate of the tasks is closed.
+        """
+        tasks = self.tasks
+        for count, what in (
+            (self.streams.served + len(self.sockets), "network streams are open"),
+            (0 if self._between is None else len(self._between), "streams to other nodes are open"),
+        ):
+            if count:
+                return f"{count} {what}, which only this process can move. Close them, then try again."
+        if tasks.gate.readers or tasks.starting or tasks.ending:
+            return "tasks are starting or ending"
+        if not self.driver.settled or self.persister.backlog:
+            return "calls are being carried out: copies in memory, or writes to the disk"
+        if tasks.has_session_of(os.getpid()):
+            return "the node's own sessions have not ended"
+        return "the audit log cannot be written" if self.journal.pressure else ""
+
+    def hand_over(self, base: form.HostState, zygotes: tuple[form.Zygote, ...]) -> form.HostState:
+        """Add the state of all parts to ``base``. Nothing is unfinished."""
+        memories = MemoryTable()
+        contents = self.contents.hand_over(memories)
+        buffers = self.buffers.hand_over(memories)
+        payloads = self.effector.hand_over(memories)
+        pages, counters = self.pages.hand_over()
+        consoles, ended = self.consoles.hand_over()
+        rings, closed = self.streams.hand_over()
+        tasks, sessions = self.tasks.hand_over(zygotes)
+        return replace(
+            base,
+            clock_offset=self.clock.offset,
+            steps=self.driver.hand_over(),
+            owners=self.owners.hand_over(),
+            memories=memories.hand_over(),
+            contents=contents,
+            buffers=buffers,
+            payloads=payloads,
+            pages=pages,
+            counters=counters,
+            consoles=consoles,
+            ended_consoles=ended,
+            rings=rings,
+            closed_ends=closed,
+            zygotes=zygotes,
+            tasks=tuple(tasks),
+            sessions=tuple(sessions),
+            newcomers=self.tasks.newcomers(),
+            peers=() if self.links is None else self.links.hand_over(),
+            remote_tasks=self.outbox.remote_tasks(),
+        )
+
+    def take_over(self, found: form.HostState) -> None:
+        """Continue with the state of the predecessor; tasks and sessions come afterwards."""
+        memories = TakenMemories(found.memories)
+        self.driver.take_over(found.steps)
+        self.contents.take_over(found.contents, memories)
+        self.buffers.take_over(found.buffers, memories)
+        self.effector.take_over(found.payloads, memories)
+        memories.release()
+        self.pages.take_over(found.pages, found.counters)
+        self.consoles.take_over(found.consoles, found.ended_consoles)
+        self.streams.take_over(found.rings, found.closed_ends)
+        nodes = {each.task: NodeId(each.node) for each in found.remote_tasks}
+        for owner in found.owners:
+            node = nodes.get(owner.task)
+            if node is None or self._peers is None:
+                self.owners.add(TaskId(owner.task), owner.principal, TaskId(owner.home_id))
+            else:
+                self._peers.take_over(owner, node)
+
+    def reconnect(self, found: form.HostState) -> None:
+        """End the connections of the predecessor with other nodes, and make them again."""
+        for number in found.lingering:
+            os.close(number)
+        core, links = self.core, self.links
+        if core is None or core.state.cluster is None or links is None:
+            return
+        for node, peer in list(core.state.cluster.peers.items()):
+            if peer.connected:
+                # That this node's program was replaced is no reason to suspect others.
+                self.driver.feed(
+                    PeerDown(
+                        self.clock.now(), node, peer.epoch, "the program of this node was replaced", idle=True
+                    )
+                )
+        for each in found.peers:
+            links.contact(NodeId(each.node), each.name, each.address, on_demand=not each.kept)
 
     def recover(self, event: Recovered) -> None:
         """Give the records of the store to the core, before anything else."""

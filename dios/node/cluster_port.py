@@ -18,6 +18,7 @@ from dios import limits
 from dios.core.events import Event, LoadMeasured
 from dios.core.remote.peers import Here
 from dios.errors import DiosError
+from dios.host.handover.format import Port
 from dios.host.loop.clock import Clock
 from dios.host.peers.connection_protocols import NodeDescription, PeerConnection, PeerNetwork
 from dios.host.peers.links import LabelWriter, PeerLinks
@@ -30,7 +31,7 @@ from dios.transport.identity.certificates import CertificateRole
 from dios.transport.identity.identity import Identity
 from dios.transport.tcp.announce import AnnouncedNode
 from dios.transport.tcp.secured import Secured
-from dios.transport.tcp.tls import Listener, dial, listen
+from dios.transport.tcp.tls import Listener, dial, listen, listen_again
 from dios.wire.messages import Device, ThreadPlace
 
 _log: Final = logging.getLogger(__name__)
@@ -115,25 +116,32 @@ class ClusterPort(NamedTuple):
 
 
 async def open_port(
-    settings: Settings, nursery: trio.Nursery, denied: Callable[[Principal, str], None]
+    settings: Settings,
+    nursery: trio.Nursery,
+    denied: Callable[[Principal, str], None],
+    taken: Port | None = None,
 ) -> ClusterPort | None:
     """Open the node's port. Return None for a node without a cluster or one that does not listen.
 
-    ``denied`` is called with the principal of a refused connection and the reason. Raise DiosError or OSError
-    if the port cannot be opened.
+    ``denied`` is called with the principal of a refused connection and the reason. ``taken`` is the port of a
+    predecessor of this process's program: the node goes on with it, and with the same start. Raise DiosError
+    or OSError if the port cannot be opened.
     """
     found = identity.load(settings.data)
     if found is None or not settings.listen:
         if found is not None:
             _log.warning("the node belongs to a cluster but does not listen; it runs alone")
         return None
-    listener = await listen(
-        settings.listen,
-        found,
-        nursery,
-        refused=lambda where, why: denied(Principal(f"address:{where}"), why),
-    )
-    epoch = identity.next_epoch(settings.data)
+
+    def refused(where: str, why: str) -> None:
+        denied(Principal(f"address:{where}"), why)
+
+    if taken is None:
+        listener = await listen(settings.listen, found, nursery, refused=refused)
+        epoch = identity.next_epoch(settings.data)
+    else:
+        listener = listen_again(taken.sockets, found, nursery, refused=refused)
+        epoch = taken.epoch
     address = settings.advertise or listener.address
     rack, labels = live_labels.effective(settings)
     me = NodeDescription(found.node, epoch, found.name, rack, address)

@@ -19,13 +19,14 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, NamedTuple, TypeVar
 
 from dios import limits
 from dios.client.locate import accepted_users
 from dios.errors import DiosError, ExistsError, TimeLimitError, UnreachableError
+from dios.node.launch import CONTINUE, TRY, Continued, Launch
 from dios.node.settings import Settings, load
 from dios.store import locking
 from dios.transport.unix.credentials import require_server
@@ -50,6 +51,9 @@ _PID_FILE_BYTES: Final = 128
 
 class StartError(DiosError):
     """The node's process ended at its start or was not ready in time; the message has reason and log."""
+
+
+_OF_ONE_START: Final = ("--ready=", f"{CONTINUE}=")
 
 
 @dataclass(frozen=True, slots=True)
@@ -298,14 +302,23 @@ def drop_link(link: Path, target: Path) -> None:
 
 
 # -- the process itself -----------------------------------------------------------------------------
+class PidFile(NamedTuple):
+    """The descriptor with the lock, and a function that notes the progress of a recovery in the file."""
+
+    fd: int
+    note: Callable[[int, int], None]
+
+
 @contextlib.contextmanager
-def pid_file(path: Path) -> Iterator[Callable[[int, int], None]]:
+def pid_file(path: Path, held: int = -1) -> Iterator[PidFile]:
     """Hold the locked pid file while the node runs. Raise ExistsError if another node runs.
 
-    Yield a function that notes the progress of a recovery in it, until all objects are done.
+    ``held`` is the descriptor of a predecessor of this process's program, which has locked it.
     """
-    with _explaining_directory(path.parent):
-        fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    fd = held
+    if held < 0:
+        with _explaining_directory(path.parent):
+            fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
         if not locking.lock_file(fd):
             pid = os.read(fd, _PID_FILE_BYTES).decode(errors="replace").partition("\n")[0]
@@ -322,7 +335,7 @@ def pid_file(path: Path) -> Iterator[Callable[[int, int], None]]:
 
         note(0, 0)
         try:
-            yield note
+            yield PidFile(fd, note)
         finally:
             with contextlib.suppress(OSError):
                 path.unlink(missing_ok=True)
@@ -347,18 +360,24 @@ def run(
     settings: Settings,
     started: Callable[[], None],
     recovering: Callable[[int, int], None] = lambda _, __: None,
+    launch: Launch | None = None,
+    continued: Continued | None = None,
 ) -> None:
     """Run the node until it is stopped; ``started`` is called once it answers.
 
     ``recovering`` is called during a long start with the number of objects that are done, and of all.
+    ``launch`` is the command for a program that continues the node, and ``continued`` has the descriptors
+    that the former program handed over.
     """
     with _explaining_directory(settings.data):
         settings.data.mkdir(mode=0o700, parents=True, exist_ok=True)
     _require_trusted_places(settings)
-    with pid_file(settings.pid_file) as note:
+    with pid_file(settings.pid_file, -1 if continued is None else continued.pid_file) as held:
+        if launch is not None:
+            launch.pid_file = held.fd
 
         def progress(done: int, every: int) -> None:
-            note(done, every)
+            held.note(done, every)
             recovering(done, every)
 
         # Imported late, so that commands that start or stop a node load no event loop and no store.
@@ -371,7 +390,7 @@ def run(
             from dios.store.environment import prepare_new  # noqa: PLC0415 - the same
 
             prepared = early(lambda: prepare_new(settings.data))
-            _run_loop(settings, started, progress, probed, prepared, zygote_process)
+            _run_loop(settings, started, progress, probed, prepared, zygote_process, launch, continued)
 
 
 def _run_loop(
@@ -381,6 +400,8 @@ def _run_loop(
     probed: Callable[[], Mapping[str, Mechanism]],
     prepared: Callable[[], None],
     zygote_process: StartedZygote | None,
+    launch: Launch | None,
+    continued: Continued | None,
 ) -> None:
     """Run the event loop. Its modules are loaded here, while the probe and the zygote run."""
     import trio  # noqa: PLC0415 - see above
@@ -391,16 +412,29 @@ def _run_loop(
 
     prepared()
     link = default_socket()
+    predecessor = None
+    if continued is not None:
+        from dios.node.continuation import inherit, receive  # noqa: PLC0415 - the same
+
+        predecessor = receive(continued.memory, settings)
+        inherit(predecessor.host)
 
     def announce() -> None:
         # Without the link the node serves all who name it.
         with contextlib.suppress(OSError, DiosError):
             claim_link(link, settings.socket)
+        signal.alarm(0)  # of a predecessor
         started()
 
     async def main() -> None:
         await serve(
-            settings, started=announce, recovering=recovering, probed=probed, zygote_process=zygote_process
+            settings,
+            started=announce,
+            recovering=recovering,
+            probed=probed,
+            zygote_process=zygote_process,
+            launch=launch,
+            predecessor=predecessor,
         )
 
     try:
@@ -429,33 +463,62 @@ def _end_with(pipe: int) -> None:
     threading.Thread(target=wait, name="owner", daemon=True).start()
 
 
+@dataclass(slots=True)
+class _Options:
+    """The arguments of a daemon; -1 for a descriptor that is not given."""
+
+    data: Path
+    launch: Launch
+    config: Path | None = None
+    flags: dict[str, str] = field(default_factory=dict)
+    ready: int = -1
+    temporary: str = ""
+    tried: int = -1
+    continued: Continued | None = None
+
+
+def _read_arguments(arguments: Sequence[str]) -> _Options:
+    data, *rest = arguments
+    lasting = [each for each in rest if not each.startswith(_OF_ONE_START)]
+    found = _Options(Path(data), Launch((sys.executable, "-P", "-m", _module(), data, *lasting)))
+    is_trial = any(each.startswith(f"{TRY}=") for each in rest)
+    for argument in rest:
+        key, _, value = argument.partition("=")
+        if key == "--config":
+            found.config = Path(value)
+        elif key == "--ready":
+            found.ready = int(value)
+            os.set_inheritable(found.ready, False)
+        elif key == "--until" and not is_trial:
+            os.set_inheritable(int(value), False)
+            _end_with(int(value))
+            found.launch.descriptors = (int(value),)
+        elif key == "--temporary":
+            found.temporary = value
+        elif key == TRY:
+            found.tried = int(value)
+        elif key == CONTINUE:
+            found.continued = Continued(*map(int, value.split(",")))
+            for number in found.continued:
+                os.set_inheritable(number, False)
+        elif key != "--until":
+            found.flags[key] = value
+    return found
+
+
 def main(arguments: Sequence[str]) -> int:
     """Run ``python -m dios.node.daemon DATA [OPTIONS] [key=value …]``, where each pair is a setting.
 
     Options are ``--config=FILE``; ``--ready=FD``, where the node reports that it serves, or its error;
-    ``--until=FD``, a pipe that ends it; ``--temporary=FOLDER``, which it deletes at its end.
+    ``--until=FD``, a pipe that ends it; ``--temporary=FOLDER``, which it deletes at its end. A node gives its
+    successor ``--continue=MEMORY,FD``, and tries it before with ``--try=MEMORY``.
     """
+    # A request to replace the program must not end the process before it has a handler for that.
+    signal.signal(signal.SIGUSR2, lambda _number, _frame: None)
     # The modules of a daemon live until its end: looking for garbage among them takes a tenth of the start.
     gc.disable()
-    data, *rest = arguments
-    config: str | None = None
-    ready = -1
-    temporary = ""
-    flags: dict[str, str] = {}
-    for argument in rest:
-        key, _, value = argument.partition("=")
-        if key == "--config":
-            config = value
-        elif key == "--ready":
-            ready = int(value)
-            os.set_inheritable(ready, False)
-        elif key == "--until":
-            os.set_inheritable(int(value), False)
-            _end_with(int(value))
-        elif key == "--temporary":
-            temporary = value
-        else:
-            flags[key] = value
+    options = _read_arguments(arguments)
+    ready = options.ready
 
     def tell(word: str) -> None:
         nonlocal ready
@@ -473,7 +536,11 @@ def main(arguments: Sequence[str]) -> int:
                 os.write(ready, b"%s%d %d\n" % (_RECOVERING, done, every))
 
     try:
-        run(load(data, config=config, flags=flags), lambda: tell("ready"), recovering)
+        settings = load(options.data, config=options.config, flags=options.flags)
+        if options.tried >= 0:
+            _rehearse(options.tried, settings)
+            return 0
+        run(settings, lambda: tell("ready"), recovering, options.launch, options.continued)
     except KeyboardInterrupt:
         return 130
     except (Exception, BaseExceptionGroup) as caught:
@@ -484,9 +551,28 @@ def main(arguments: Sequence[str]) -> int:
             raise
         tell(str(error))
         return 1
-    if temporary:
-        _delete(temporary)
+    if options.temporary:
+        _delete(options.temporary)
     return 0
+
+
+def _rehearse(memory: int, settings: Settings) -> None:
+    """Do everything that can fail in a successor and touches nothing outside of this process."""
+    # Imported late: a daemon that starts loads these later.
+    from dios.host.loop.entropy import Entropy  # noqa: PLC0415 - see above
+    from dios.node import serve  # noqa: F401, PLC0415 - every module of a daemon must load
+    from dios.node.continuation import receive  # noqa: PLC0415 - see above
+
+    found = receive(memory, settings)
+    found.state(Entropy())
+    if found.host.port is not None:
+        from dios.node import cluster_port  # noqa: F401, PLC0415 - likewise
+
+
+def _module() -> str:
+    """Return the name of the module that runs as the daemon."""
+    spec = sys.modules["__main__"].__spec__
+    return "dios.node.daemon" if spec is None else spec.name
 
 
 def _delete(folder: str) -> None:

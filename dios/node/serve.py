@@ -11,6 +11,7 @@ import logging
 import os
 import resource
 import signal
+import socket
 import stat
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager
@@ -20,9 +21,12 @@ from typing import TYPE_CHECKING, Final
 import trio
 
 from dios import limits
-from dios.core.events import DormantUse, ObjectRecord, Recovered, ShutdownBegan
+from dios.core.events import DormantUse, ObjectRecord, Recovered, ShutdownBegan, TimerFired
+from dios.core.machine import Core
 from dios.errors import DiosError
 from dios.host.audit.log import AuditLog
+from dios.host.handover.format import HostState
+from dios.host.loop.entropy import Entropy
 from dios.host.loop.node_log import close_log, open_log
 from dios.host.process.session_server import SessionServer
 from dios.host.process.zygote_pool import ZygotePool, open_zygote
@@ -31,6 +35,8 @@ from dios.host.sandbox.mechanisms import LOST_WITHOUT, Mechanism, missing_for_pu
 from dios.ids import Principal
 from dios.node import metrics
 from dios.node.assembly import NodeHost
+from dios.node.continuation import Continuation, Predecessor
+from dios.node.launch import Launch
 from dios.node.machine import come_before_tasks
 from dios.node.scrubbing import ScrubbedNode, Scrubbing
 from dios.node.service_supervisors import KeepersOfUsers, act_for_users
@@ -60,13 +66,16 @@ async def serve(
     recovering: Callable[[int, int], None] = lambda _, __: None,
     probed: Callable[[], Mapping[str, Mechanism]] = probe,
     zygote_process: StartedZygote | None = None,
+    launch: Launch | None = None,
+    predecessor: Predecessor | None = None,
 ) -> None:
     """Run a node until it is stopped by a signal or a request; a second signal ends it at once.
 
     ``started`` is called once programs can connect, and ``recovering`` before that, in another thread, with
     the number of objects in the store that are done, and of all. ``probed`` returns the machine's mechanisms
-    and may block. ``zygote_process`` is a zygote that was started early. Raise DiosError if the node cannot
-    start.
+    and may block. ``zygote_process`` is a zygote that was started early. ``launch`` is the command for a
+    program that continues the node, and ``predecessor`` has the state of the former program. Raise DiosError
+    if the node cannot start.
     """
     handler = open_log(
         settings.log_level, as_json=settings.log_format is LogFormat.JSON, file=settings.log_file
@@ -93,9 +102,12 @@ async def serve(
                 warm_up_of_templates=WARM_UP_OF_TEMPLATES,
                 programs=settings.programs,
                 processes_max=settings.tasks_max,
+                continuations=0 if predecessor is None else predecessor.host.continuations,
             ) as zygote:
                 recovered = await trio.to_thread.run_sync(_recover, settings, store, recovering)
-                await _serve(settings, store, recovered, audit, zygote, mechanisms, started)
+                await _serve(
+                    settings, store, recovered, audit, zygote, mechanisms, started, launch, predecessor
+                )
     finally:
         close_log(handler)
 
@@ -108,6 +120,8 @@ async def _serve(
     zygote: ZygotePool,
     mechanisms: Mapping[str, Mechanism],
     started: Callable[[], None],
+    launch: Launch | None,
+    predecessor: Predecessor | None,
 ) -> None:
     for damage in store.damaged:
         _log.error("a stored object is damaged", extra={"what": damage})
@@ -116,7 +130,9 @@ async def _serve(
     keepers = KeepersOfUsers()
     try:
         async with trio.open_nursery() as nursery:
-            port = await _open_port(settings, nursery, lambda who, why: _denied(host, who, why))
+            before = None if predecessor is None else predecessor.host
+            port = await _open_port(settings, nursery, lambda who, why: _denied(host, who, why), before)
+            core = None if predecessor is None else Core.continued(predecessor.state(Entropy(), store))
             host = NodeHost(
                 settings,
                 store,
@@ -136,38 +152,55 @@ async def _serve(
                         | ({} if port is None else port.membership.machine_counts | keepers.counts),
                     )
                 ),
+                core=core,
                 logs=store.logs,
                 rows=store,
+                clock_offset=None if before is None else before.clock_offset,
                 membership=None
                 if port is None
                 else port.membership._replace(enforcement=zygote.enforcement()),
             )
-            host.recover(Recovered(host.clock.now(), *recovered))
+            if before is None:
+                host.recover(Recovered(host.clock.now(), *recovered))
+            else:
+                host.take_over(before)
             nursery.start_soon(host.driver.watch)
-            nursery.start_soon(host.alarm.run, host.driver.feed)
-            nursery.start_soon(_keep_audit, audit, host)
-            nursery.start_soon(_collect_when_quiet, host)
-            await nursery.start(_obey_signals, host)
-            _join_others(host, port, settings, nursery)
-            async with _listening(settings, host, nursery) as server:
+            async with _listening(settings, host, nursery, before) as server:
+                if before is not None:
+                    await _take_over_processes(host, zygote, before)
+                nursery.start_soon(host.alarm.run, host.driver.feed)
+                nursery.start_soon(_keep_audit, audit, host)
+                nursery.start_soon(_collect_when_quiet, host)
+                await nursery.start(_obey_signals, host)
+                _join_others(host, port, settings, nursery)
+                if before is not None:
+                    host.reconnect(before)
+                    host.tasks.gate.open()
                 _log.info(
                     "the node serves",
                     extra={"objects": store.usage()["objects"], "socket": str(settings.socket)},
                 )
                 _calm_collector()
                 started()
-                if settings.metrics is not None:
-                    from dios.node.metrics_exporter import keep_exporter  # noqa: PLC0415 - rarely needed
-
-                    nursery.start_soon(keep_exporter, settings)
-                if port is not None and port.membership.coordinator:
-                    from dios.node.coordinator_supervisor import keep_coordinator  # noqa: PLC0415 - as below
-
-                    nursery.start_soon(keep_coordinator, settings)
-                if port is not None:
-                    nursery.start_soon(act_for_users, server, os.geteuid(), host.stopping, settings, keepers)
-                scrubbed = ScrubbedNode(host.distrust, host.record_scrubbing, server.open_for)
-                nursery.start_soon(scrubbing.run, scrubbed)
+                helpers = functools.partial(_start_helpers, settings, host, server, port, scrubbing, keepers)
+                if launch is None:
+                    helpers(nursery)
+                else:
+                    continuation = Continuation(
+                        settings,
+                        launch,
+                        host,
+                        server,
+                        zygote,
+                        audit,
+                        port,
+                        version=_release,
+                        predecessor=predecessor,
+                    )
+                    await nursery.start(continuation.obey)
+                    nursery.start_soon(continuation.run_helpers, helpers)
+                    if before is not None:
+                        continuation.announce(before)
                 await host.stopping.wait()
             _log.info("the node stops")
             await _end_everything(host)
@@ -177,6 +210,40 @@ async def _serve(
     finally:
         if host is not None:
             await host.aclose()
+
+
+async def _take_over_processes(host: NodeHost, zygote: ZygotePool, before: HostState) -> None:
+    """Continue with the sessions and tasks of the predecessor. No call is handled until the gate opens."""
+    while host.tasks.sessions < len(before.sessions):
+        await trio.lowlevel.checkpoint()
+    links = zygote.take_over(before.zygotes, {(each.zygote, each.child) for each in before.tasks})
+    host.tasks.take_over(before.tasks, links)
+    # The first event sets the time of the next one.
+    host.driver.feed(TimerFired(host.clock.now()))
+
+
+def _start_helpers(
+    settings: Settings,
+    host: NodeHost,
+    server: SessionServer,
+    port: ClusterPort | None,
+    scrubbing: Scrubbing,
+    keepers: KeepersOfUsers,
+    nursery: trio.Nursery,
+) -> None:
+    """Start what has sessions of its own inside this process."""
+    if settings.metrics is not None:
+        from dios.node.metrics_exporter import keep_exporter  # noqa: PLC0415 - rarely needed
+
+        nursery.start_soon(keep_exporter, settings)
+    if port is not None and port.membership.coordinator:
+        from dios.node.coordinator_supervisor import keep_coordinator  # noqa: PLC0415 - as below
+
+        nursery.start_soon(keep_coordinator, settings)
+    if port is not None:
+        nursery.start_soon(act_for_users, server, os.geteuid(), host.stopping, settings, keepers)
+    scrubbed = ScrubbedNode(host.distrust, host.record_scrubbing, server.open_for)
+    nursery.start_soon(scrubbing.run, scrubbed)
 
 
 def _recover(
@@ -191,14 +258,17 @@ def _recover(
 
 
 async def _open_port(
-    settings: Settings, nursery: trio.Nursery, denied: Callable[[Principal, str], None]
+    settings: Settings,
+    nursery: trio.Nursery,
+    denied: Callable[[Principal, str], None],
+    before: HostState | None,
 ) -> ClusterPort | None:
     """Open the port for other nodes. Return None, and load no modules for it, without a cluster."""
     if not settings.identity.exists():
         return None
     from dios.node.cluster_port import open_port  # noqa: PLC0415 - a sixth of the start of a node
 
-    return await open_port(settings, nursery, denied)
+    return await open_port(settings, nursery, denied, None if before is None else before.port)
 
 
 def _denied(host: NodeHost | None, who: Principal, why: str) -> None:
@@ -219,11 +289,17 @@ def _join_others(host: NodeHost, port: ClusterPort | None, settings: Settings, n
 
 @asynccontextmanager
 async def _listening(
-    settings: Settings, host: NodeHost, nursery: trio.Nursery
+    settings: Settings, host: NodeHost, nursery: trio.Nursery, before: HostState | None
 ) -> AsyncIterator[SessionServer]:
     if settings.allowed_uids:
         _open_way(settings)
-    listener = open_listener(settings.socket, 0o666 if settings.allowed_uids else 0o600)
+    mode = 0o666 if settings.allowed_uids else 0o600
+    if before is None:
+        listener = open_listener(settings.socket, mode)
+    else:
+        listener = socket.socket(fileno=before.listener)
+        settings.socket.chmod(mode)
+        host.tasks.gate.close()
     try:
         server = SessionServer(
             listener,
@@ -232,7 +308,10 @@ async def _listening(
             broken=host.broken_connection,
             allowed_uids=settings.allowed_uids,
         )
-        nursery.start_soon(server.run)
+        if before is None:
+            nursery.start_soon(server.run)
+        else:
+            nursery.start_soon(server.run, before.sessions, before.newcomers)
         yield server
     finally:
         close_listener(listener, settings.socket)

@@ -133,3 +133,8 @@ class FrameSplitter:
     def pending(self) -> int:
         """Return the number of bytes of the unfinished frame."""
         return len(self._buffer)
+
+    @property
+    def unfinished(self) -> bytes:
+        """Return the bytes of the unfinished frame, with which another splitter can go on."""
+        return bytes(self._buffer)

@@ -73,27 +73,31 @@ class PublicAttributes(NamedTuple):
     stamp: int
 
 
-def _new_stamps() -> Iterator[int]:
-    return itertools.count(1)
+def _new_stamps(first: int) -> Iterator[int]:
+    return itertools.count(first)
 
 
 class PageWriter:
     """The node's writing end of one page; ``view`` is its writable mapping, which the caller owns.
 
     A slot's stamp is one aligned number of 64 bits, so that a reader needs no sequence counter for it. Stamps
-    are never used twice in one page.
+    are never used twice in one page: ``next_stamp`` is above all that earlier writers of the page used.
     """
 
     __slots__ = ("_quads", "_stamps", "_view", "_words")
 
-    def __init__(self, view: memoryview) -> None:
+    def __init__(self, view: memoryview, next_stamp: int = 1) -> None:
         if view.nbytes != limits.PUBLIC_PAGE_BYTES:
             raise ValueError(f"a page has {limits.PUBLIC_PAGE_BYTES} bytes, not {view.nbytes}")
         self._view: Final = view
         # Stores of single aligned 32-bit words are atomic; packing into bytes does not promise that.
         self._words: Final = view.cast("I")
         self._quads: Final = view.cast("Q")
-        self._stamps: Final = _new_stamps()
+        self._stamps: Final = _new_stamps(next_stamp)
+
+    def last_stamp(self) -> int:
+        """Draw a stamp and return it: a writer that goes on with this page begins above it."""
+        return next(self._stamps)
 
     def bind(self, reference: Reference, *, zombie: bool = False, dirty: int = 0) -> None:
         """Fill the slot of a reference with all its attributes."""

@@ -283,7 +283,7 @@ def test_units_leave_what_confines_tasks(path: Path) -> None:
 @pytest.mark.parametrize("path", UNITS, ids=["system", "user"])
 def test_systemd_takes_the_units(path: Path, tmp_path: Path) -> None:
     """The tool of systemd itself finds nothing wrong with a unit, once its program is where it says."""
-    text = re.sub(r"^ExecStart=\S+", f"ExecStart={sys.executable}", path.read_text(), flags=re.MULTILINE)
+    text = re.sub(r"^(Exec\w+)=\S+", rf"\1={sys.executable}", path.read_text(), flags=re.MULTILINE)
     copy = tmp_path / path.name
     copy.write_text(text)
     kind = ["--user"] if path.parent.name == "user" else []

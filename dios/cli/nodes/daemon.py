@@ -36,7 +36,8 @@ from dios.client.locate import default_socket, resolve_node
 from dios.client.ops.cluster import Member
 from dios.client.sync.node import connect
 from dios.errors import InvalidError, TimeLimitError
-from dios.node import daemon
+from dios.node import daemon, restart_status
+from dios.node.limit_text import parse_time_ms
 from dios.node.settings import PID_FILE_NAME, load
 
 app: Final = typer.Typer(
@@ -270,6 +271,64 @@ def stop(*, data: MaybeData = None, node: NodeOption = None, as_json: JsonOption
             write_json({"stopped": True, "how": how, "pid": running.pid})
         else:
             facts([("node", f"stopped ({how}), process {running.pid}")])
+
+
+def _span(text: str, option: str) -> int:
+    try:
+        return parse_time_ms(text)
+    except ValueError as error:
+        raise InvalidError(f"{option} {text} is not valid: give {error}") from None
+
+
+@app.command(
+    epilog="\b\nExamples:\n  dios-node restart\n  dios-node restart --data /var/lib/dios --within 30s\n"
+    "  dios-node restart --data ./node0 --json"
+)
+def restart(
+    *,
+    data: MaybeData = None,
+    node: NodeOption = None,
+    within: Annotated[
+        str, typer.Option("--within", metavar="TIME", help="Give up waiting after TIME; the node goes on.")
+    ] = "2min",
+    as_json: JsonOption = False,
+) -> None:
+    """Replace the program of a running node by the installed one; tasks, sessions and objects go on.
+
+    For a new release, or changed settings. The new program is tried first. If it cannot continue, the node
+    goes on as before, and the exit status is 1. Calls wait for about half a second meanwhile.
+    """
+    with reporting("dios-node restart", as_json=as_json):
+        path = _target(data, node)
+        running = daemon.find(path)
+        if running is None:
+            say(f"no node runs at {path}; next: dios-node start --data ./node0 --detach")
+            raise typer.Exit(NOT_RUNNING)
+        if data is None:
+            with _within(limits.NODE_ANSWER_MS_MAX), connect(str(path), groups=()) as connected:
+                data = Path(connected.info().node)
+        limit_ms = _span(within, "--within")
+        with nullcontext(_quiet) if as_json else progress("restarting the node") as show:
+            done = restart_status.request(running.pid, data, limit_ms=limit_ms, show=show)
+        if as_json:
+            write_json(
+                {
+                    "restarted": True,
+                    "pid": done.pid,
+                    "version": done.version,
+                    "pause_ms": done.pause_ms,
+                    "tasks": done.tasks,
+                    "sessions": done.sessions,
+                }
+            )
+            return
+        facts(
+            [
+                ("node", f"goes on as process {done.pid}, version {done.version} {done.detail}".rstrip()),
+                ("kept", f"{done.tasks} tasks, {done.sessions} sessions"),
+                ("pause", f"{done.pause_ms} ms"),
+            ]
+        )
 
 
 app.add_typer(check.app)

@@ -62,6 +62,17 @@ class History(Generic[T]):
             for kept in things
         )
 
+    def entries(self) -> list[tuple[Principal, TaskId, T, int]]:
+        """Return the kept things with principal, job and size, in the order in which they were kept."""
+        every = [
+            (kept.number, principal, job, kept)
+            for principal, jobs in self._jobs.items()
+            for job, things in jobs.items()
+            for kept in things
+        ]
+        every.sort(key=lambda entry: entry[0])
+        return [(principal, job, cast("T", kept.thing), kept.size) for _, principal, job, kept in every]
+
     def count(self, thing: T) -> int:
         """Return the number of times that a thing is kept."""
         return sum(

@@ -9,7 +9,7 @@ unmapped it.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Final, NamedTuple
 
 from dios import limits
@@ -18,6 +18,8 @@ from dios.errors import DamagedError, DiosError
 from dios.host.content.contents import (
     Content,
     Contents,
+    MemoryNotes,
+    MemorySource,
     Source,
     compose_bytes,
     compose_memory,
@@ -28,6 +30,7 @@ from dios.host.content.contents import (
     size_of,
 )
 from dios.host.content.memories import ContentMemory
+from dios.host.handover import format as form
 from dios.ids import BufferId, ObjectId, TaskId
 from dios.transport.memory.reclaimer import RECLAIM_BYTES_MIN, RECLAIMER
 from dios.wire.messages import Buffer, Mapping, PlainResult
@@ -92,6 +95,27 @@ class Buffers:
         """Close all buffers, at the node's end."""
         for buffer in list(self._open):
             self.close(buffer)
+
+    def hand_over(self, memories: MemoryNotes) -> tuple[form.OpenBuffer, ...]:
+        """Describe the open buffers for the successor of this process."""
+        return tuple(
+            form.OpenBuffer(
+                buffer, memories.note(each.content), each.start, each.length, each.shadow, each.mapped
+            )
+            for buffer, each in self._open.items()
+        )
+
+    def take_over(self, found: Iterable[form.OpenBuffer], memories: MemorySource) -> None:
+        """Continue with the open buffers of the predecessor."""
+        for each in found:
+            opened = OpenBuffer(
+                memories.content(each.content),
+                each.start,
+                each.length,
+                shadow=each.shadow,
+                mapped=each.mapped,
+            )
+            self.put(BufferId(each.buffer), opened)
 
     def has(self, buffer: BufferId, length: int) -> bool:
         """Return True if the buffer is open and has at least ``length`` bytes."""

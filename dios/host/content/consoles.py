@@ -5,12 +5,14 @@ The core decides who may read a console and records how far each reader has read
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Final
 
 import trio
 
 from dios import limits
 from dios.core.model.history import History
+from dios.host.handover import format as form
 from dios.ids import Principal, TaskId
 
 _BYTES_MIN: Final = limits.CONSOLE_ENDED_BYTES_MAX // limits.ENDED_TASKS_KEPT_MAX
@@ -42,6 +44,15 @@ class TaskConsole:
             with trio.move_on_after(limits.CONSOLE_READER_TIMEOUT_MS / 1000) as patience:
                 await self._moved.wait()
             self._followed = not patience.cancelled_caught
+
+    def hand_over(self, task: TaskId) -> form.Console:
+        """Describe the console for the successor of this process."""
+        return form.Console(task, bytes(self._tail), self.arrived, self._read_to, self._followed)
+
+    def take_over(self, found: form.Console) -> None:
+        """Continue with a console of the predecessor."""
+        self._tail[:] = found.tail
+        self.arrived, self._read_to, self._followed = found.arrived, found.read_to, found.followed
 
     def append(self, data: bytes) -> None:
         """Append bytes, and drop the oldest bytes beyond CONSOLE_TAIL_BYTES."""
@@ -91,6 +102,22 @@ class Consoles:
         self._consoles: Final[dict[TaskId, TaskConsole]] = {}
         self._ended: Final = History[TaskId]()
         self._ended_tasks: Final[set[TaskId]] = set()
+
+    def hand_over(self) -> tuple[tuple[form.Console, ...], tuple[form.EndedConsole, ...]]:
+        """Describe all consoles for the successor of this process, and which of them are of ended tasks."""
+        ended = tuple(
+            form.EndedConsole(task, principal, job, size)
+            for principal, job, task, size in self._ended.entries()
+        )
+        return tuple(each.hand_over(task) for task, each in self._consoles.items()), ended
+
+    def take_over(self, found: Iterable[form.Console], ended: Iterable[form.EndedConsole]) -> None:
+        """Continue with the consoles of the predecessor."""
+        for each in found:
+            self.of(TaskId(each.task)).take_over(each)
+        for past in ended:
+            self._ended_tasks.add(TaskId(past.task))
+            self._ended.keep(Principal(past.principal), TaskId(past.job), TaskId(past.task), past.size)
 
     def of(self, task: TaskId) -> TaskConsole:
         """Return the console of a task; create it on first use."""

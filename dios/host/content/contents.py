@@ -10,12 +10,13 @@ may be dropped from memory again.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from typing import Final, NamedTuple, TypeAlias
+from collections.abc import Callable, Iterable, Mapping
+from typing import Final, NamedTuple, Protocol, TypeAlias
 
 from dios import limits
 from dios.errors import BadReferenceError, DiosError
 from dios.host.content.memories import ContentMemory
+from dios.host.handover import format as form
 from dios.ids import ObjectId, PayloadId
 from dios.store.protocol import ContentState, InlineContent, Store
 from dios.transport.memory.pool import MemoryPool
@@ -51,6 +52,22 @@ def release_content(content: Content) -> None:
     """Remove a user of the content."""
     if not isinstance(content, bytes):
         content.release()
+
+
+class MemoryNotes(Protocol):
+    """Notes the memories that are handed over."""
+
+    def note(self, content: Content) -> form.Bytes:
+        """Return the description of a content."""
+        ...
+
+
+class MemorySource(Protocol):
+    """The memories that were handed over."""
+
+    def content(self, described: form.Bytes) -> Content:
+        """Return a content with one more user."""
+        ...
 
 
 class OwnedPayloads(dict[PayloadId, Content]):
@@ -215,6 +232,20 @@ class Contents:
         """Release all contents."""
         for target in list(self._current):
             self.discard(target)
+
+    # -- the successor of this process -----------------------------------------------------------------
+    def hand_over(self, memories: MemoryNotes) -> tuple[form.Content, ...]:
+        """Describe the contents that the store does not have."""
+        return tuple(
+            form.Content(target, memories.note(content))
+            for target, content in self._current.items()
+            if target not in self._cached
+        )
+
+    def take_over(self, found: Iterable[form.Content], memories: MemorySource) -> None:
+        """Continue with the contents of the predecessor."""
+        for each in found:
+            self._put(ObjectId(each.object), memories.content(each.content))
 
     # -- inside -------------------------------------------------------------------------------------
     def _put(self, target: ObjectId, content: Content) -> None:

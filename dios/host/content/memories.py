@@ -13,6 +13,7 @@ from collections.abc import Iterator
 
 from dios import limits
 from dios.errors import DamagedError, DiosError, NoSpaceError, OutOfMemoryError
+from dios.host.handover.format import Memory
 from dios.transport.memory import memfd
 from dios.transport.memory.pool import MemoryPool, PooledMemory
 from dios.transport.memory.reclaimer import RECLAIMER
@@ -56,6 +57,22 @@ class ContentMemory:
         self._writers = -1
         self._pool: MemoryPool | None = None
         self._pooled: PooledMemory | None = None
+
+    @classmethod
+    def taken_over(cls, described: Memory) -> ContentMemory:
+        """Return a memory of this process's predecessor."""
+        made = cls(
+            described.fd, described.size, frozen=described.frozen, raw=described.raw, stored=described.stored
+        )
+        made.contested, made._writers = described.contested, described.writers
+        return made
+
+    def hand_over(self) -> Memory:
+        """Describe the memory for the successor of this process.
+
+        A memory of the pool loses the node's mapping and is not written again.
+        """
+        return Memory(self.fd, self.size, self.frozen, self.raw, self.stored, self.contested, self._writers)
 
     @classmethod
     def shadow(cls, size: int) -> ContentMemory:

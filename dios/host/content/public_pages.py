@@ -8,7 +8,7 @@ from __future__ import annotations
 import contextlib
 import os
 from collections import OrderedDict, deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Final
 
 import trio
@@ -17,9 +17,10 @@ from msgspec.structs import replace
 from dios import limits
 from dios.core.effects import BindSlot, PublishCounters, UnbindSlot
 from dios.errors import DiosError
+from dios.host.handover import format as form
 from dios.ids import ObjectId, TaskId
 from dios.transport.memory.mapping import map_memory
-from dios.transport.memory.memfd import create_memory, reopen_read_only, seal_future_write
+from dios.transport.memory.memfd import close_all, create_memory, reopen_read_only
 from dios.wire.page import PageWriter
 
 _SLOTS_AT_ONCE: Final = 256
@@ -29,12 +30,12 @@ _SLOTS_AT_ONCE: Final = 256
 class TaskPage:
     """One task's page in ``view``: the objects that its slots show."""
 
-    __slots__ = ("_view", "bound", "fd", "writer")
+    __slots__ = ("_view", "bound", "fd", "memory", "writer")
 
-    def __init__(self, view: memoryview) -> None:
+    def __init__(self, view: memoryview, next_stamp: int = 1) -> None:
         self._view: Final = view
-        self.fd = -1
-        self.writer: Final = PageWriter(view)
+        self.fd = self.memory = -1
+        self.writer: Final = PageWriter(view, next_stamp)
         self.bound: Final[dict[int, ObjectId]] = {}
 
     def close(self) -> None:
@@ -44,27 +45,33 @@ class TaskPage:
 
 
 class SharedPage(TaskPage):
-    """A page in shared memory: the node's mapping, and a descriptor until the task has it."""
+    """A page in shared memory: the node's mapping, and a descriptor until the task has it.
+
+    The node keeps a descriptor for writing, with which the program that replaces it maps the page again. So
+    the memory has no seal against writing: the mode of the memory (0400) keeps tasks from opening it again.
+    """
 
     __slots__ = ()
 
-    def __init__(self) -> None:
-        fd = create_memory(limits.PUBLIC_PAGE_BYTES, "dios public page")
+    def __init__(self, taken: form.Page | None = None) -> None:
+        if taken is not None:
+            super().__init__(map_memory(taken.fd, limits.PUBLIC_PAGE_BYTES), taken.next_stamp)
+            self.memory, self.fd = taken.fd, taken.reader
+            return
+        fd = create_memory(limits.PUBLIC_PAGE_BYTES, "dios public page", sealable=False)
         try:
             view = map_memory(fd, limits.PUBLIC_PAGE_BYTES)
-            # From now on nobody can map it for writing, not even through a new descriptor.
-            seal_future_write(fd)
             reader = reopen_read_only(fd)
-        finally:
+        except BaseException:
             os.close(fd)
+            raise
         super().__init__(view)
-        self.fd = reader
+        self.memory, self.fd = fd, reader
 
     def close(self) -> None:
-        """Unmap the page and close its descriptor."""
+        """Unmap the page and close its descriptors."""
         super().close()
-        if self.fd >= 0:
-            os.close(self.fd)
+        close_all(fd for fd in (self.memory, self.fd) if fd >= 0)
 
 
 class _ShownObject:
@@ -160,6 +167,40 @@ class PublicPages:
         spare, self._spare = self._spare, None
         if spare is not None:
             spare.close()
+
+    # -- the successor of this process -----------------------------------------------------------------
+    def hand_over(self) -> tuple[tuple[form.Page, ...], tuple[form.Counters, ...]]:
+        """Describe all pages, and the counters that their slots show."""
+        pages = tuple(
+            form.Page(
+                task,
+                page.memory,
+                page.fd,
+                page.writer.last_stamp() + 1,
+                tuple(form.BoundSlot(slot, target) for slot, target in page.bound.items()),
+            )
+            for task, page in self._pages.items()
+        )
+        return pages, tuple(_described(target, shown) for target, shown in self._objects.items())
+
+    def take_over(self, pages: Iterable[form.Page], counters: Iterable[form.Counters]) -> None:
+        """Continue with the pages of the predecessor."""
+        for each in counters:
+            shown = self._objects[ObjectId(each.object)] = _ShownObject()
+            shown.step, shown.outdated = each.step, each.outdated
+            if each.published is not None:
+                shown.counters = PublishCounters(
+                    ObjectId(each.object), *each.published, zombie=each.zombie, direct=each.direct
+                )
+            if shown.outdated:
+                self._outdated.append(ObjectId(each.object))
+                self._has_outdated.set()
+        for described in pages:
+            task = TaskId(described.task)
+            page = self._pages[task] = SharedPage(described)
+            for slot in described.bound:
+                target = page.bound[slot.slot] = ObjectId(slot.object)
+                self._objects.setdefault(target, _ShownObject()).places[task, slot.slot] = page.writer
 
     def bind(self, effect: BindSlot, step: int) -> None:
         """Show a reference in its slot from now on."""
@@ -257,6 +298,14 @@ class PublicPages:
             shown.places.pop((task, slot), None)
             if not shown.places:
                 del self._objects[bound]
+
+
+def _described(target: ObjectId, shown: _ShownObject) -> form.Counters:
+    now = shown.counters
+    if now is None:
+        return form.Counters(target, shown.step, shown.outdated, None)
+    published = (now.size, now.v_r, now.v_w, now.a_r, now.a_w, now.dirty)
+    return form.Counters(target, shown.step, shown.outdated, published, now.zombie, now.direct)
 
 
 def _write(writer: PageWriter, slot: int, counters: PublishCounters, *, direct: bool = False) -> None:

@@ -9,10 +9,19 @@ end. ``local_end`` attaches inside the host on behalf of a task, for example a t
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Final, Protocol
 
+from dios.host.handover import format as form
 from dios.ids import ObjectId
-from dios.transport.rings.waiting import RingDescriptors, RingEnd, RingReader, RingWriter, create_ring
+from dios.transport.rings.waiting import (
+    RingDescriptors,
+    RingEnd,
+    RingReader,
+    RingWriter,
+    TakenRing,
+    create_ring,
+)
 from dios.wire.messages import Attached
 from dios.wire.types import Mode
 
@@ -41,6 +50,29 @@ class Streams:
 
     def __len__(self) -> int:
         return len(self._rings)
+
+    @property
+    def served(self) -> int:
+        """The number of streams whose other end is in the host: it cannot be handed to another program."""
+        return len(self._backends)
+
+    def hand_over(self) -> tuple[tuple[form.Ring, ...], tuple[form.ClosedEnds, ...]]:
+        """Describe the rings between tasks of this node for the successor of this process."""
+        rings = tuple(
+            form.Ring(target, ring.ring_bytes, *ring.hand_over())
+            for (target, mode), ring in self._rings.items()
+            if mode is None
+        )
+        closed = tuple(form.ClosedEnds(target, tuple(modes)) for target, modes in self._closed_modes.items())
+        return rings, closed
+
+    def take_over(self, rings: Iterable[form.Ring], closed: Iterable[form.ClosedEnds]) -> None:
+        """Continue with the rings of the predecessor."""
+        for each in rings:
+            taken = TakenRing(each.writer, each.reader, each.write_socket, each.read_socket, each.wanting)
+            self._rings[ObjectId(each.object), None] = RingDescriptors(each.ring_bytes, taken)
+        for ends in closed:
+            self._closed_modes[ObjectId(ends.object)] = set(ends.modes)
 
     def attach(
         self, target: ObjectId, mode: Mode, ring_bytes: int, *, duplex: bool = False

@@ -17,11 +17,13 @@ class Clock:
     the other node because this machine slept.
     """
 
-    __slots__ = ("_offset",)
+    __slots__ = ("offset",)
 
-    def __init__(self) -> None:
-        self._offset: Final = time.time_ns() - time.clock_gettime_ns(time.CLOCK_BOOTTIME)
+    def __init__(self, offset: int | None = None) -> None:
+        now = time.time_ns() - time.clock_gettime_ns(time.CLOCK_BOOTTIME)
+        self.offset: Final = now if offset is None else offset
+        """The difference to the clock that is never set, which a program that continues the node keeps."""
 
     def now(self) -> int:
         """Return the nanoseconds since the epoch."""
-        return time.clock_gettime_ns(time.CLOCK_BOOTTIME) + self._offset
+        return time.clock_gettime_ns(time.CLOCK_BOOTTIME) + self.offset

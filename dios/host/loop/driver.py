@@ -22,6 +22,7 @@ from dios.errors import DiosError, InvariantError, ProtocolError
 from dios.host.audit.admission import refusal, refusal_of_request
 from dios.host.content.contents import Content, OwnedPayloads, Payloads, size_of
 from dios.host.content.stored_bytes import StoredBytes
+from dios.host.handover import format as form
 from dios.host.loop.call_meter import CallMeter
 from dios.host.loop.clock import Clock
 from dios.host.loop.commit_results import CommitResult
@@ -143,6 +144,15 @@ class Driver:
     def steps(self) -> int:
         """The number of events that the core has processed."""
         return self._steps
+
+    def hand_over(self) -> form.Steps:
+        """Return the counters for the successor of this process. Every effect has been carried out."""
+        return form.Steps(self._durable, self._issued, self._steps, self._next_payload)
+
+    def take_over(self, steps: form.Steps) -> None:
+        """Continue with the counters of the predecessor."""
+        self._durable, self._issued = Ticket(steps.durable), Ticket(steps.issued)
+        self._steps, self._next_payload = steps.steps, steps.next_payload
 
     @property
     def settled(self) -> bool:

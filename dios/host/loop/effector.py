@@ -21,10 +21,21 @@ from dios.host.audit.admission import Journal, refusal
 from dios.host.bandwidth.rates import Rates
 from dios.host.content.buffers import BackgroundWork, Buffers
 from dios.host.content.consoles import Consoles
-from dios.host.content.contents import Content, Contents, JoinedPayloads, Payloads, read_from, size_of
+from dios.host.content.contents import (
+    Content,
+    Contents,
+    JoinedPayloads,
+    MemoryNotes,
+    MemorySource,
+    OwnedPayloads,
+    Payloads,
+    read_from,
+    size_of,
+)
 from dios.host.content.log_reader import LogReader
 from dios.host.content.public_pages import PublicPages
 from dios.host.content.streams import Streams
+from dios.host.handover import format as form
 from dios.host.loop import effect_kinds
 from dios.host.loop.clock import Clock
 from dios.host.loop.outbox import Outbox
@@ -206,6 +217,19 @@ class Effector:
     def done_before(self, step: int) -> bool:
         """Return True if no step before ``step`` is working in a thread or waiting for such work."""
         return all(oldest >= step for oldest in self._oldest_steps.values())
+
+    # -- the successor of this process -----------------------------------------------------------------
+    def hand_over(self, memories: MemoryNotes) -> tuple[form.KeptPayload, ...]:
+        """Describe the payloads of calls that wait."""
+        return tuple(
+            form.KeptPayload(payload, memories.note(owner[payload])) for payload, owner in self._kept.items()
+        )
+
+    def take_over(self, found: Iterable[form.KeptPayload], memories: MemorySource) -> None:
+        """Continue with the payloads of the predecessor."""
+        for each in found:
+            payload = PayloadId(each.payload)
+            self._kept[payload] = OwnedPayloads({payload: memories.content(each.content)})
 
     # -- the audit log --------------------------------------------------------------------------------
     def record(self, steps: Iterable[list[fx.Effect]]) -> None:

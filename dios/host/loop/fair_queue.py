@@ -19,6 +19,7 @@ from dios import limits
 from dios.core.effects import Outcome, Spawn
 from dios.core.events import Disconnected, Event, SessionOpened, TaskEnded
 from dios.host.bandwidth.accounts import Account
+from dios.host.handover import format as form
 from dios.ids import Principal, TaskId
 
 TurnCallback: TypeAlias = Callable[[], None]
@@ -54,6 +55,13 @@ class TaskPrincipals:
     def home_id(self, task: TaskId) -> TaskId:
         """Return the id of a task on its own node, by which guarantees name it."""
         return self._home_ids.get(task, task)
+
+    def hand_over(self) -> tuple[form.Owner, ...]:
+        """Describe all tasks for the successor of this process."""
+        return tuple(
+            form.Owner(task, principal, self._home_ids.get(task, NO_ID))
+            for task, principal in self._principals.items()
+        )
 
     def add(self, task: TaskId, principal: str, home_id: TaskId = NO_ID) -> None:
         """Register a task of another node, for which this node works from now on."""

@@ -10,6 +10,7 @@ from typing import Final, Protocol
 
 from dios import limits
 from dios.errors import Code, WouldBlockError
+from dios.host.handover import format as form
 from dios.host.loop.call_meter import CallMeter
 from dios.ids import NodeId, TaskId
 from dios.transport.memory.memfd import close_all, copies_of
@@ -105,6 +106,10 @@ class Outbox:
     def open_remote(self, task: TaskId, route: RemoteReplyRoute) -> None:
         """Send answers to a task of another node over ``route`` from now on."""
         self._remote_routes[task] = route
+
+    def remote_tasks(self) -> tuple[form.RemoteTask, ...]:
+        """Describe the tasks of other nodes for the successor of this process."""
+        return tuple(form.RemoteTask(task, route.node) for task, route in self._remote_routes.items())
 
     def close_remote(self, task: TaskId) -> None:
         """Forget the route to a task of another node."""

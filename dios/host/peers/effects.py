@@ -17,6 +17,7 @@ from dios.host.content.buffers import BackgroundWork, Buffers
 from dios.host.content.contents import Content, Contents, Source, release_content, retain_content
 from dios.host.content.received import answer_received
 from dios.host.content.streams import Streams
+from dios.host.handover import format as form
 from dios.host.loop import effect_kinds
 from dios.host.loop.fair_queue import TaskPrincipals
 from dios.host.loop.outbox import Outbox
@@ -26,7 +27,7 @@ from dios.host.peers.links import PeerLinks
 from dios.host.peers.remote_answers import RemoteTaskRoute, for_remote_read, for_remote_task
 from dios.host.peers.stream_pump import AttachedTask
 from dios.host.peers.streams import RemoteStreams
-from dios.ids import ObjectId, PayloadId, TaskId
+from dios.ids import NodeId, ObjectId, PayloadId, TaskId
 from dios.wire import dcp
 from dios.wire.messages import Attached, Failure
 from dios.wire.types import Mode
@@ -83,6 +84,12 @@ class PeerEffects:
         """Register a remote task: answers to it are sent to its node from now on."""
         self._owners.add(effect.task, effect.principal, effect.home_id)
         self._outbox.open_remote(effect.task, RemoteTaskRoute(effect.task, effect.node, self._links))
+
+    def take_over(self, owner: form.Owner, node: NodeId) -> None:
+        """Continue with a remote task of the predecessor."""
+        task = TaskId(owner.task)
+        self._owners.add(task, owner.principal, TaskId(owner.home_id))
+        self._outbox.open_remote(task, RemoteTaskRoute(task, node, self._links))
 
     def close_deputy(self, effect: fx.CloseRemoteTask) -> None:
         """Forget a remote task."""

@@ -29,6 +29,7 @@ from dios.errors import (
     UnreachableError,
     WouldBlockError,
 )
+from dios.host.handover import format as form
 from dios.host.peers import handshake
 from dios.host.peers.bulk import FileRange
 from dios.host.peers.connection_protocols import NodeDescription, PeerConnection, PeerNetwork
@@ -166,6 +167,14 @@ class PeerLinks:
         around = self._parts
         removed = tuple(sorted(self._guard.revoked))
         around.driver.post(NodesRemoved(around.clock.now(), removed, call, failure))
+
+    def hand_over(self) -> tuple[form.Peer, ...]:
+        """Describe the nodes with which connections are kept or made on demand."""
+        return tuple(
+            form.Peer(link.node, link.name, link.address, link.kept)
+            for link in self._links.values()
+            if link.address
+        )
 
     def session_of(self, node: NodeId) -> PeerSession | None:
         """Return the connection with a node, or None."""

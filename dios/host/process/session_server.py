@@ -10,14 +10,15 @@ import os
 import secrets
 import socket
 from collections import Counter
-from collections.abc import Callable, Collection
+from collections.abc import Awaitable, Callable, Collection, Iterable
 from typing import Final
 
 import trio
 
 from dios import limits
 from dios.errors import Code, DiosError
-from dios.host.process.task_host import DEFECT, TaskHost
+from dios.host.handover import format as form
+from dios.host.process.task_host import DEFECT, TaskHost, principal_of, taken_channel
 from dios.ids import Principal, TaskId
 from dios.transport.unix.credentials import PeerCredentials
 from dios.transport.unix.server import TaskChannel, UnreadDescriptors, accept
@@ -26,11 +27,6 @@ from dios.wire.messages import Failure
 
 _log: Final = logging.getLogger(__name__)
 _POSITIVE_63_BITS: Final = 63
-
-
-def principal_of(uid: int) -> Principal:
-    """Return the principal of a process that runs as user ``uid`` (§3.2.2.1)."""
-    return Principal(f"uid:{uid}")
 
 
 def fresh_task_id() -> TaskId:
@@ -65,12 +61,30 @@ class SessionServer:
         self._open: Final[Counter[int]] = Counter()
         self._unread_of_others: Final = UnreadDescriptors(tasks.unread.most // 2)
 
-    async def run(self) -> None:
-        """Serve until the listener is closed; then serve the open connections until cancelled."""
+    @property
+    def listener(self) -> int:
+        """The descriptor on which users' programs connect."""
+        return self._listener.fileno()
+
+    async def run(
+        self, sessions: Iterable[form.Session] = (), newcomers: Iterable[form.Newcomer] = ()
+    ) -> None:
+        """Serve until the listener is closed; then serve the open connections until cancelled.
+
+        ``sessions`` and ``newcomers`` were connected to a predecessor of this process's program.
+        """
         async with trio.open_nursery() as nursery:
+            former: tuple[form.Session | form.Newcomer, ...] = (*sessions, *newcomers)
+            for found in former:
+                self._open[found.uid] += 1
+                nursery.start_soon(self._continue, found, name="session")
             while True:
                 try:
-                    sock, peer = await accept(self._listener)
+                    with self._tasks.gate.passing() as scope:
+                        sock, peer = await accept(self._listener)
+                    if scope.cancelled_caught:
+                        await self._tasks.gate.wait_open()
+                        continue
                 except (trio.ClosedResourceError, OSError):
                     return
                 refusal = self._refusal(peer)
@@ -118,14 +132,37 @@ class SessionServer:
         return None
 
     async def _serve(self, sock: socket.socket, peer: PeerCredentials) -> None:
+        """Serve a connection from its beginning."""
+        await self._serve_on(
+            peer.uid,
+            lambda senders, unread: TaskChannel(sock, senders, unread),
+            lambda channel: self._tasks.serve_session(fresh_task_id(), peer.uid, peer.pid, channel),
+        )
+
+    async def _continue(self, found: form.Session | form.Newcomer) -> None:
+        """Serve a connection of a predecessor."""
+        await self._serve_on(
+            found.uid,
+            lambda senders, unread: taken_channel(found.channel, senders, unread),
+            lambda channel: (
+                self._tasks.continue_session(found, channel)
+                if isinstance(found, form.Session)
+                else self._tasks.serve_session(fresh_task_id(), found.uid, found.pid, channel)
+            ),
+        )
+
+    async def _serve_on(
+        self,
+        uid: int,
+        connect: Callable[[trio.Nursery, UnreadDescriptors], TaskChannel],
+        serve: Callable[[TaskChannel], Awaitable[None]],
+    ) -> None:
         try:
             async with trio.open_nursery() as senders:
-                unread = self._tasks.unread if peer.uid in self._own else self._unread_of_others
-                channel = TaskChannel(sock, senders, unread)
+                unread = self._tasks.unread if uid in self._own else self._unread_of_others
+                channel = connect(senders, unread)
                 try:
-                    await self._tasks.serve_session(
-                        fresh_task_id(), principal_of(peer.uid), peer.pid, channel
-                    )
+                    await serve(channel)
                     await channel.wait_descriptors_read()
                 finally:
                     channel.close()
@@ -137,11 +174,11 @@ class SessionServer:
                 _log.warning("a session ended early", extra={"why": str(error)})
             else:
                 _log.exception("an internal error ended a session", exc_info=error)
-                self._broken(principal_of(peer.uid), DEFECT)
+                self._broken(principal_of(uid), DEFECT)
         finally:
-            self._open[peer.uid] -= 1
-            if not self._open[peer.uid]:
-                del self._open[peer.uid]
+            self._open[uid] -= 1
+            if not self._open[uid]:
+                del self._open[uid]
 
 
 def _expected(error: Exception) -> bool:

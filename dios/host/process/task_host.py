@@ -9,6 +9,7 @@ import logging
 import os
 import resource
 import socket
+from collections.abc import Iterable, Sequence
 from typing import Final, NamedTuple, Protocol
 
 import trio
@@ -16,13 +17,15 @@ import trio
 from dios import limits
 from dios.core.effects import NO_SHARE, Spawn, TaskShare
 from dios.core.events import ConsoleArrived, Disconnected, LogLeft, SessionOpened, TaskEnded, TaskStarted
-from dios.errors import DiosError, OutOfMemoryError, ProtocolError
+from dios.errors import DiosError, InvariantError, OutOfMemoryError, ProtocolError
 from dios.host.audit.charges import AuditCharges
 from dios.host.bandwidth.rates import Rates
 from dios.host.content.consoles import Consoles, TaskConsole
 from dios.host.content.memories import translate_os_error
 from dios.host.content.public_pages import PublicPages
 from dios.host.content.stored_bytes import StoredBytes
+from dios.host.handover import format as form
+from dios.host.handover.gate import Gate
 from dios.host.loop.clock import Clock
 from dios.host.loop.driver import Driver
 from dios.host.loop.fair_queue import FairQueue, TaskPrincipals
@@ -31,9 +34,10 @@ from dios.host.loop.persister import Persister
 from dios.host.process.call_turns import CallTurns
 from dios.host.process.last_exception import exception_line
 from dios.host.process.task_process import Exit, TaskProcess
-from dios.ids import Name, Principal, TaskId
+from dios.host.process.zygote_link import ZygoteLink
+from dios.ids import Name, ObjectId, Principal, TaskId
 from dios.transport.batch import BATCH
-from dios.transport.unix.server import TaskChannel, UnreadDescriptors, hung_up
+from dios.transport.unix.server import ChannelState, TaskChannel, UnreadDescriptors, hung_up
 from dios.wire.codec import PROTOCOL_VERSION, decode_request, encode_reply
 from dios.wire.messages import AnyCall, Failure, Hello, Limits
 from dios.wire.types import Brand, Cause
@@ -101,7 +105,9 @@ class TaskHostParts(NamedTuple):
 class _StartedTask:
     """A task from its Spawn effect to its end. It remembers requests made before the process exists."""
 
-    def __init__(self) -> None:
+    def __init__(self, principal: Principal, job: TaskId) -> None:
+        self.principal: Final = principal
+        self.job: Final = job
         self.process: TaskProcess | None = None
         self.channel: TaskChannel | None = None
         self.killed = False
@@ -133,6 +139,11 @@ class TaskHost:
         self._sessions: Final[dict[TaskId, TaskChannel]] = {}
         self._closing: Final[set[TaskId]] = set()
         self._empty = trio.Event()
+        self.gate: Final = Gate()
+        self._stopped: Final[dict[TaskId, list[bytes]]] = {}
+        """Calls that were received and not handled when the gate closed, or by a predecessor."""
+        self._session_peers: Final[dict[TaskId, tuple[int, int]]] = {}
+        self._newcomers: Final[dict[TaskChannel, tuple[int, int]]] = {}
         self.unread: Final = UnreadDescriptors(resource.getrlimit(resource.RLIMIT_NOFILE)[0] // 2)
         self._parts: TaskHostParts
 
@@ -160,6 +171,79 @@ class TaskHost:
             self._empty = trio.Event()
             await self._empty.wait()
 
+    # -- the successor of this process -----------------------------------------------------------------
+    @property
+    def starting(self) -> int:
+        """The number of tasks whose process does not exist yet."""
+        return sum(running.channel is None for running in self._running.values())
+
+    @property
+    def ending(self) -> int:
+        """The number of tasks whose process has ended, and whose end was not reported yet."""
+        return sum(
+            running.process is not None and running.process.exit is not None
+            for running in self._running.values()
+        )
+
+    def has_session_of(self, pid: int) -> bool:
+        """Return True if a session of that process is open."""
+        return any(each == pid for _, each in self._session_peers.values())
+
+    def hand_over(self, zygotes: Sequence[form.Zygote]) -> tuple[list[form.Task], list[form.Session]]:
+        """Describe all tasks and sessions for the successor of this process. The gate is closed."""
+        places = {
+            (child.pid, child.number): place
+            for place, zygote in enumerate(zygotes)
+            for child in zygote.children
+        }
+        tasks: list[form.Task] = []
+        for task, running in self._running.items():
+            process, channel = running.process, running.channel
+            if process is None or channel is None:
+                raise InvariantError("a task that has not started cannot be handed over")
+            place = places.get((process.pid, process.number))
+            if place is None:
+                raise InvariantError("the process of a task that is handed over has ended")
+            tasks.append(
+                form.Task(
+                    task,
+                    running.principal,
+                    running.job,
+                    place,
+                    process.number,
+                    self._described_channel(task, channel),
+                    running.killed,
+                    running.suspended,
+                )
+            )
+        sessions = [
+            form.Session(
+                task,
+                *self._session_peers[task],
+                self._described_channel(task, channel),
+                task in self._closing,
+            )
+            for task, channel in self._sessions.items()
+        ]
+        return tasks, sessions
+
+    def _described_channel(self, task: TaskId, channel: TaskChannel) -> form.Channel:
+        return described_channel(channel, self._stopped.get(task, ()))
+
+    def take_over(self, tasks: Iterable[form.Task], zygotes: Sequence[ZygoteLink]) -> None:
+        """Continue with the tasks of the predecessor."""
+        for each in tasks:
+            task = TaskId(each.task)
+            running = _StartedTask(Principal(each.principal), TaskId(each.job))
+            running.process = process = zygotes[each.zygote].children[each.child]
+            running.channel = taken_channel(each.channel, self._nursery, self.unread)
+            running.killed, running.suspended = each.killed, each.suspended
+            self._stopped[task] = list(each.channel.calls)
+            self._parts.outbox.open(task, running.channel)
+            self._running[task] = running
+            effect = Spawn(task, process.brand, "", ObjectId(0), Limits(), running.principal, running.job)
+            self._nursery.start_soon(self._run_task, effect, running, name="task")
+
     # -- what the core asks (``effector.Tasks``) ------------------------------------------------------
     def spawn(self, effect: Spawn) -> None:
         """Begin to start a process; replies to the task are queued until it is connected.
@@ -169,7 +253,7 @@ class TaskHost:
         parts = self._parts
         parts.pages.open(effect.task)
         parts.outbox.open(effect.task)
-        running = _StartedTask()
+        running = _StartedTask(effect.principal, effect.job)
         waiting = self._waiting_process(effect)
         if waiting is not None:
             try:
@@ -272,9 +356,9 @@ class TaskHost:
         try:
             channel = running.channel or self._begin(task, running, process)
             async with trio.open_nursery() as readers:
-                readers.start_soon(self._read_console, task, process.console_fd)
+                readers.start_soon(self._read_console, task, process)
                 payer = Payer(effect.principal, effect.job)
-                readers.start_soon(self._serve_task, task, channel, payer)
+                readers.start_soon(self._serve_task, task, channel, payer, process.ended_event)
                 end = await process.wait()
                 # Read what the process sent before it ended. A child process may hold its ends open.
                 drain_s = limits.TASK_DRAIN_MS_MAX / 1000
@@ -361,11 +445,20 @@ class TaskHost:
         _log.debug("task started", extra={"task": task, "pid": process.pid})
         return channel
 
-    async def _serve_task(self, task: TaskId, channel: TaskChannel, payer: Payer) -> None:
-        reason = await self._calls_until_end(task, channel, payer)
+    async def _serve_task(self, task: TaskId, channel: TaskChannel, payer: Payer, ended: trio.Event) -> None:
+        reason = await self._calls_until_end(task, channel, payer, ended=ended)
         self._parts.driver.feed(Disconnected(self._parts.clock.now(), task, reason))
 
-    async def _read_console(self, task: TaskId, fd: int) -> None:
+    async def _read_console(self, task: TaskId, process: TaskProcess) -> None:
+        """Read what a task prints until its end. While the gate is closed, it stays in the pipe."""
+        while True:
+            with self.gate.passing(process.ended_event) as scope:
+                await self._read_console_now(task, process.console_fd)
+            if not scope.cancelled_caught:
+                return
+            await self.gate.wait_open(process.ended_event)
+
+    async def _read_console_now(self, task: TaskId, fd: int) -> None:
         parts = self._parts
         console = parts.consoles.of(task)
         os.set_blocking(fd, False)
@@ -398,9 +491,14 @@ class TaskHost:
         return cause, f"{end.detail}\nLast lines:\n{text}".strip() if lines else end.detail
 
     # -- one session --------------------------------------------------------------------------------
-    async def serve_session(self, task: TaskId, principal: Principal, pid: int, channel: TaskChannel) -> None:
+    async def serve_session(self, task: TaskId, uid: int, pid: int, channel: TaskChannel) -> None:
         """Serve a user's program from its Hello to its end."""
-        opening = await _receive_hello(channel)
+        principal = principal_of(uid)
+        self._newcomers[channel] = (uid, pid)
+        try:
+            opening = await self._receive_hello(channel)
+        finally:
+            del self._newcomers[channel]
         if opening is None:
             return
         # It has the place as long as it lasts, because a principal without one would begin with a full turn.
@@ -410,19 +508,19 @@ class TaskHost:
             if not turn.begins():
                 await turn.wait()
             turn.spend(limits.TURN_OPENING_UNITS)
-            await self._open_and_serve(task, principal, pid, channel, opening)
+            await self._open_and_serve(task, uid, pid, channel, opening)
         finally:
             turn.leave()
 
     async def _open_and_serve(
         self,
         task: TaskId,
-        principal: Principal,
+        uid: int,
         pid: int,
         channel: TaskChannel,
         opening: tuple[int, Hello, list[bytes]],
     ) -> None:
-        parts = self._parts
+        parts, principal = self._parts, principal_of(uid)
         seq, hello, rest = opening
         refused = parts.driver.refusal_of(hello)
         if refused is not None:
@@ -430,33 +528,83 @@ class TaskHost:
             return
         parts.pages.open(task)
         parts.outbox.open(task, channel)
-        self._sessions[task] = channel
+        self._sessions[task], self._session_peers[task] = channel, (uid, pid)
+        groups = tuple(Name(name) for name in hello.groups)
+        opened = SessionOpened(parts.clock.now(), task, seq, principal, groups, hello.label, pid)
+        await self._serve_opened(task, channel, principal, rest, opened)
+
+    async def continue_session(self, found: form.Session, channel: TaskChannel) -> None:
+        """Serve a program that was connected to the predecessor."""
+        task = TaskId(found.task)
+        self._parts.outbox.open(task, channel)
+        self._sessions[task], self._session_peers[task] = channel, (found.uid, found.pid)
+        if found.closing:
+            self.close(task, "")
+        await self._serve_opened(task, channel, principal_of(found.uid), list(found.channel.calls))
+
+    async def _serve_opened(
+        self,
+        task: TaskId,
+        channel: TaskChannel,
+        principal: Principal,
+        bodies: list[bytes],
+        opened: SessionOpened | None = None,
+    ) -> None:
+        parts = self._parts
         reason = ""
         try:
-            groups = tuple(Name(name) for name in hello.groups)
-            parts.driver.feed(
-                SessionOpened(parts.clock.now(), task, seq, principal, groups, hello.label, pid)
-            )
-            reason = await self._calls_until_end(task, channel, Payer(principal, task), rest)
+            if opened is not None:
+                parts.driver.feed(opened)
+            reason = await self._calls_until_end(task, channel, Payer(principal, task), bodies)
         finally:
             parts.outbox.close(task)
             parts.driver.feed(Disconnected(parts.clock.now(), task, reason))
             parts.pages.close(task)
             parts.consoles.drop(task)
-            del self._sessions[task]
+            del self._sessions[task], self._session_peers[task]
             self._closing.discard(task)
             self._check_empty()
 
+    async def _receive_hello(self, channel: TaskChannel) -> tuple[int, Hello, list[bytes]] | None:
+        """Return the Hello of a new session, its sequence number, and the frames received after it."""
+        with trio.move_on_after(limits.HELLO_MS_MAX / 1000):
+            try:
+                bodies: list[bytes] = []
+                while True:
+                    with self.gate.passing() as scope:
+                        bodies = await channel.receive()
+                    if not scope.cancelled_caught:
+                        break
+                    await self.gate.wait_open()
+                if bodies:
+                    request = decode_request(bodies[0])
+                    return request.seq, _checked_hello(request.call), bodies[1:]
+            except ProtocolError as error:
+                _refuse(channel, error)
+        return None
+
+    def newcomers(self) -> tuple[form.Newcomer, ...]:
+        """Describe the programs that have connected and not said their Hello."""
+        return tuple(
+            form.Newcomer(uid, pid, described_channel(channel))
+            for channel, (uid, pid) in self._newcomers.items()
+        )
+
     # -- frames -------------------------------------------------------------------------------------
     async def _calls_until_end(
-        self, task: TaskId, channel: TaskChannel, payer: Payer, bodies: list[bytes] | None = None
+        self,
+        task: TaskId,
+        channel: TaskChannel,
+        payer: Payer,
+        bodies: list[bytes] | None = None,
+        ended: trio.Event | None = None,
     ) -> str:
         """Run ``read_calls``; an internal error ends only this connection, not the node.
 
         An error inside a step of the core is raised, because the node's state may be wrong after it.
         """
         try:
-            return await self.read_calls(task, channel, payer, bodies)
+            return await self.read_calls(task, channel, payer, bodies, ended)
         except Exception as error:
             if not self._parts.driver.sound:
                 raise
@@ -464,7 +612,32 @@ class TaskHost:
             return DEFECT
 
     async def read_calls(
-        self, task: TaskId, channel: TaskChannel, payer: Payer, bodies: list[bytes] | None = None
+        self,
+        task: TaskId,
+        channel: TaskChannel,
+        payer: Payer,
+        bodies: list[bytes] | None = None,
+        ended: trio.Event | None = None,
+    ) -> str:
+        """Turn a channel's frames into calls until it ends. Return the reason, empty for an orderly end.
+
+        While the gate is closed, calls that were received and not handled wait. The last calls of a task
+        whose process has ``ended`` do not.
+        """
+        self._stopped[task] = self._stopped.get(task, []) + (bodies or [])
+        try:
+            while True:
+                reason = ""
+                with self.gate.passing(ended) as scope:
+                    reason = await self._read_calls(task, channel, payer)
+                if not scope.cancelled_caught:
+                    return reason
+                await self.gate.wait_open(ended)
+        finally:
+            del self._stopped[task]
+
+    async def _read_calls(  # noqa: PLR0915 - the hot path has no calls to parts of it
+        self, task: TaskId, channel: TaskChannel, payer: Payer
     ) -> str:
         """Turn a channel's frames into calls until it ends. Return the reason, empty for an orderly end.
 
@@ -486,6 +659,8 @@ class TaskHost:
             return hung_up(channel.fileno())
 
         turn = self._call_turns.join(payer.principal)
+        bodies, self._stopped[task] = self._stopped[task], []
+        handled = 0
         try:
             if not bodies:
                 bodies = await receive()
@@ -494,7 +669,7 @@ class TaskHost:
                     await turn.wait()
                 begun = driver.units
                 BATCH.begin(len(bodies))
-                for body in bodies:
+                for handled, body in enumerate(bodies):
                     request = decode_request(body)
                     if charges.any_debts:
                         BATCH.end()
@@ -510,6 +685,7 @@ class TaskHost:
                     if driver.units - begun >= limits.TURN_UNITS_MAX:
                         BATCH.end()
                         turn.spend(driver.units - begun)
+                        handled += 1  # noqa: PLW2901 - this call as well, should the wait be interrupted
                         await turn.wait()
                         begun = driver.units
                         if channel.abandoned:
@@ -517,6 +693,7 @@ class TaskHost:
                         BATCH.begin(len(bodies))
                 BATCH.end()
                 turn.spend(driver.units - begun)
+                bodies, handled = [], 0
                 if channel.queued_bytes > _SEND_HIGH:
                     await channel.flush()
                 if persister.backlog >= limits.STORE_QUEUE_MAX:
@@ -525,6 +702,9 @@ class TaskHost:
         except ProtocolError as error:
             _refuse(channel, error)
             return error.message
+        except trio.Cancelled:
+            self._stopped[task] = bodies[handled:]
+            raise
         finally:
             BATCH.end()
             turn.leave()
@@ -535,17 +715,25 @@ class TaskHost:
             self._empty.set()
 
 
-async def _receive_hello(channel: TaskChannel) -> tuple[int, Hello, list[bytes]] | None:
-    """Return the Hello of a new session, its sequence number, and the frames received after it."""
-    with trio.move_on_after(limits.HELLO_MS_MAX / 1000):
-        try:
-            bodies = await channel.receive()
-            if bodies:
-                request = decode_request(bodies[0])
-                return request.seq, _checked_hello(request.call), bodies[1:]
-        except ProtocolError as error:
-            _refuse(channel, error)
-    return None
+def principal_of(uid: int) -> Principal:
+    """Return the principal of a process that runs as user ``uid`` (§3.2.2.1)."""
+    return Principal(f"uid:{uid}")
+
+
+def described_channel(channel: TaskChannel, calls: Iterable[bytes] = ()) -> form.Channel:
+    """Describe a channel and the calls that were received on it and not handled."""
+    fd, unfinished, unsent, unread = channel.hand_over()
+    return form.Channel(fd, unfinished, tuple(calls), tuple(form.Unsent(*each) for each in unsent), unread)
+
+
+def taken_channel(
+    found: form.Channel, nursery: trio.Nursery, unread: UnreadDescriptors | None = None
+) -> TaskChannel:
+    """Return the channel of a predecessor."""
+    unsent = tuple((each.data, each.fds) for each in found.unsent)
+    return TaskChannel.taken_over(
+        ChannelState(found.fd, found.unfinished, unsent, found.unread), nursery, unread
+    )
 
 
 def _checked_hello(call: AnyCall) -> Hello:

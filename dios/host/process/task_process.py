@@ -9,15 +9,18 @@ import contextlib
 import os
 import signal
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 import trio
 
+from dios.host.handover.format import Child, Group
 from dios.host.process.zygote_messages import EXCEPTION_STATUS, LOCKDOWN_FAILED_STATUS, ChildExited
+from dios.host.sandbox.cgroups import ControlGroup, GroupFolder
 from dios.wire.types import Brand, Cause
 
 if TYPE_CHECKING:
-    from dios.host.sandbox.cgroups import ControlGroup, GroupShare
+    from dios.host.sandbox.cgroups import GroupShare
 
 # The kernel compares the limit with time that it samples by ticks. On a busy machine this is far above the
 # exact time that it reports at the end.
@@ -91,6 +94,40 @@ class TaskProcess:
         state = "ended" if self._exit else "running"
         return f"<TaskProcess {self.brand.name.lower()} pid={self.pid} {state}>"
 
+    # -- the successor of this process -----------------------------------------------------------------
+    def hand_over(self) -> Child:
+        """Describe the process for a successor. It has started and not ended."""
+        return Child(
+            self.number,
+            self.brand,
+            self.pid,
+            self._pidfd,
+            self._folder,
+            self.console_fd,
+            self.bounds.memory_bytes,
+            self.bounds.cpu_ms,
+            self.bounds.processes,
+            () if self.group is None else tuple(_described(each) for each in self.group.hand_over()),
+            self._kill_asked,
+            self._over_memory,
+        )
+
+    @classmethod
+    def taken_over(cls, found: Child) -> TaskProcess:
+        """Return a process of a predecessor. It is connected already, so its own socket is closed."""
+        ours, theirs = trio.socket.socketpair()
+        ours.close()
+        theirs.close()
+        bounds = ProcessLimits(found.memory_bytes, found.cpu_ms, found.processes)
+        process = cls(found.number, found.brand, bounds, ours, found.console)
+        process.started(found.pid, found.pidfd, found.folder)
+        process._kill_asked, process._over_memory = found.kill_asked, found.over_memory
+        if found.groups:
+            process.group = ControlGroup.taken_over(
+                GroupFolder(Path(each.folder), each.version, each.controllers) for each in found.groups
+            )
+        return process
+
     @property
     def folder(self) -> int:
         """The descriptor of the private folder, or -1 if a control group counts it or there is none."""
@@ -100,6 +137,11 @@ class TaskProcess:
         """Return the descriptor of the private folder for the caller to close, or -1."""
         folder, self._folder = self._folder, -1
         return folder
+
+    @property
+    def ended_event(self) -> trio.Event:
+        """Set when the process has ended and was reaped."""
+        return self._ended
 
     @property
     def exit(self) -> Exit | None:
@@ -181,6 +223,10 @@ class TaskProcess:
             os.close(self._pidfd)
             self._pidfd = -1
         self._ended.set()
+
+
+def _described(group: GroupFolder) -> Group:
+    return Group(str(group.folder), group.version, group.controllers)
 
 
 def _explain(message: ChildExited, bounds: ProcessLimits, *, kill_asked: bool, oom_kills: int) -> Exit:

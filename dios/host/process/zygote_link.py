@@ -11,7 +11,6 @@ import itertools
 import logging
 import os
 import socket
-import subprocess
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
@@ -20,6 +19,7 @@ import trio
 
 from dios import limits
 from dios.errors import DiosError, NotSupportedError, OutOfMemoryError, ProtocolError
+from dios.host.handover.format import Zygote
 from dios.host.process.task_process import ProcessLimits, TaskProcess
 from dios.host.process.zygote_messages import (
     CancelFork,
@@ -42,7 +42,7 @@ from dios.host.process.zygote_messages import (
     decode_from_zygote,
     encode,
 )
-from dios.host.process.zygote_process import StartedZygote, start_zygote
+from dios.host.process.zygote_process import StartedProcess, StartedZygote, TakenProcess, start_zygote
 
 if TYPE_CHECKING:
     from dios.host.sandbox.cgroups import ControlGroup
@@ -56,9 +56,7 @@ _numbers: Final = itertools.count(1)
 class ZygoteLink:
     """A running zygote. Create it with ``start``; run ``run`` in the caller's nursery."""
 
-    def __init__(
-        self, process: subprocess.Popen[bytes], control: trio.socket.SocketType, setup: ZygoteSetup
-    ) -> None:
+    def __init__(self, process: StartedProcess, control: trio.socket.SocketType, setup: ZygoteSetup) -> None:
         self._process = process
         self._control = control
         self._setup = setup
@@ -99,6 +97,31 @@ class ZygoteLink:
             raise NotSupportedError(f"cannot set up the zygote process: {reason}")
         link.trees = message.trees
         return link
+
+    # -- the successor of this process -----------------------------------------------------------------
+    @property
+    def busy(self) -> bool:
+        """True while a request has no answer."""
+        return bool(self._answers)
+
+    def hand_over(self) -> Zygote:
+        """Describe the zygote and its children for the successor of this process."""
+        children = tuple(child.hand_over() for child in self._children.values())
+        return Zygote(self.pid, self._control.fileno(), self._setup.brand, self._setup.templates, children)
+
+    @classmethod
+    def taken_over(cls, found: Zygote) -> ZygoteLink:
+        """Return the connection to a zygote of this process's predecessor."""
+        control = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET, fileno=found.control)
+        setup = ZygoteSetup(found.brand, (), templates=found.templates)
+        link = cls(TakenProcess(found.pid), trio.socket.from_stdlib_socket(control), setup)
+        link._children |= {child.number: TaskProcess.taken_over(child) for child in found.children}
+        return link
+
+    @property
+    def children(self) -> dict[int, TaskProcess]:
+        """The children that have not ended, by their numbers."""
+        return self._children
 
     @property
     def pid(self) -> int:

@@ -12,7 +12,7 @@ import itertools
 import logging
 import os
 from collections import deque
-from collections.abc import AsyncIterator, Iterable, Mapping
+from collections.abc import AsyncIterator, Collection, Iterable, Mapping
 from contextlib import asynccontextmanager
 from typing import Final
 
@@ -21,6 +21,7 @@ import trio
 from dios import limits
 from dios.core.effects import TaskShare
 from dios.errors import DiosError, InvalidError, NotSupportedError, OutOfMemoryError
+from dios.host.handover.format import Zygote
 from dios.host.process.task_process import ProcessLimits, TaskProcess
 from dios.host.process.template_setting import TemplateSetting
 from dios.host.process.templates import Templates
@@ -64,6 +65,7 @@ async def open_zygote(
     warm_up: str = "",
     programs: Iterable[ProgramSetting] = (),
     processes_max: int = limits.TASKS_MAX,
+    continuations: int = 0,
 ) -> AsyncIterator[ZygotePool]:
     """Start the zygote for tasks; leaving the block ends every task (§4.10.3, Table 4.7).
 
@@ -79,6 +81,8 @@ async def open_zygote(
     ``warm_up_of_templates`` (``module:function``), as zygotes call ``warm_up``. A template in use has a pool
     of ``pool_size`` children, too, unless there are ``processes_max`` processes. ``programs`` are native
     programs that pure tasks may become, on a machine that has all mechanisms for pure tasks.
+    ``continuations`` is the number of predecessors of this process's program; the groups of their tasks have
+    other names.
 
     Raise ``NotSupportedError`` with the reason if the zygote cannot be set up, ``InvalidError`` for too many
     modules in ``preload``, and for a program that cannot be run.
@@ -90,7 +94,8 @@ async def open_zygote(
     found = mechanisms if mechanisms is not None else await trio.to_thread.run_sync(probe)
     counted = {f"cgroup_{name}" for name in ("memory", "pids")}
     wanted = any(found[name].available for name in counted & set(found))
-    groups = open_control_groups(f"dios-{os.getpid()}-{next(_nodes)}") if wanted else ControlGroups([])
+    number = next(_nodes) + continuations
+    groups = open_control_groups(f"dios-{os.getpid()}-{number}") if wanted else ControlGroups([])
     available = {name for name, mechanism in found.items() if mechanism.available} - counted
     available |= {f"cgroup_{name}" for name in groups.controllers}
     confined = accept_weaker or not missing_for_pure(found)
@@ -171,6 +176,9 @@ class ZygotePool:
         self._pool: deque[TaskProcess] = deque()
         self._failures = 0
         self._is_closing = False
+        self._paused = False
+        self._making = 0
+        self._former_ended = trio.Event()
         self._is_removing = False
         self._refill = trio.Event()
         self._filled = trio.Event()
@@ -178,6 +186,8 @@ class ZygotePool:
         self._starting_supervisor = trio.Lock()
         self._links: dict[Brand, ZygoteLink] = {}
         self._supervisor: ZygoteLink | None = None
+        self._former: list[ZygoteLink] = []
+        """The zygotes of predecessors: each lives as long as its children, and makes no others."""
         self._alive: set[TaskProcess] = set()
         self.templates = Templates(
             templates,
@@ -208,8 +218,56 @@ class ZygotePool:
         return tuple(link.pid for link in self._all_links())
 
     def _all_links(self) -> tuple[ZygoteLink, ...]:
-        found = tuple(self._links.values())
+        found = (*self._links.values(), *self._former)
         return found if self._supervisor is None else (*found, self._supervisor)
+
+    # -- the successor of this process -----------------------------------------------------------------
+    def pause(self) -> None:
+        """Make no process in advance any more, until ``unpause``."""
+        self._paused = True
+
+    def unpause(self) -> None:
+        """Fill the pool again."""
+        self._paused = False
+        self._refill.set()
+
+    @property
+    def busy(self) -> bool:
+        """True while a process is being made."""
+        links = self._all_links()
+        starting = self._starting.locked() or self._starting_supervisor.locked()
+        return starting or self._making > 0 or any(link.busy for link in links)
+
+    def hand_over(self) -> tuple[Zygote, ...]:
+        """Describe the zygotes with their children for the successor of this process."""
+        return tuple(link.hand_over() for link in self._all_links() if link.alive)
+
+    def take_over(self, found: Iterable[Zygote], tasks: Collection[tuple[int, int]]) -> list[ZygoteLink]:
+        """Continue with the zygotes of the predecessor. ``tasks`` are the places and numbers of its tasks.
+
+        New tasks come from new zygotes, which have the present program. Processes without a task are ended.
+        """
+        taken = [ZygoteLink.taken_over(each) for each in found]
+        for place, link in enumerate(taken):
+            self._former.append(link)
+            link.on_end = self._on_end
+            for number, child in link.children.items():
+                self._alive.add(child)
+                if (place, number) not in tasks:
+                    child.close()
+            self._nursery.start_soon(self._serve_former, link, name="serve a former zygote")
+        return taken
+
+    async def _serve_former(self, link: ZygoteLink) -> None:
+        """Serve a zygote of a predecessor until its last child has ended."""
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(link.run)
+            while link.alive and link.children:
+                self._former_ended = trio.Event()
+                await self._former_ended.wait()
+            nursery.cancel_scope.cancel()
+        self._former.remove(link)
+        await link.close()
 
     async def wait_pool_full(self) -> None:
         """Wait until the pool is filled, or filling it failed too often."""
@@ -241,7 +299,7 @@ class ZygotePool:
         The fork has the limits of the session, or lower ones. It is in the control group of the session until
         it is in its own, so it need not wait for that. Raise ``DiosError`` with the reason if there is none.
         """
-        link = self._supervisor
+        link = next((link for link in self._all_links() if link.has(session)), None)
         if link is None or not link.alive:
             raise OutOfMemoryError("cannot fork the session: it has ended", call="run")
         child = await link.fork(_bounds(task_limits, self._defaults), session)
@@ -397,6 +455,13 @@ class ZygotePool:
             self._refill.set()
 
     async def _make(self, brand: Brand, bounds: ProcessLimits) -> TaskProcess:
+        self._making += 1
+        try:
+            return await self._made(brand, bounds)
+        finally:
+            self._making -= 1
+
+    async def _made(self, brand: Brand, bounds: ProcessLimits) -> TaskProcess:
         link = await self._link(brand)
         if not self._groups:
             return await self.counted(await link.make(bounds))
@@ -531,7 +596,11 @@ class ZygotePool:
             self._refill = trio.Event()
 
     def _is_short(self) -> bool:
-        return len(self._pool) < self._pool_size and self._failures < limits.POOL_FAILURES_MAX
+        return (
+            not self._paused
+            and len(self._pool) < self._pool_size
+            and self._failures < limits.POOL_FAILURES_MAX
+        )
 
     async def _remove_groups(self) -> None:
         """Remove the control groups of ended tasks: later, because others wait for the ends, and in a thread.
@@ -564,6 +633,7 @@ class ZygotePool:
 
     def _on_end(self, child: TaskProcess) -> None:
         self._alive.discard(child)
+        self._former_ended.set()
         self.templates.ended(child)
         if child.group is not None:
             self._dispose(child.group)

@@ -6,11 +6,13 @@ can start the process before it loads one.
 
 from __future__ import annotations
 
+import contextlib
 import os
+import signal
 import socket
 import subprocess
 import sys
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, Protocol
 
 from dios import limits
 from dios.host.process.zygote_messages import ZygoteModules, encode
@@ -19,6 +21,47 @@ from dios.wire.types import Brand
 _ENVIRONMENT: Final = {"PATH": "/usr/local/bin:/usr/bin:/bin", "LANG": "C.UTF-8"}
 _PURE_ENVIRONMENT: Final = {**_ENVIRONMENT, "JOBLIB_MULTIPROCESSING": "0"}
 """A pure task is one process. Without this variable joblib finds that out by itself, and warns each time."""
+
+
+class StartedProcess(Protocol):
+    """A child process: what its connection needs of it."""
+
+    @property
+    def pid(self) -> int:
+        """The process id."""
+        ...
+
+    def wait(self, timeout: float | None = None) -> int:
+        """Wait for the end and return the status."""
+        ...
+
+    def kill(self) -> None:
+        """Send SIGKILL, unless the process has ended."""
+        ...
+
+
+class TakenProcess:
+    """A child that this process started before its program was replaced. Only its connection reaps it."""
+
+    def __init__(self, pid: int) -> None:
+        self.pid: Final = pid
+        self._status: int | None = None
+
+    def wait(self, timeout: float | None = None) -> int:
+        """Wait for the end and return the status; the zygote ends when its connection is closed."""
+        del timeout
+        if self._status is None:
+            try:
+                self._status = os.waitstatus_to_exitcode(os.waitpid(self.pid, 0)[1])
+            except ChildProcessError:
+                self._status = 0  # it was reaped
+        return self._status
+
+    def kill(self) -> None:
+        """Send SIGKILL, unless the process has ended."""
+        if self._status is None:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(self.pid, signal.SIGKILL)
 
 
 class StartedZygote(NamedTuple):

@@ -14,7 +14,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, NamedTuple
@@ -64,11 +64,36 @@ class GroupShare(NamedTuple):
     best_effort: bool = False
 
 
+class GroupFolder(NamedTuple):
+    """The folder of a task in a hierarchy, with the hierarchy's version and controllers."""
+
+    folder: Path
+    version: int
+    controllers: tuple[str, ...]
+
+
 class ControlGroup:
     """One task's groups, one in each hierarchy that counts memory or processes."""
 
     def __init__(self, folders: list[tuple[Path, Hierarchy]]) -> None:
         self._folders = folders
+
+    @classmethod
+    def taken_over(cls, found: Iterable[GroupFolder]) -> ControlGroup:
+        """Return the groups of a task of this process's predecessor."""
+        return cls(
+            [
+                (each.folder, Hierarchy(each.folder.parent, each.version, frozenset(each.controllers)))
+                for each in found
+            ]
+        )
+
+    def hand_over(self) -> tuple[GroupFolder, ...]:
+        """Describe the groups for the successor of this process."""
+        return tuple(
+            GroupFolder(folder, hierarchy.version, tuple(sorted(hierarchy.controllers)))
+            for folder, hierarchy in self._folders
+        )
 
     @property
     def controllers(self) -> frozenset[str]:

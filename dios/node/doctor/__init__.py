@@ -7,4 +7,5 @@
 - ``scrubbing``: tests that stored objects match their digests.
 - ``cluster``: tests identity, addresses, port and clock of a node in a cluster.
 - ``replicas``: tests that promised replicas are there.
+- ``releases``: compares the releases of the running node, the installed program and the other nodes.
 """

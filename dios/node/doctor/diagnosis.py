@@ -29,6 +29,7 @@ from dios.lib.sandbox.network.authorities import BEGIN, authorities
 from dios.node import machine
 from dios.node.doctor import cluster as doctor_cluster
 from dios.node.doctor import processor as doctor_processor
+from dios.node.doctor import releases as doctor_releases
 from dios.node.doctor import replicas as doctor_replicas
 from dios.node.doctor import scrubbing as doctor_scrubbing
 from dios.node.doctor import store as doctor_store
@@ -159,6 +160,7 @@ def examine(data: Path, *, mechanisms: Mapping[str, Mechanism] | None = None) ->
         store,
         *_of_scrubbing(data),
         *cluster,
+        *_of_releases(data),
         *_of_replicas(data),
     )
     missing = missing_for_pure(found)
@@ -410,6 +412,15 @@ def _of_cluster(data: Path) -> list[DoctorFinding]:
         )
         found.append(DoctorFinding(looked.name, level, looked.detail, looked.purpose, looked.advice))
     return found
+
+
+def _of_releases(data: Path) -> list[DoctorFinding]:
+    looked = doctor_releases.examine_releases(data)
+    if looked is None:
+        return []
+    level = DoctorLevel.WEAK if looked.advice else DoctorLevel.OK
+    purpose = "the node has the installed release, and so have the other nodes"
+    return [DoctorFinding("releases", level, looked.detail, purpose, looked.advice)]
 
 
 def _of_replicas(data: Path) -> list[DoctorFinding]:

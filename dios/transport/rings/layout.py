@@ -17,7 +17,7 @@ from __future__ import annotations
 import mmap
 import os
 import socket
-from typing import Final
+from typing import Final, NamedTuple
 
 from dios import limits
 from dios.errors import InvalidError, OutOfMemoryError
@@ -49,18 +49,35 @@ _LABELS: Final = {Mode.WRITE: "stream", Mode.READ: "stream reader"}
 _OPPOSITE: Final = {Mode.READ: Mode.WRITE, Mode.WRITE: Mode.READ}
 
 
+class TakenRing(NamedTuple):
+    """The descriptors of a ring that a node hands to the program that replaces its own; -1 for none."""
+
+    writer: int
+    reader: int
+    write_socket: int
+    read_socket: int
+    wanting: tuple[Mode, ...]
+
+
 class RingDescriptors:
     """The node's side of one ring: the descriptors of ends that no task has yet, and the means to close both.
 
-    It has STREAM_DESCRIPTORS at most, and STREAM_DESCRIPTORS_ATTACHED when both ends were handed out.
+    It has STREAM_DESCRIPTORS at most, and STREAM_DESCRIPTORS_ATTACHED when both ends were handed out. The
+    memories stay open, so that the program that replaces the node's can map them again.
     """
 
-    def __init__(self, ring_bytes: int) -> None:
+    def __init__(self, ring_bytes: int, taken: TakenRing | None = None) -> None:
         self.ring_bytes: Final = ring_bytes
         self._memories: Final[dict[Mode, int]] = {}
         self._sockets: Final[dict[Mode, socket.socket]] = {}
         self._pages: Final[dict[Mode, memoryview]] = {}
-        self._wanting: Final = set(Mode)
+        self._wanting: Final = set(Mode) if taken is None else set(taken.wanting)
+        if taken is not None:
+            self._memories.update({Mode.WRITE: taken.writer, Mode.READ: taken.reader})
+            self._pages.update({mode: map_memory(fd, CONTROL_BYTES) for mode, fd in self._memories.items()})
+            given = ((Mode.WRITE, taken.write_socket), (Mode.READ, taken.read_socket))
+            self._sockets.update({mode: socket.socket(fileno=fd) for mode, fd in given if fd >= 0})
+            return
         try:
             sizes = {Mode.WRITE: CONTROL_BYTES + ring_bytes, Mode.READ: CONTROL_BYTES}
             for mode, size in sizes.items():
@@ -79,7 +96,7 @@ class RingDescriptors:
 
         The caller closes them. The memories are open files of the receiver's own. The socket cannot be opened
         again; the node only hangs it up. Each end is handed out once: after both, the node keeps a single
-        descriptor. Raise OSError.
+        socket. Raise OSError.
         """
         other = _OPPOSITE[mode]
         made: list[int] = []
@@ -92,7 +109,6 @@ class RingDescriptors:
             raise
         self._wanting.discard(mode)
         if not self._wanting:
-            self._close_memories()
             # The other socket of the pair hangs up both.
             self._sockets.pop(Mode.READ).close()
         return made[0], made[1], made[2]
@@ -117,6 +133,17 @@ class RingDescriptors:
         with self._pages[mode].cast("Q") as words:
             return words[COMMITS]
 
+    def hand_over(self) -> TakenRing:
+        """Describe the ring for the successor of this process."""
+        sockets = {mode: sock.fileno() for mode, sock in self._sockets.items()}
+        return TakenRing(
+            self._memories[Mode.WRITE],
+            self._memories[Mode.READ],
+            sockets[Mode.WRITE],
+            sockets.get(Mode.READ, -1),
+            tuple(self._wanting),
+        )
+
     def close(self) -> None:
         """Close the node's descriptors; attached ends continue with each other."""
         for page in self._pages.values():
@@ -125,9 +152,6 @@ class RingDescriptors:
         for sock in self._sockets.values():
             sock.close()
         self._sockets.clear()
-        self._close_memories()
-
-    def _close_memories(self) -> None:
         close_all(self._memories.values())
         self._memories.clear()
 

@@ -23,11 +23,20 @@ from collections.abc import Iterable, Sequence
 
 from dios.errors import UnreachableError
 from dios.transport.rings.end import RingEnd, fence
-from dios.transport.rings.layout import RingDescriptors, create_ring
+from dios.transport.rings.layout import RingDescriptors, TakenRing, create_ring
 from dios.transport.rings.reader import RingReader
 from dios.transport.rings.writer import RingWriter
 
-__all__ = ["RingDescriptors", "RingEnd", "RingReader", "RingWriter", "create_ring", "is_ready", "wait_any"]
+__all__ = [
+    "RingDescriptors",
+    "RingEnd",
+    "RingReader",
+    "RingWriter",
+    "TakenRing",
+    "create_ring",
+    "is_ready",
+    "wait_any",
+]
 
 
 def is_ready(end: RingEnd) -> bool:

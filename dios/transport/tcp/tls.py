@@ -15,7 +15,7 @@ import hashlib
 import socket
 import ssl
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Final, Protocol, cast
 
 import trio
@@ -66,6 +66,10 @@ class Listener:
         self._closed = False
         for sock in self._sockets:
             nursery.start_soon(self._listen, sock, name=f"listen at {self.address}")
+
+    def filenos(self) -> tuple[int, ...]:
+        """Return the descriptors of the sockets, which a program that continues the node listens with."""
+        return tuple(sock.fileno() for sock in self._sockets)
 
     async def accept(self) -> Secured:
         """Wait for the next peer that has passed; raises trio.EndOfChannel after the listener was closed."""
@@ -164,6 +168,13 @@ async def _accepted(tls: ssl.SSLSocket, identity: Identity) -> PeerIdentity:
 def for_another(name: str, meant: str) -> str:
     """Return the error for a token that is used at the wrong node."""
     return f"this is {name}, and the token is for {meant}. Join at the address of {meant}."
+
+
+def listen_again(
+    sockets: Iterable[int], identity: Identity, nursery: trio.Nursery, *, refused: Refused
+) -> Listener:
+    """Listen with the sockets of a predecessor of this process's program."""
+    return Listener([socket.socket(fileno=number) for number in sockets], identity, nursery, refused)
 
 
 async def listen(

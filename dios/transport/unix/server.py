@@ -22,7 +22,7 @@ from collections import deque
 from collections.abc import Sequence
 from pathlib import Path
 from time import monotonic_ns
-from typing import Final
+from typing import Final, NamedTuple
 
 import trio
 
@@ -124,6 +124,18 @@ def close_listener(listener: socket.socket, path: Path | None = None) -> None:
         path.unlink(missing_ok=True)
 
 
+class ChannelState(NamedTuple):
+    """A channel that another program continues: its socket, the beginning of a frame, and unsent frames.
+
+    ``unread`` is the number of descriptors that the peer may not have received.
+    """
+
+    fd: int
+    unfinished: bytes
+    unsent: tuple[tuple[bytes, tuple[int, ...]], ...]
+    unread: int
+
+
 class UnreadDescriptors:
     """The descriptors that were sent over some channels and may not have been received, with a bound.
 
@@ -150,6 +162,12 @@ class UnreadDescriptors:
         self._counts[channel] = self.of(channel) + count
         self.total += count
         return True
+
+    def count(self, channel: TaskChannel, count: int) -> None:
+        """Count descriptors that a predecessor has sent on the channel."""
+        if count:
+            self._counts[channel] = self.of(channel) + count
+            self.total += count
 
     def of(self, channel: TaskChannel) -> int:
         """Return the number of descriptors that the channel's peer may not have received."""
@@ -235,6 +253,31 @@ class TaskChannel:
     def queued_bytes(self) -> int:
         """Return the number of bytes that wait for the peer to read."""
         return self._queued_bytes
+
+    def hand_over(self) -> ChannelState:
+        """Describe the channel for the program that replaces the node's; nothing is sent from now on."""
+        self.send_held()
+        return ChannelState(
+            self._sock.fileno(),
+            self._splitter.unfinished,
+            tuple((bytes(entry.data), tuple(entry.fds)) for entry in self._queue),
+            self._unread.of(self),
+        )
+
+    @classmethod
+    def taken_over(
+        cls, state: ChannelState, nursery: trio.Nursery, unread: UnreadDescriptors | None = None
+    ) -> TaskChannel:
+        """Return the channel of a predecessor, and go on with what it received and did not send."""
+        channel = cls(socket.socket(fileno=state.fd), nursery, unread)
+        channel._feed(state.unfinished)
+        channel._unread.count(channel, state.unread)
+        for data, fds in state.unsent:
+            try:
+                channel._enqueue(memoryview(data), fds)
+            finally:
+                close_all(fds)
+        return channel
 
     def fileno(self) -> int:
         """Return the descriptor of the socket, -1 after closing."""

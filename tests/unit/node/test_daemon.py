@@ -91,14 +91,14 @@ def test_the_pid_file_has_the_progress_of_a_recovery(tmp_path: Path) -> None:
     """While objects are left to do others read how many; without a holder the file says nothing."""
     path = tmp_path / "node.pid"
     assert daemon.find_recovery(path) is None
-    with daemon.pid_file(path) as note:
+    with daemon.pid_file(path) as held:
         assert daemon.find_recovery(path) is None
-        note(20_000, 1_000_000)
+        held.note(20_000, 1_000_000)
         assert daemon.find_recovery(path) == daemon.Recovery(os.getpid(), 20_000, 1_000_000)
         with pytest.raises(ExistsError, match=f"as process {os.getpid()}$"), daemon.pid_file(path):
             pass
         left_behind = path.read_bytes()
-        note(1_000_000, 1_000_000)
+        held.note(1_000_000, 1_000_000)
         assert daemon.find_recovery(path) is None
         assert path.read_text() == f"{os.getpid()}\n"
     path.write_bytes(left_behind)

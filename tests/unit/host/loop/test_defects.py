@@ -22,7 +22,7 @@ from dios.errors import InvariantError
 from dios.host.audit.reader import AuditReader
 from dios.host.loop.commit_results import CommitResult
 from dios.host.loop.driver import _DeferredEffects
-from dios.host.process.session_server import SessionServer, principal_of
+from dios.host.process.session_server import SessionServer
 from dios.host.process.task_host import DEFECT
 from dios.ids import ObjectId, PayloadId, TaskId, Ticket
 from dios.transport.unix.server import TaskChannel, close_listener, open_listener
@@ -57,7 +57,7 @@ class RaisingChannel(RecordingChannel):
 async def serve(host: Rig, error: BaseException | None) -> None:
     """Serve such a session."""
     channel = RaisingChannel(error)
-    await host.host.tasks.serve_session(SESSION, principal_of(7), 1, channel)  # type: ignore[arg-type] # all that is asked of a channel
+    await host.host.tasks.serve_session(SESSION, 7, 1, channel)  # type: ignore[arg-type] # all that is asked of a channel
 
 
 async def test_a_defect_of_a_channel_ends_its_session(

@@ -11,8 +11,8 @@ from dios.host.content.consoles import TaskConsole
 from dios.host.loop.clock import Clock
 from dios.host.loop.entropy import Entropy
 from dios.host.loop.node_log import close_log, open_log
-from dios.host.process.session_server import fresh_task_id, principal_of
-from dios.host.process.task_host import TaskHost
+from dios.host.process.session_server import fresh_task_id
+from dios.host.process.task_host import TaskHost, principal_of
 from dios.host.process.task_process import Exit
 from dios.wire.types import Cause
 

@@ -1,0 +1,67 @@
+"""The program of a node in a cluster is replaced: the others see a pause, and nothing else."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+import dios
+from dios.node import daemon, local_cluster, restart_status
+from dios.node.local_cluster import LocalCluster, LocalNode
+from dios.node.restart_status import RestartStatus
+from tests.support.node.running_node import wait_until
+
+LARGE = bytes(range(256)) * 4096
+PROGRAM = b"""
+import dios
+with dios.connect() as node:
+    gate = node.input("gate")
+    print("up", flush=True)
+    while gate.read_bytes() != b"end":
+        pass
+    print("down", flush=True)
+"""
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
+    """Two nodes without a coordinator."""
+    settings = {"accept_weaker_sandbox": "yes", "pool_size": "1", "coordinator": "off"}
+    made = local_cluster.make(tmp_path_factory.mktemp("restart") / "cluster", nodes=2, settings=settings)
+    try:
+        local_cluster.start(made)
+        yield made
+    finally:
+        local_cluster.stop(made)
+
+
+def restart(node: LocalNode) -> RestartStatus:
+    """Replace the program of a node, by the same one."""
+    running = daemon.find(node.socket)
+    assert running is not None
+    return restart_status.request(running.pid, node.data, limit_ms=60_000)
+
+
+def test_a_restarted_member_is_the_same_start(cluster: LocalCluster) -> None:
+    """Volatile objects, references, and tasks of other nodes live on, in both directions."""
+    one, two = cluster.nodes
+    with dios.connect(str(one.socket)) as near, dios.connect(str(two.socket)) as far:
+        assert near.home is not None
+        wait_until(lambda: sum(node.usable for node in near.nodes()) == 2, "both nodes answer")
+        gate = near.create(dios.SHMEM_BLOB, data=LARGE, groups=[near.home])
+        there = far.find(gate.name)
+        assert there is not None
+        assert there.read_bytes() == LARGE
+        away = next(node.name for node in near.nodes() if not node.here)
+        task = near.run(PROGRAM, inputs={"gate": gate}, host=away)
+        wait_until(lambda: task.console().read_bytes() == b"up\n", "the task runs")
+        epochs = {node.name: node.epoch for node in near.nodes()}
+        for node in (two, one, two):
+            assert restart(node).pause_ms > 0
+        wait_until(lambda: sum(node.usable for node in near.nodes()) == 2, "both nodes answer again")
+        assert {node.name: node.epoch for node in near.nodes()} == epochs
+        assert there.read_bytes() == LARGE
+        there.write_bytes(b"end")
+        assert task.wait(timeout=30).exit_code == 0
+        assert gate.read_bytes() == b"end"
