@@ -256,8 +256,6 @@ class NodeHost:
             return "tasks are starting or ending"
         if not self.driver.settled or self.persister.backlog:
             return "calls are being carried out: copies in memory, or writes to the disk"
-        if tasks.has_session_of(os.getpid()):
-            return "the node's own sessions have not ended"
         return "the audit log cannot be written" if self.journal.pressure else ""
 
     def hand_over(self, base: form.HostState, zygotes: tuple[form.Zygote, ...]) -> form.HostState:

@@ -244,14 +244,13 @@ class Continuation:
             self._refuse(why)
             return
         self._note(restart_status.STOPPING)
-        self._pause_began = time.clock_gettime_ns(time.CLOCK_BOOTTIME)
         self._resumed = trio.Event()
         gate = self._host.tasks.gate
         try:
             self._helpers.cancel()
             self._zygotes.pause()
-            gate.close()
-            why = await self._settled()
+            # Before the gate closes, because they end when their readers see that the other end is closed.
+            why = await _settled(self._own_sessions) or await self._stopped()
             if why:
                 self._refuse(why)
             else:
@@ -262,14 +261,15 @@ class Continuation:
             self._zygotes.unpause()
             self._resumed.set()
 
-    async def _settled(self) -> str:
-        """Wait until nothing is under way; return the reason if that does not happen in time."""
-        why = ""
-        with trio.move_on_after(limits.CONTINUATION_SETTLE_MS_MAX / 1000):
-            while why := self._unfinished():  # noqa: ASYNC110 - many parts, none of which has an event
-                await trio.sleep(_LOOK_S)
-            return ""
-        return why
+    async def _stopped(self) -> str:
+        """Stop all readers, and wait until nothing is under way; return the reason if it does not end."""
+        self._pause_began = time.clock_gettime_ns(time.CLOCK_BOOTTIME)
+        self._host.tasks.gate.close()
+        return await _settled(self._unfinished)
+
+    def _own_sessions(self) -> str:
+        is_open = self._host.tasks.has_session_of(os.getpid())
+        return "the node's own sessions have not ended" if is_open else ""
 
     def _unfinished(self) -> str:
         if self._host.stopping.is_set():
@@ -380,6 +380,16 @@ class Continuation:
 
     def _status(self, state: str, detail: str = "") -> RestartStatus:
         return RestartStatus(os.getpid(), self._attempt, state, detail, self._version())
+
+
+async def _settled(unfinished: Callable[[], str]) -> str:
+    """Wait until nothing is ``unfinished``; return the last answer if that does not happen in time."""
+    why = ""
+    with trio.move_on_after(limits.CONTINUATION_SETTLE_MS_MAX / 1000):
+        while why := unfinished():  # noqa: ASYNC110 - many parts, none of which has an event
+            await trio.sleep(_LOOK_S)
+        return ""
+    return why
 
 
 def _connections(known: Sequence[int]) -> Iterator[int]:

@@ -66,6 +66,12 @@ def write(data: Path, status: RestartStatus) -> None:
         fresh.replace(path)
 
 
+def remove(data: Path) -> None:
+    """Remove the file at the end of the node."""
+    with contextlib.suppress(OSError):
+        (data / FILE).unlink(missing_ok=True)
+
+
 def read(data: Path) -> RestartStatus | None:
     """Return the content of the file; None without one. Raise UntrustedError if others could change it."""
     path = data / FILE

@@ -33,7 +33,7 @@ from dios.host.process.zygote_pool import ZygotePool, open_zygote
 from dios.host.process.zygote_process import StartedZygote
 from dios.host.sandbox.mechanisms import LOST_WITHOUT, Mechanism, missing_for_pure, probe
 from dios.ids import Principal
-from dios.node import metrics
+from dios.node import metrics, restart_status
 from dios.node.assembly import NodeHost
 from dios.node.continuation import Continuation, Predecessor
 from dios.node.launch import Launch
@@ -208,6 +208,7 @@ async def _serve(
                 await host.links.aclose()
             nursery.cancel_scope.cancel()
     finally:
+        restart_status.remove(settings.data)
         if host is not None:
             await host.aclose()
 

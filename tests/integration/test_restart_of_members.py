@@ -26,8 +26,8 @@ with dios.connect() as node:
 
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
-    """Two nodes without a coordinator."""
-    settings = {"accept_weaker_sandbox": "yes", "pool_size": "1", "coordinator": "off"}
+    """Two nodes, one of which keeps a coordinator."""
+    settings = {"accept_weaker_sandbox": "yes", "pool_size": "1"}
     made = local_cluster.make(tmp_path_factory.mktemp("restart") / "cluster", nodes=2, settings=settings)
     try:
         local_cluster.start(made)

@@ -94,8 +94,8 @@ async def open_zygote(
     found = mechanisms if mechanisms is not None else await trio.to_thread.run_sync(probe)
     counted = {f"cgroup_{name}" for name in ("memory", "pids")}
     wanted = any(found[name].available for name in counted & set(found))
-    number = next(_nodes) + continuations
-    groups = open_control_groups(f"dios-{os.getpid()}-{number}") if wanted else ControlGroups([])
+    *former, name = (f"dios-{os.getpid()}-{next(_nodes)}" for _ in range(continuations + 1))
+    groups = open_control_groups(name, former=former) if wanted else ControlGroups([])
     available = {name for name, mechanism in found.items() if mechanism.available} - counted
     available |= {f"cgroup_{name}" for name in groups.controllers}
     confined = accept_weaker or not missing_for_pure(found)
@@ -612,6 +612,8 @@ class ZygotePool:
             await trio.to_thread.run_sync(self._groups.remove_disposed)
             if not self._groups.any_disposed:
                 break
+        if not self._former:
+            await trio.to_thread.run_sync(self._groups.remove_former)
         self._is_removing = False
 
     async def _watch_memory(self) -> None:

@@ -203,9 +203,13 @@ class ControlGroups:
     """The node's folder in every hierarchy that it may write; there may be none."""
 
     def __init__(
-        self, hierarchies: list[Hierarchy], aside: tuple[Hierarchy, Hierarchy] | None = None
+        self,
+        hierarchies: list[Hierarchy],
+        aside: tuple[Hierarchy, Hierarchy] | None = None,
+        former: Collection[str] = (),
     ) -> None:
         self._hierarchies = hierarchies
+        self._former = former
         self._aside = aside
         """The folders of tasks with reserved processors and of best-effort tasks, where all other tasks are
         in the kernel's groups of sessions."""
@@ -265,20 +269,32 @@ class ControlGroups:
         disposed, self._leftover = self._leftover, []
         self._leftover += [group for group in disposed if not group.remove()]
 
+    def remove_former(self) -> None:
+        """Remove the folders of predecessors of this process's program in which no task is left."""
+        for hierarchy in (*self._hierarchies, *(self._aside or ())):
+            for name in self._former:
+                for folder in (name, f"{name}-{_SPARE}"):
+                    _remove_empty(hierarchy.folder.with_name(folder))
+
     def close(self) -> None:
         """Remove the node's own folders, except for those with running processes."""
         self.remove_disposed()
+        self.remove_former()
         for hierarchy in (*self._hierarchies, *(self._aside or ())):
             with contextlib.suppress(OSError):
                 hierarchy.folder.rmdir()
 
 
-def open_control_groups(name: str, *, proc: Path = Path("/proc/self")) -> ControlGroups:
+def open_control_groups(
+    name: str, *, former: Collection[str] = (), proc: Path = Path("/proc/self")
+) -> ControlGroups:
     """Create the node's folder ``name`` below its own group in every hierarchy that permits it.
+
+    ``former`` are the names of the folders of predecessors of this process's program.
 
     Hierarchies that cannot be written are left out; ``attempt`` reports the reason.
     """
-    return ControlGroups(_open(name, proc)[0], _open_aside(name, proc))
+    return ControlGroups(_open(name, proc)[0], _open_aside(name, proc), former)
 
 
 def usable(proc: Path = Path("/proc/self")) -> frozenset[str]:
@@ -365,9 +381,14 @@ def _sweep(parent: Path) -> None:
     for folder in parent.glob("dios-*"):
         number = folder.name.split("-")[1]
         if number.isdecimal() and not _lives(number):
-            for path in (*folder.glob("task-*"), folder):
-                with contextlib.suppress(OSError):
-                    path.rmdir()
+            _remove_empty(folder)
+
+
+def _remove_empty(folder: Path) -> None:
+    """Remove a node's folder and those of its tasks, except for those with processes."""
+    for path in (*folder.glob("task-*"), folder):
+        with contextlib.suppress(OSError):
+            path.rmdir()
 
 
 def _lives(number: str) -> bool:
