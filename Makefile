@@ -39,7 +39,7 @@ ROUNDS ?= 500
 export PIP_ROOT_USER_ACTION := ignore
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-.PHONY: help setup demo demo-evil test test-all lab docker fmt fmt-check lint type imports sim scale bench fuzz fuzz-nodes fuzz-members fuzz-tasks fuzz-frames fuzz-replay soak neighbours load crashtest chaos docs site changelog deniability screenshots month up-test dist dist-test sbom slurm-test charts all clean
+.PHONY: help setup demo demo-evil test test-all lab docker fmt fmt-check lint type imports sim scale bench fuzz fuzz-nodes fuzz-members fuzz-tasks fuzz-frames fuzz-replay soak neighbours load crashtest chaos docs site changelog deniability screenshots month up-test dist dist-test sbom slurm-test charts upgrade-test all clean
 
 help: ## List the targets.
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -211,6 +211,9 @@ screenshots: setup ## Make the pictures of the dashboard in docs/pictures (needs
 month: MINUTES = 60
 month: setup ## Play a month of five nodes with kept data in MINUTES (60; REPORT=file.md): losses, a full disk, an upgrade, a restored backup.
 	@$(BIN)/python -m benchmarks.month --minutes $(MINUTES) $(if $(SEED),--seed $(SEED)) $(if $(REPORT),--report $(REPORT))
+
+upgrade-test: setup ## Upgrade three nodes, one by one, from the package of OLD (a commit; HEAD) to this one, and use them meanwhile.
+	@PYTHONPATH=. $(BIN)/python -m tests.upgrade.run $(if $(OLD),--old $(OLD))
 
 deniability: setup ## Time lookups of names of others against names of nothing, 10,000 of each.
 	@$(BIN)/python -m benchmarks.deniability

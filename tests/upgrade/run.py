@@ -1,0 +1,225 @@
+"""``make upgrade-test OLD=commit``: upgrade a cluster from the package of a commit to the present one.
+
+    python -m tests.upgrade.run [--old COMMIT]
+
+Both are built as wheels and installed into an environment for each of three nodes. Then each node gets the
+present package and is restarted, one after the other, while a client with the node's own release stays
+connected to each. After each step all nodes read and write each other's objects and run tasks on each other.
+A node whose old release cannot be continued is stopped and started; then only durable objects must be there.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+import sysconfig
+import tempfile
+import venv
+import zipfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Final
+
+ROOT: Final = Path(__file__).parents[2]
+CLIENT: Final = Path(__file__).with_name("client.py")
+NEXT: Final = "+next"
+ENVIRONMENT: Final = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+"""The working tree must not stand in for an installed package."""
+
+MAKE: Final = """
+import sys
+from pathlib import Path
+from dios.node import local_cluster
+settings = {"accept_weaker_sandbox": "yes", "pool_size": "1", "coordinator": "off"}
+for node in local_cluster.make(Path(sys.argv[1]), nodes=3, settings=settings).nodes:
+    print(node.name, node.data, node.socket, flush=True)
+"""
+
+
+def say(text: str) -> None:
+    """Print one line at once."""
+    sys.stdout.write(text + "\n")
+    sys.stdout.flush()
+
+
+def build(folder: Path, commit: str | None) -> Path:
+    """Build the wheel of a commit; without one that of the working tree, with another version."""
+    source = folder / "source"
+    source.mkdir(parents=True)
+    if commit is None:
+        listed = subprocess.run(["git", "ls-files", "-z"], cwd=ROOT, capture_output=True, check=True).stdout
+        for name in filter(None, listed.decode().split("\0")):
+            if (ROOT / name).is_file():
+                (source / name).parent.mkdir(parents=True, exist_ok=True)
+                shutil.copy2(ROOT / name, source / name)
+        settings = source / "pyproject.toml"
+        named = re.compile(r'^(version = "[^"]+)"', re.MULTILINE)
+        settings.write_text(named.sub(rf'\1{NEXT}"', settings.read_text()))
+    else:
+        archive = subprocess.run(["git", "archive", commit], cwd=ROOT, capture_output=True, check=True).stdout
+        subprocess.run(["tar", "-x"], cwd=source, input=archive, check=True)
+    command = [sys.executable, "-m", "pip", "wheel", "-q", "--no-deps", "-w", str(folder), str(source)]
+    subprocess.run(command, check=True)
+    return next(folder.glob("*.whl"))
+
+
+class Machine:
+    """One node with an environment of its own."""
+
+    def __init__(self, folder: Path, wheel: Path) -> None:
+        venv.create(folder, with_pip=False)
+        self.python: Final = folder / "bin" / "python"
+        self.site: Final = next(folder.glob("lib/python*/site-packages"))
+        # The dependencies are those of this environment; only DIOS itself is the machine's own.
+        (self.site / "shared.pth").write_text(sysconfig.get_path("purelib") + "\n")
+        self.install(wheel)
+        self.name = self.data = self.socket = ""
+        self.client: subprocess.Popen[str] | None = None
+
+    def install(self, wheel: Path) -> None:
+        """Replace the installed package."""
+        for old in (*self.site.glob("dios"), *self.site.glob("dios-*.dist-info")):
+            shutil.rmtree(old)
+        with zipfile.ZipFile(wheel) as packed:
+            packed.extractall(self.site)
+
+    def command(self, *words: str, check: bool = True) -> subprocess.CompletedProcess[str]:
+        """Run ``dios-node`` of the installed package."""
+        line = [str(self.python), "-P", "-m", "dios.cli.nodes.daemon", *words, "--data", self.data]
+        done = subprocess.run(line, capture_output=True, text=True, check=False, env=ENVIRONMENT)
+        if check and done.returncode:
+            raise RuntimeError(f"dios-node {words[0]} failed: {done.stdout}{done.stderr}")
+        return done
+
+    def connect(self) -> None:
+        """Start a client with the installed package."""
+        line = [str(self.python), "-P", str(CLIENT), self.socket]
+        self.client = subprocess.Popen(
+            line, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=ENVIRONMENT
+        )
+
+    def ask(self, name: str, *values: str) -> object:
+        """Let the client carry out a command."""
+        assert self.client is not None
+        assert self.client.stdin is not None
+        assert self.client.stdout is not None
+        self.client.stdin.write(json.dumps([name, *values]) + "\n")
+        self.client.stdin.flush()
+        line = self.client.stdout.readline()
+        if not line:
+            raise RuntimeError(f"the client of {self.name} ended during {name}")
+        return json.loads(line)
+
+    def disconnect(self) -> None:
+        """End the client."""
+        if self.client is not None and self.client.stdin is not None:
+            self.client.stdin.close()
+            self.client.wait(30)
+
+
+@contextmanager
+def cluster(folder: Path, wheel: Path) -> Iterator[list[Machine]]:
+    """Start three nodes with this package, and stop them at the end."""
+    machines = [Machine(folder / f"m{number}", wheel) for number in range(3)]
+    made = subprocess.run(
+        [str(machines[0].python), "-P", "-c", MAKE, str(folder / "cluster")],
+        capture_output=True,
+        text=True,
+        check=True,
+        env=ENVIRONMENT,
+    )
+    for machine, line in zip(machines, made.stdout.splitlines(), strict=True):
+        machine.name, machine.data, machine.socket = line.split()
+    try:
+        for machine in machines:
+            machine.command("start", "--detach")
+        for machine in machines:
+            machine.connect()
+        yield machines
+    finally:
+        for machine in machines:
+            machine.disconnect()
+            machine.command("stop", check=False)
+
+
+def expect(found: object, wanted: object, what: str) -> None:
+    """Raise RuntimeError if two values differ."""
+    if found != wanted:
+        raise RuntimeError(f"{what}: {found!r} instead of {wanted!r}")
+
+
+def check_all(machines: list[Machine], names: dict[str, str], word: str) -> None:
+    """Let each node write every object of the others, all nodes read it, and each run a task on each."""
+    for name, home in names.items():
+        writer = next(each for each in machines if each.name != home)
+        expect(writer.ask("write", name, word), "written", f"{writer.name} writes an object of {home}")
+        for reader in machines:
+            expect(reader.ask("read", name), word, f"{reader.name} reads an object of {home}")
+    for one in machines:
+        for other in machines:
+            expect(one.ask("run", other.name), 0, f"a task of {one.name} on {other.name}")
+
+
+def upgrade(machine: Machine, wheel: Path) -> bool:
+    """Install the package and restart the node. Return True if it was continued."""
+    machine.install(wheel)
+    done = machine.command("restart", "--json", check=False)
+    if done.returncode == 0:
+        say(f"  {machine.name}: continued after {json.loads(done.stdout)['pause_ms']} ms")
+        return True
+    say(f"  {machine.name}: {done.stderr.strip().splitlines()[0]}")
+    machine.disconnect()
+    machine.command("stop")
+    machine.command("start", "--detach")
+    machine.connect()
+    return False
+
+
+def play(folder: Path, old: str) -> None:
+    """Upgrade all nodes, and check the cluster before, between and after."""
+    say(f"building the wheels of {old} and of the working tree")
+    former, present = build(folder / "old", old), build(folder / "new", None)
+    with cluster(folder, former) as machines:
+        names = {name: each.name for each in machines for name in list(each.ask("make", "one"))}  # type: ignore[call-overload] # a list of texts
+        check_all(machines, names, "two")
+        started = machines[2].ask("start", machines[0].name)
+        expect(started, "started", "a long task")
+        went_on = True
+        for number, machine in enumerate(machines):
+            if not upgrade(machine, present):
+                went_on = False
+                durable = [name for name, home in names.items() if home == machine.name][:1]
+                names = {
+                    name: home for name, home in names.items() if home != machine.name or name in durable
+                }
+            check_all(machines, names, f"word{number}")
+        if went_on:
+            expect(machines[2].ask("finish"), "exited 0 up down", "a task over the whole upgrade")
+        releases = {each.name: str(machines[0].ask("version", each.name)) for each in machines}
+        say(f"  releases at the end: {releases}")
+        if not all(release.endswith(NEXT) for release in releases.values()):
+            raise RuntimeError("a node does not run the present package")
+    say("passed" if went_on else "passed, with stopped nodes")
+
+
+def main() -> int:
+    """Run the upgrade in a folder that is removed."""
+    options = argparse.ArgumentParser(prog="make upgrade-test", description=__doc__)
+    options.add_argument("--old", default="HEAD", help="the commit of the former package")
+    with tempfile.TemporaryDirectory(prefix="dios-upgrade-") as folder:
+        try:
+            play(Path(folder), options.parse_args().old)
+        except (RuntimeError, subprocess.CalledProcessError) as error:
+            say(f"failed: {error}")
+            return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
