@@ -32,6 +32,7 @@ from dios.host.content.public_pages import PublicPages
 from dios.host.content.stored_bytes import StoredBytes
 from dios.host.content.streams import Streams
 from dios.host.handover import format as form
+from dios.host.handover.gate import Gate
 from dios.host.handover.memories import MemoryTable, TakenMemories
 from dios.host.loop.call_meter import CallMeter
 from dios.host.loop.clock import Clock
@@ -137,11 +138,12 @@ class NodeHost:
         nursery.start_soon(self.pages.run, name="outdated slots")
         self.consoles: Final = Consoles()
         self.streams: Final = Streams()
-        self.sockets: Final = Sockets(nursery, self.streams, self.clock, self.driver.post)
+        self.gate: Final = Gate()
+        self.sockets: Final = Sockets(nursery, self.streams, self.clock, self.driver.post, self.gate)
         self.logs: Final = MemoryLogs() if logs is None else logs
         self.persister: Final = Persister(store, self.contents, self.driver.persisted, self.logs)
         nursery.start_soon(self.persister.watch)
-        self.tasks: Final = TaskHost(nursery, spawner)
+        self.tasks: Final = TaskHost(nursery, spawner, self.gate)
         self.outbox: Final = Outbox(self.tasks.overrun, self.meter)
         self.staging: Final = Staging(
             self.contents,
@@ -246,13 +248,14 @@ class NodeHost:
         The gate of the tasks is closed.
         """
         tasks = self.tasks
-        for count, what in (
-            (self.streams.served + len(self.sockets), "network streams are open"),
-            (0 if self._between is None else len(self._between), "streams to other nodes are open"),
-        ):
-            if count:
-                return f"{count} {what}, which only this process can move. Close them, then try again."
-        if tasks.gate.readers or tasks.starting or tasks.ending:
+        count = 0 if self._between is None else len(self._between)
+        if count:
+            return (
+                f"{count} streams to other nodes are open, which TLS ties to this program. Close them first."
+            )
+        if self.sockets.unfinished:
+            return "network streams are being opened or closed"
+        if self.gate.readers or tasks.starting or tasks.ending:
             return "tasks are starting or ending"
         if not self.driver.settled or self.persister.backlog:
             return "calls are being carried out: copies in memory, or writes to the disk"
@@ -267,6 +270,7 @@ class NodeHost:
         pages, counters = self.pages.hand_over()
         consoles, ended = self.consoles.hand_over()
         rings, closed = self.streams.hand_over()
+        sockets, next_accepted = self.sockets.hand_over()
         tasks, sessions = self.tasks.hand_over(zygotes)
         return replace(
             base,
@@ -283,6 +287,8 @@ class NodeHost:
             ended_consoles=ended,
             rings=rings,
             closed_ends=closed,
+            sockets=sockets,
+            next_accepted=next_accepted,
             zygotes=zygotes,
             tasks=tuple(tasks),
             sessions=tuple(sessions),
@@ -301,7 +307,9 @@ class NodeHost:
         memories.release()
         self.pages.take_over(found.pages, found.counters)
         self.consoles.take_over(found.consoles, found.ended_consoles)
+        self.gate.close()
         self.streams.take_over(found.rings, found.closed_ends)
+        self.sockets.take_over(found.sockets, found.next_accepted)
         nodes = {each.task: NodeId(each.node) for each in found.remote_tasks}
         for owner in found.owners:
             node = nodes.get(owner.task)

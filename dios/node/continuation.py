@@ -139,6 +139,10 @@ def descriptors_of(found: form.HostState) -> list[int]:
         numbers += (page.fd, page.reader)
     for ring in found.rings:
         numbers += (ring.writer, ring.reader, ring.write_socket, ring.read_socket)
+    for sock in found.sockets:
+        numbers.append(sock.fd)
+        numbers += (pump.wakeups for pump in sock.pumps)
+        numbers += (one.fd for one in sock.accepted)
     for zygote in found.zygotes:
         numbers.append(zygote.control)
         for child in zygote.children:
@@ -245,7 +249,7 @@ class Continuation:
             return
         self._note(restart_status.STOPPING)
         self._resumed = trio.Event()
-        gate = self._host.tasks.gate
+        gate = self._host.gate
         try:
             self._helpers.cancel()
             self._zygotes.pause()
@@ -264,7 +268,7 @@ class Continuation:
     async def _stopped(self) -> str:
         """Stop all readers, and wait until nothing is under way; return the reason if it does not end."""
         self._pause_began = time.clock_gettime_ns(time.CLOCK_BOOTTIME)
-        self._host.tasks.gate.close()
+        self._host.gate.close()
         return await _settled(self._unfinished)
 
     def _own_sessions(self) -> str:

@@ -175,7 +175,7 @@ async def _serve(
                 _join_others(host, port, settings, nursery)
                 if before is not None:
                     host.reconnect(before)
-                    host.tasks.gate.open()
+                    host.gate.open()
                 _log.info(
                     "the node serves",
                     extra={"objects": store.usage()["objects"], "socket": str(settings.socket)},
@@ -300,7 +300,6 @@ async def _listening(
     else:
         listener = socket.socket(fileno=before.listener)
         settings.socket.chmod(mode)
-        host.tasks.gate.close()
     try:
         server = SessionServer(
             listener,

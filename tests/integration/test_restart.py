@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import socket
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -12,6 +13,7 @@ from typer.testing import CliRunner
 
 import dios
 from dios.cli.nodes import daemon as commands
+from dios.errors import EndOfStreamError
 from dios.node import restart_status
 from dios.node.restart_status import RefusedError, RestartStatus
 from tests.support.node.running_node import RunningNode, running_node, wait_until
@@ -110,6 +112,45 @@ def test_tasks_streams_and_waiting_calls_go_on(node: RunningNode) -> None:
             reader.receive()
         # The next task comes from a new zygote.
         assert session.run(b"print('hello')").wait(timeout=30).exit_code == 0
+
+
+def test_network_streams_go_on(node: RunningNode) -> None:
+    """A listener accepts before, during and after restarts; megabytes in both directions arrive in order."""
+    data = bytes(range(251)) * 40_000
+    with dios.connect(node.place, groups=()) as session, ThreadPoolExecutor(2) as threads:
+        acceptor = session.listen_tcp("127.0.0.1:0")
+        host, _, port = acceptor.address.rpartition(":")
+        with socket.create_connection((host, int(port))) as first:
+            connection = acceptor.accept(timeout=30)
+            receiving = threads.submit(received, first, len(data))
+            sending = threads.submit(first.sendall, data)
+            connection.send(data[:100])
+            with socket.create_connection((host, int(port))) as second:
+                assert restart(node).pause_ms > 0
+                connection.send(data[100:5_000_000])
+                assert restart(node).pause_ms > 0
+                other = acceptor.accept(timeout=30)
+                other.send(b"late")
+                assert received(second, 4) == b"late"
+            connection.send(data[5_000_000:])
+            found = bytearray()
+            while len(found) < len(data):
+                found += connection.receive(timeout=30)
+            sending.result(30)
+            assert found == data
+            assert receiving.result(30) == data
+        with pytest.raises(EndOfStreamError):
+            connection.receive(timeout=30)
+
+
+def received(sock: socket.socket, size: int) -> bytes:
+    """Return this many bytes of a plain socket."""
+    found = bytearray()
+    while len(found) < size:
+        part = sock.recv(65536)
+        assert part
+        found += part
+    return bytes(found)
 
 
 def test_a_busy_client_notices_nothing_but_a_pause(node: RunningNode) -> None:

@@ -173,7 +173,7 @@ def upgrade(machine: Machine, wheel: Path) -> bool:
     if done.returncode == 0:
         say(f"  {machine.name}: continued after {json.loads(done.stdout)['pause_ms']} ms")
         return True
-    say(f"  {machine.name}: {done.stderr.strip().splitlines()[0]}")
+    say(f"  {machine.name}: {json.loads(done.stderr)['message']}")
     machine.disconnect()
     machine.command("stop")
     machine.command("start", "--detach")

@@ -51,17 +51,11 @@ class Streams:
     def __len__(self) -> int:
         return len(self._rings)
 
-    @property
-    def served(self) -> int:
-        """The number of streams whose other end is in the host: it cannot be handed to another program."""
-        return len(self._backends)
-
     def hand_over(self) -> tuple[tuple[form.Ring, ...], tuple[form.ClosedEnds, ...]]:
-        """Describe the rings between tasks of this node for the successor of this process."""
+        """Describe the rings for the successor of this process."""
         rings = tuple(
-            form.Ring(target, ring.ring_bytes, *ring.hand_over())
+            form.Ring(target, mode, ring.ring_bytes, *ring.hand_over())
             for (target, mode), ring in self._rings.items()
-            if mode is None
         )
         closed = tuple(form.ClosedEnds(target, tuple(modes)) for target, modes in self._closed_modes.items())
         return rings, closed
@@ -70,9 +64,22 @@ class Streams:
         """Continue with the rings of the predecessor."""
         for each in rings:
             taken = TakenRing(each.writer, each.reader, each.write_socket, each.read_socket, each.wanting)
-            self._rings[ObjectId(each.object), None] = RingDescriptors(each.ring_bytes, taken)
+            self._rings[ObjectId(each.object), each.mode] = RingDescriptors(each.ring_bytes, taken)
         for ends in closed:
             self._closed_modes[ObjectId(ends.object)] = set(ends.modes)
+
+    def continue_serving(
+        self, target: ObjectId, backend: StreamBackend, pumps: Iterable[form.Pump]
+    ) -> list[tuple[Mode, RingEnd]]:
+        """Set the backend of a stream of the predecessor. Return its ends of the rings that it served."""
+        self._backends[target] = backend
+        found: list[tuple[Mode, RingEnd]] = []
+        for pump in pumps:
+            opposite, ring = _OPPOSITE[pump.mode], self._rings[target, pump.mode]
+            end = _end(opposite, ring.own_end(opposite, pump.wakeups), ring.ring_bytes)
+            end.take_over(pump.wait_number, pump.rung_for)
+            found.append((pump.mode, end))
+        return found
 
     def attach(
         self, target: ObjectId, mode: Mode, ring_bytes: int, *, duplex: bool = False

@@ -30,7 +30,7 @@ from dios.wire.fields import (
     Text,
     User,
 )
-from dios.wire.types import Brand, Mode
+from dios.wire.types import Brand, Mode, ObjectType
 
 VERSION: Final = 1
 
@@ -151,15 +151,47 @@ class EndedConsole(Part, frozen=True):
 
 
 class Ring(Part, frozen=True):
-    """The node's side of the ring of a stream."""
+    """The node's side of the ring of a stream, or with ``mode`` of one direction of a network stream."""
 
     object: Identifier
+    mode: Mode | None
     ring_bytes: Annotated[int, Meta(ge=0, le=limits.STREAM_RING_BYTES_MAX)]
     writer: Descriptor
     reader: Descriptor
     write_socket: Descriptor
     read_socket: Maybe
     wanting: Annotated[tuple[Mode, ...], Meta(max_length=2)]
+
+
+WaitNumber: TypeAlias = Annotated[int, Meta(ge=0, le=2**32 - 1)]
+
+
+class Pump(Part, frozen=True):
+    """The node's end of a direction of a network stream, to which a task attached with ``mode``."""
+
+    mode: Mode
+    wakeups: Descriptor
+    wait_number: WaitNumber
+    rung_for: WaitNumber
+
+
+class Accepted(Part, frozen=True):
+    """A connection that no task has taken yet."""
+
+    number: Number
+    fd: Descriptor
+
+
+class Socket(Part, frozen=True):
+    """The socket of a network stream: with ``accepted`` connections if it listens."""
+
+    object: Identifier
+    kind: ObjectType
+    address: Text
+    fd: Descriptor
+    pumps: Annotated[tuple[Pump, ...], Meta(max_length=2)] = ()
+    reported: bool = False
+    accepted: Annotated[tuple[Accepted, ...], Meta(max_length=limits.ACCEPT_WAITING_MAX + 1)] = ()
 
 
 class ClosedEnds(Part, frozen=True):
@@ -322,6 +354,8 @@ class HostState(Part, frozen=True):
     ended_consoles: tuple[EndedConsole, ...] = ()
     rings: tuple[Ring, ...] = ()
     closed_ends: tuple[ClosedEnds, ...] = ()
+    sockets: tuple[Socket, ...] = ()
+    next_accepted: Number = 1
     zygotes: tuple[Zygote, ...] = ()
     tasks: tuple[Task, ...] = ()
     sessions: tuple[Session, ...] = ()

@@ -7,15 +7,28 @@ connections affects only that listener and uses up neither memory nor descriptor
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Final
 
 import trio
 
 from dios import limits
+from dios.host.handover import format as form
+from dios.host.handover.gate import Gate
 from dios.host.network.addresses import text_of
 
-_number: Final = itertools.count(1)
+_number = itertools.count(1)
+
+
+def continue_numbers(first: int) -> None:
+    """Number the next connection of this process ``first``, because a predecessor numbered those before."""
+    global _number
+    _number = itertools.count(first)
+
+
+def next_number() -> int:
+    """Draw a number and return it: all later ones are above it."""
+    return next(_number)
 
 
 class ListeningSocket:
@@ -32,7 +45,10 @@ class ListeningSocket:
         arrived: Callable[[int, str], None],
         room: Callable[[], bool],
         broke: Callable[[Exception], None],
+        gate: Gate | None = None,
+        accepted: Iterable[tuple[int, trio.socket.SocketType]] = (),
     ) -> None:
+        self._gate: Final = Gate() if gate is None else gate
         self._socket: Final = sock
         self._arrived: Final = arrived
         self._room: Final = room
@@ -40,7 +56,15 @@ class ListeningSocket:
         self._waiting: Final[dict[int, trio.socket.SocketType]] = {}
         self._places: Final = trio.Semaphore(limits.ACCEPT_WAITING_MAX)
         self._scope: Final = trio.CancelScope()
+        for number, waiting in accepted:
+            self._waiting[number] = waiting
+            self._places.acquire_nowait()
         nursery.start_soon(self._run, name="tcp accept")
+
+    def hand_over(self) -> tuple[int, tuple[form.Accepted, ...]]:
+        """Return the descriptor, and describe the waiting connections, for the successor of this process."""
+        waiting = tuple(form.Accepted(number, sock.fileno()) for number, sock in self._waiting.items())
+        return self._socket.fileno(), waiting
 
     @property
     def waiting(self) -> int:
@@ -76,7 +100,12 @@ class ListeningSocket:
                 await self._places.acquire()
                 while not self._room():  # noqa: ASYNC110 - room appears for many reasons, and this is rare
                     await trio.sleep(limits.NETWORK_RETRY_MS / 1000)
-                sock, peer = await self._accept()
+                with self._gate.passing() as stopped:
+                    sock, peer = await self._accept()
+                if stopped.cancelled_caught:
+                    self._places.release()
+                    await self._gate.wait_open()
+                    continue
                 number = next(_number)
                 self._waiting[number] = sock
                 self._arrived(number, text_of(peer))

@@ -8,13 +8,15 @@ from __future__ import annotations
 import contextlib
 import logging
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Final
 
 import trio
 
 from dios import limits
 from dios.errors import DiosError
+from dios.host.handover import format as form
+from dios.host.handover.gate import Gate
 from dios.transport.rings.waiting import RingEnd, RingReader, RingWriter
 from dios.wire.types import Mode
 
@@ -33,9 +35,14 @@ class SocketBackend(ABC):
         nursery: trio.Nursery,
         broke: Callable[[OSError], None],
         closed: Callable[[], None],
+        gate: Gate | None = None,
     ) -> None:
         self.socket: Final = sock
         self.nursery: Final = nursery
+        self.gate: Final = Gate() if gate is None else gate
+        self.busy = False
+        """True while something is on its way that another program could not continue."""
+        self._ends: Final[dict[Mode, RingEnd]] = {}
         self._broke: Final = broke
         self._closed: Final = closed
         self._in: Final = trio.CancelScope()
@@ -51,11 +58,22 @@ class SocketBackend(ABC):
             end.close()
             return
         self._pumps += 1
+        self._ends[mode] = end
         if mode is Mode.READ and isinstance(end, RingWriter):
             self.nursery.start_soon(self._run_in, end, name="socket in")
         elif isinstance(end, RingReader):
             self._sending = True
             self.nursery.start_soon(self._run_out, end, name="socket out")
+
+    def hand_over(self) -> tuple[tuple[form.Pump, ...], bool]:
+        """Describe the pumps for the successor of this process, and return True if a failure was reported."""
+        return tuple(form.Pump(mode, *end.hand_over()) for mode, end in self._ends.items()), self._reported
+
+    def take_over(self, ends: Iterable[tuple[Mode, RingEnd]], *, reported: bool) -> None:
+        """Continue with the pumps of the predecessor."""
+        self._reported = reported
+        for mode, end in ends:
+            self.end_attached(mode, end)
 
     def end_closed(self, mode: Mode) -> None:
         """Note that no task will attach to a direction any more."""
@@ -96,8 +114,9 @@ class SocketBackend(ABC):
         """Notify the peer, if there is one, that the remaining bytes will not be sent."""
 
     async def _run_in(self, ring: RingWriter) -> None:
-        with self._pumping(ring), self._in:
+        with self._pumping(Mode.READ, ring), self._in:
             try:
+                await self._unless_failed()
                 await self.inbound(ring)
             except DiosError:
                 raise
@@ -105,8 +124,9 @@ class SocketBackend(ABC):
                 await self._report_and_wait(error)
 
     async def _run_out(self, ring: RingReader) -> None:
-        with self._pumping(ring), self._out:
+        with self._pumping(Mode.WRITE, ring), self._out:
             try:
+                await self._unless_failed()
                 await self.outbound(ring)
                 self.finish()
             except DiosError:
@@ -118,13 +138,14 @@ class SocketBackend(ABC):
             self.reset()
 
     @contextlib.contextmanager
-    def _pumping(self, ring: RingEnd) -> Iterator[None]:
+    def _pumping(self, mode: Mode, ring: RingEnd) -> Iterator[None]:
         try:
             yield
         except Exception as error:  # noqa: BLE001 - a task that damages its ring loses this stream alone
             self.fail(error)
         finally:
             ring.close()
+            self._ends.pop(mode, None)
             self._pumps -= 1
             self._close_when_idle()
 
@@ -132,6 +153,11 @@ class SocketBackend(ABC):
         """Report that an error ends the stream; log it if no socket should raise it."""
         self.reset()
         self._report(os_error_of(error))
+
+    async def _unless_failed(self) -> None:
+        """Wait as after a failure if the predecessor has reported one."""
+        if self._reported:
+            await trio.sleep_forever()
 
     async def _report_and_wait(self, error: OSError) -> None:
         self._report(error)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import resource
 import socket
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Final, TypeAlias
 
 import trio
@@ -17,8 +17,10 @@ from dios.core.effects import AdoptConnection, CloseNetwork, OpenNetwork
 from dios.core.events import ConnectionArrived, DatagramsDropped, Event, NetworkFailed, NetworkOpened
 from dios.errors import Code, DiosError
 from dios.host.content.streams import Streams
+from dios.host.handover import format as form
+from dios.host.handover.gate import Gate
 from dios.host.loop.clock import Clock
-from dios.host.network.acceptor import ListeningSocket
+from dios.host.network.acceptor import ListeningSocket, continue_numbers, next_number
 from dios.host.network.addresses import Address, Resolver, failure_of, reachable, text_of
 from dios.host.network.socket_pump import SocketBackend, os_error_of
 from dios.host.network.tcp import TcpBackend
@@ -34,9 +36,15 @@ class Sockets:
     """The node's network streams. ``post`` queues an event for the core."""
 
     def __init__(
-        self, nursery: trio.Nursery, streams: Streams, clock: Clock, post: Callable[[Event], None]
+        self,
+        nursery: trio.Nursery,
+        streams: Streams,
+        clock: Clock,
+        post: Callable[[Event], None],
+        gate: Gate,
     ) -> None:
         self._nursery: Final = nursery
+        self._gate: Final = gate
         self._streams: Final = streams
         self._clock: Final = clock
         self._post: Final = post
@@ -44,6 +52,7 @@ class Sockets:
         # Names in datagrams are resolved apart, so that they keep no new stream waiting.
         self._datagram_resolver: Final = Resolver()
         self._things: Final[dict[ObjectId, _OpenSocket]] = {}
+        self._addresses: Final[dict[ObjectId, str]] = {}
         self._opening: Final[dict[ObjectId, trio.CancelScope]] = {}
         self._lingering: Final[set[SocketBackend]] = set()
         half = resource.getrlimit(resource.RLIMIT_NOFILE)[0] // 2
@@ -55,6 +64,45 @@ class Sockets:
 
     def _has_room(self) -> bool:
         return len(self) < self._most
+
+    # -- the successor of this process -----------------------------------------------------------------
+    @property
+    def unfinished(self) -> bool:
+        """True while a socket is being opened or closed, or has something that cannot be handed over."""
+        busy = any(each.busy for each in self._things.values() if isinstance(each, SocketBackend))
+        return bool(self._opening or self._lingering or busy)
+
+    def hand_over(self) -> tuple[tuple[form.Socket, ...], int]:
+        """Describe all sockets for the successor, and return the number of the next accepted connection."""
+        found: list[form.Socket] = []
+        for target, each in self._things.items():
+            address = self._addresses.get(target, "the peer")
+            if isinstance(each, ListeningSocket):
+                fd, accepted = each.hand_over()
+                kind = ObjectType.TCP_ACCEPT_STREAM
+                found.append(form.Socket(target, kind, address, fd, accepted=accepted))
+            else:
+                is_tcp = isinstance(each, TcpBackend)
+                kind = ObjectType.TCP_STREAM if is_tcp else ObjectType.UDP_STREAM
+                pumps, reported = each.hand_over()
+                found.append(form.Socket(target, kind, address, each.socket.fileno(), pumps, reported))
+        return tuple(found), next_number() + 1
+
+    def take_over(self, found: Iterable[form.Socket], next_accepted: int) -> None:
+        """Continue with the sockets of the predecessor."""
+        continue_numbers(next_accepted)
+        for each in found:
+            target, sock = ObjectId(each.object), _taken(each.fd)
+            if each.kind is ObjectType.TCP_ACCEPT_STREAM:
+                accepted = [(one.number, _taken(one.fd)) for one in each.accepted]
+                self._start_listening(target, sock, each.address, accepted)
+                continue
+            make = (
+                self._makes_tcp(sock) if each.kind is ObjectType.TCP_STREAM else self._makes_udp(target, sock)
+            )
+            backend = self._things[target] = self._made(target, make, each.address)
+            ends = self._streams.continue_serving(target, backend, each.pumps)
+            backend.take_over(ends, reported=each.reported)
 
     # -- effects --------------------------------------------------------------------------------------
     def open(self, effect: OpenNetwork) -> None:
@@ -80,6 +128,7 @@ class Sockets:
         scope = self._opening.pop(effect.object, None)
         if scope is not None:
             scope.cancel()
+        self._addresses.pop(effect.object, None)
         thing = self._things.pop(effect.object, None)
         if isinstance(thing, SocketBackend):
             self._lingering.add(thing)
@@ -147,49 +196,72 @@ class Sockets:
         sock = _bound(places[0], socket.SOCK_STREAM)
         target = effect.object
 
-        def arrived(number: int, address: str) -> None:
-            self._post(ConnectionArrived(self._clock.now(), target, number, address))
-
-        def broke(error: Exception) -> None:
-            self._failed(target, os_error_of(error), effect.address)
-
         try:
             sock.listen(limits.ACCEPT_BACKLOG)
         except OSError:
             sock.close()
             raise
-        self._things[target] = ListeningSocket(sock, self._nursery, arrived, self._has_room, broke)
+        self._start_listening(target, sock, effect.address)
         self._opened(target, text_of(sock.getsockname()))
+
+    def _start_listening(
+        self,
+        target: ObjectId,
+        sock: trio.socket.SocketType,
+        address: str,
+        accepted: Iterable[tuple[int, trio.socket.SocketType]] = (),
+    ) -> None:
+        def arrived(number: int, peer: str) -> None:
+            self._post(ConnectionArrived(self._clock.now(), target, number, peer))
+
+        def broke(error: Exception) -> None:
+            self._failed(target, os_error_of(error), address)
+
+        self._addresses[target] = address
+        self._things[target] = ListeningSocket(
+            sock, self._nursery, arrived, self._has_room, broke, self._gate, accepted
+        )
 
     async def _bind(self, effect: OpenNetwork) -> None:
         places = await self._resolver.resolve(effect.address, socket.SOCK_DGRAM, passive=True)
         sock = _bound(places[0], socket.SOCK_DGRAM)
         target = effect.object
 
-        def make(broke: Callable[[OSError], None], closed: Callable[[], None]) -> SocketBackend:
-            return UdpBackend(sock, self._nursery, broke, closed, self._datagram_resolver, dropped)
+        self._serve(target, self._makes_udp(target, sock), effect.address)
+        self._opened(target, text_of(sock.getsockname()))
 
+    def _makes_udp(self, target: ObjectId, sock: trio.socket.SocketType) -> _BackendFactory:
         def dropped(count: int) -> None:
             self._post(DatagramsDropped(self._clock.now(), target, count))
 
-        self._serve(target, make, effect.address)
-        self._opened(target, text_of(sock.getsockname()))
+        def make(broke: Callable[[OSError], None], closed: Callable[[], None]) -> SocketBackend:
+            resolver = self._datagram_resolver
+            return UdpBackend(sock, self._nursery, broke, closed, resolver, dropped, self._gate)
+
+        return make
+
+    def _makes_tcp(self, sock: trio.socket.SocketType) -> _BackendFactory:
+        def make(broke: Callable[[OSError], None], closed: Callable[[], None]) -> SocketBackend:
+            return TcpBackend(sock, self._nursery, broke, closed, self._gate)
+
+        return make
 
     def _connected(self, target: ObjectId, sock: trio.socket.SocketType, address: str) -> None:
-        def make(broke: Callable[[OSError], None], closed: Callable[[], None]) -> SocketBackend:
-            return TcpBackend(sock, self._nursery, broke, closed)
+        self._serve(target, self._makes_tcp(sock), address)
 
-        self._serve(target, make, address)
-
-    def _serve(self, target: ObjectId, make: _BackendFactory, address: str) -> None:
+    def _made(self, target: ObjectId, make: _BackendFactory, address: str) -> SocketBackend:
         def broke(error: OSError) -> None:
             self._failed(target, error, address)
 
         def closed() -> None:
             self._lingering.discard(made)
 
+        self._addresses[target] = address
         made = make(broke, closed)
-        self._things[target] = made
+        return made
+
+    def _serve(self, target: ObjectId, make: _BackendFactory, address: str) -> None:
+        made = self._things[target] = self._made(target, make, address)
         try:
             self._streams.serve(target, made)
         except (DiosError, OSError) as error:
@@ -203,6 +275,11 @@ class Sockets:
         self._opening.pop(target, None)
         code, message = failure_of(error, address)
         self._post(NetworkFailed(self._clock.now(), target, int(code), message))
+
+
+def _taken(number: int) -> trio.socket.SocketType:
+    """Return the socket of a predecessor."""
+    return trio.socket.from_stdlib_socket(socket.socket(fileno=number))
 
 
 def _bound(place: Address, kind: socket.SocketKind) -> trio.socket.SocketType:

@@ -17,6 +17,7 @@ import trio
 
 from dios import limits
 from dios.errors import ClosedError, EndOfStreamError
+from dios.host.handover.gate import Gate
 from dios.host.network.socket_pump import SocketBackend
 from dios.transport.rings import waiting_trio
 from dios.transport.rings.waiting import RingReader, RingWriter
@@ -33,8 +34,9 @@ class TcpBackend(SocketBackend):
         nursery: trio.Nursery,
         broke: Callable[[OSError], None],
         closed: Callable[[], None],
+        gate: Gate | None = None,
     ) -> None:
-        super().__init__(sock, nursery, broke, closed)
+        super().__init__(sock, nursery, broke, closed, gate)
         with contextlib.suppress(OSError):
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
@@ -43,20 +45,37 @@ class TcpBackend(SocketBackend):
         """Receive until the peer ends its direction or the reader has gone."""
         with contextlib.suppress(ClosedError):
             while True:
-                await waiting_trio.wait_ready(ring)
-                view = ring.acquire_room(limits.NETWORK_PIECE_BYTES)
-                got = await self.socket.recv_into(view)
-                ring.commit_write(got)
-                if not got:
+                with self.gate.passing() as scope:
+                    await self._receive_all(ring)
+                if not scope.cancelled_caught:
                     return
+                ring.give_up()
+                await self.gate.wait_open()
+
+    async def _receive_all(self, ring: RingWriter) -> None:
+        while True:
+            await waiting_trio.wait_ready(ring)
+            view = ring.acquire_room(limits.NETWORK_PIECE_BYTES)
+            got = await self.socket.recv_into(view)
+            ring.commit_write(got)
+            if not got:
+                return
 
     async def outbound(self, ring: RingReader) -> None:
         """Send until the task ends its direction."""
         with contextlib.suppress(EndOfStreamError):
             while True:
-                await waiting_trio.wait_ready(ring)
-                view = ring.acquire_read(timeout_s=0)  # nothing here may wait, whatever the task writes
-                ring.commit_read(await self.socket.send(view[: limits.NETWORK_PIECE_BYTES]))
+                with self.gate.passing():
+                    await self._send_all(ring)
+                ring.give_up()
+                await self.gate.wait_open()
+
+    async def _send_all(self, ring: RingReader) -> None:
+        """Send until an error or the end of the stream is raised."""
+        while True:
+            await waiting_trio.wait_ready(ring)
+            view = ring.acquire_read(timeout_s=0)  # nothing here may wait, whatever the task writes
+            ring.commit_read(await self.socket.send(view[: limits.NETWORK_PIECE_BYTES]))
 
     def finish(self) -> None:
         """End this direction."""

@@ -16,6 +16,7 @@ import trio
 
 from dios import limits
 from dios.errors import ClosedError, DiosError, EndOfStreamError
+from dios.host.handover.gate import Gate
 from dios.host.network.addresses import Resolver, text_of
 from dios.host.network.socket_pump import SocketBackend
 from dios.transport.rings import waiting_trio
@@ -36,8 +37,9 @@ class UdpBackend(SocketBackend):
         closed: Callable[[], None],
         resolver: Resolver,
         dropped: Callable[[int], None],
+        gate: Gate | None = None,
     ) -> None:
-        super().__init__(sock, nursery, broke, closed)
+        super().__init__(sock, nursery, broke, closed, gate)
         self._resolver: Final = resolver
         self._on_dropped: Final = dropped
         self._dropped = 0
@@ -46,7 +48,11 @@ class UdpBackend(SocketBackend):
         """Receive until the reader has gone."""
         with contextlib.suppress(ClosedError):
             while True:
-                data, peer = await self.socket.recvfrom(limits.DATAGRAM_BYTES_MAX)
+                with self.gate.passing() as scope:
+                    data, peer = await self.socket.recvfrom(limits.DATAGRAM_BYTES_MAX)
+                if scope.cancelled_caught:
+                    await self.gate.wait_open()
+                    continue
                 address = text_of(peer).encode()
                 message = bytes((len(address),)) + address + data
                 if len(message) + _PREFIX_BYTES > min(ring.room, ring.ring_bytes // 2):
@@ -58,7 +64,15 @@ class UdpBackend(SocketBackend):
         """Send until the task ends its direction."""
         with contextlib.suppress(EndOfStreamError):
             while True:
+                with self.gate.passing() as scope:
+                    await waiting_trio.wait_ready(ring)
+                if scope.cancelled_caught:
+                    await self.gate.wait_open()
+                    continue
+                # A message that was begun cannot be left to another program.
+                self.busy = True
                 await self._send(await waiting_trio.receive(ring, size_max=_MESSAGE_BYTES_MAX))
+                self.busy = False
 
     async def _send(self, message: bytes) -> None:
         # The task wrote the message: the address may be no text, no address, or one of another family.

@@ -126,7 +126,7 @@ class _StartedTask:
 class TaskHost:
     """All tasks and sessions of the node. Its trio tasks run in ``nursery``."""
 
-    def __init__(self, nursery: trio.Nursery, spawner: ProcessSpawner) -> None:
+    def __init__(self, nursery: trio.Nursery, spawner: ProcessSpawner, gate: Gate) -> None:
         self._nursery: Final = nursery
         self._spawner: Final = spawner
         self._running: Final[dict[TaskId, _StartedTask]] = {}
@@ -139,7 +139,7 @@ class TaskHost:
         self._sessions: Final[dict[TaskId, TaskChannel]] = {}
         self._closing: Final[set[TaskId]] = set()
         self._empty = trio.Event()
-        self.gate: Final = Gate()
+        self.gate: Final = gate
         self._stopped: Final[dict[TaskId, list[bytes]]] = {}
         """Calls that were received and not handled when the gate closed, or by a predecessor."""
         self._session_peers: Final[dict[TaskId, tuple[int, int]]] = {}

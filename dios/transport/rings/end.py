@@ -97,6 +97,21 @@ class RingEnd(ABC):
         self._poll: Final = select.poll()
         self._poll.register(wakeups_fd, select.POLLIN)
 
+    def hand_over(self) -> tuple[int, int, int]:
+        """Return the socket, and the numbers of the last waits of both ends, for a program that continues.
+
+        Nothing may be acquired. The end of the other program begins with what this one has published.
+        """
+        return self._wakeups.fileno(), self._wait_number, self._rung_for
+
+    def take_over(self, wait_number: int, rung_for: int) -> None:
+        """Continue with the numbers of a predecessor, so that no wait is taken for an earlier one."""
+        self._wait_number, self._rung_for = wait_number, rung_for
+
+    def give_up(self) -> None:
+        """Give up an acquired read or write, of which nothing was taken or sent."""
+        self._give_back()
+
     def fileno(self) -> int:
         """Return the descriptor to poll for reading between ``arm`` and ``disarm``."""
         return self._wakeups.fileno()

@@ -133,6 +133,10 @@ class RingDescriptors:
         with self._pages[mode].cast("Q") as words:
             return words[COMMITS]
 
+    def own_end(self, mode: Mode, wakeups: int) -> tuple[int, int, int]:
+        """Return the descriptors of an end of the node itself, with the socket that a predecessor had."""
+        return os.dup(self._memories[mode]), os.dup(self._memories[_OPPOSITE[mode]]), wakeups
+
     def hand_over(self) -> TakenRing:
         """Describe the ring for the successor of this process."""
         sockets = {mode: sock.fileno() for mode, sock in self._sockets.items()}

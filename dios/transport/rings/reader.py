@@ -77,6 +77,11 @@ class RingReader(RingEnd):
         if state:
             self._notify(state)
 
+    def hand_over(self) -> tuple[int, int, int]:
+        """Publish what was read, and do as every end."""
+        self._publish()
+        return super().hand_over()
+
     def receive(self, timeout_s: float | None = None) -> bytes:
         """Wait for the next message and return it.
 

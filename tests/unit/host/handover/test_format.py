@@ -8,7 +8,7 @@ from msgspec.structs import replace
 from dios.errors import DamagedError
 from dios.host.handover import format as form
 from dios.host.handover.format import Handover, HostState
-from dios.wire.types import Brand, Mode
+from dios.wire.types import Brand, Mode, ObjectType
 
 CHANNEL = form.Channel(9, b"\x00\x00", (b"call",), (form.Unsent(b"rest", (10,)),), 1)
 SAMPLE = HostState(
@@ -30,8 +30,15 @@ SAMPLE = HostState(
     counters=(form.Counters(1, 7, 0, (16, 1, 2, 0, 0, 0), zombie=False, direct=True),),
     consoles=(form.Console(1, b"line\n", 5, 0, followed=True),),
     ended_consoles=(form.EndedConsole(8, "uid:7", 8, 5),),
-    rings=(form.Ring(3, 65536, 13, 14, 15, -1, (Mode.READ,)),),
+    rings=(form.Ring(3, None, 65536, 13, 14, 15, -1, (Mode.READ,)),),
     closed_ends=(form.ClosedEnds(3, (Mode.WRITE,)),),
+    sockets=(
+        form.Socket(
+            5, ObjectType.TCP_STREAM, "10.0.0.3:80", 21, (form.Pump(Mode.READ, 22, 3, 4),), reported=True
+        ),
+        form.Socket(6, ObjectType.TCP_ACCEPT_STREAM, "0.0.0.0:80", 23, accepted=(form.Accepted(7, 24),)),
+    ),
+    next_accepted=8,
     zygotes=(
         form.Zygote(
             100,
@@ -56,7 +63,7 @@ SAMPLE = HostState(
     peers=(form.Peer(77, "n2", "10.0.0.2:7400", kept=True),),
     remote_tasks=(form.RemoteTask(9, 77),),
 )
-FROZEN = "b7dfab478e10252548ff70444f37b880bc55a439dcda112169dec8de39e997e5"
+FROZEN = "cbfa21ef7eae06a9ee0bd456d8157c0f9645c69767ab1fdf689ea1d9c35c47fb"
 """The digest of the sample's bytes: version 1 of the format never changes, and a new version has its own."""
 
 
@@ -90,7 +97,7 @@ def test_damaged_and_foreign_bytes_are_refused() -> None:
         replace(SAMPLE, began_ns=-1),
         replace(SAMPLE, owners=(form.Owner(1, "n2", 0),)),
         replace(SAMPLE, contents=(form.Content(1, form.Bytes(-2)),)),
-        replace(SAMPLE, rings=(form.Ring(3, 1 << 40, 13, 14, 15, -1, ()),)),
+        replace(SAMPLE, rings=(form.Ring(3, None, 1 << 40, 13, 14, 15, -1, ()),)),
         replace(SAMPLE, peers=(form.Peer(77, "n" * 1000, "", kept=True),)),
     ],
 )
