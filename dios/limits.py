@@ -208,6 +208,7 @@ PRINCIPAL_DESCRIPTORS_PERCENT: Final = 75  # of those for objects, for one princ
 NODE_START_MS_MAX: Final = 60_000
 NODE_STOP_MS_MAX: Final = 10_000
 CONTINUATION_SETTLE_MS_MAX: Final = 5_000  # until nothing is under way, before a program is replaced
+HANDED_OVER_MAX: Final = 2**24  # things of one kind that a program hands to its successor
 NODE_ANSWER_MS_MAX: Final = 3_000  # a command waits this long for a node
 NODE_SIGNAL_MS_MAX: Final = 4_000  # between SIGTERM and SIGKILL
 GC_THRESHOLD_OBJECTS: Final = 10_000  # allocations between two runs of the garbage collector in a daemon

@@ -5,10 +5,13 @@ modules in ``_MODULES`` define every class that may occur in the state; encoding
 ``_INJECTED`` lists the fields that are not part of the state: the caller of ``decode`` supplies the entropy
 function and the placement policy again.
 
-Format: a magic number, the version, the digest of the schema (the names of all classes and fields, so that
-only code with the same classes reads a snapshot), the records as MessagePack, and the BLAKE3 digest of all
-that. A record is the number of its class and then its fields. Records refer to each other by position, and
-the first record is the state.
+Format: a magic number, the version, the digest of the schema, the length of the schema, the schema (the
+names of all classes and of their fields), the records as MessagePack, and the BLAKE3 digest of all that. A
+record is the number of its class and then its fields. Records refer to each other by position, and the first
+record is the state.
+
+Code with another schema reads a snapshot if each class that occurs in it still exists, and has the same
+fields, or more fields with defaults. It refuses all others: nothing of a state may be dropped.
 """
 
 from __future__ import annotations
@@ -16,13 +19,14 @@ from __future__ import annotations
 import enum
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
+from functools import partial
 from operator import attrgetter
 from types import ModuleType
 from typing import Final, NamedTuple, Never, cast
 
 import msgspec
 from blake3 import blake3
-from msgspec import Struct, msgpack
+from msgspec import Struct, msgpack, structs
 
 from dios.core import effects, events
 from dios.core.membership import (
@@ -56,7 +60,7 @@ from dios.core.model import (
 from dios.core.remote import continuations, lease_table, name_index, peers, version_cache, watermark
 from dios.wire import calls, dcp, fields, gossip, rates, replies, scheduling, types
 
-VERSION: Final = 1
+VERSION: Final = 2
 
 _MODULES: Final[tuple[ModuleType, ...]] = (
     accounts,
@@ -109,7 +113,8 @@ _INJECTED: Final = {
 
 _MAGIC: Final = b"DIOSTATE"
 _DIGEST_BYTES: Final = 32
-_HEAD_BYTES: Final = len(_MAGIC) + 4 + _DIGEST_BYTES
+_LENGTH_BYTES: Final = 8
+_HEAD_BYTES: Final = len(_MAGIC) + 4 + _DIGEST_BYTES + _LENGTH_BYTES
 _PURPOSE: Final = "dios 2026 digest of a node's state"
 _SCALARS: Final = frozenset({int, str, bytes, bool, float, type(None)})
 
@@ -176,6 +181,12 @@ _ENUMS: Final = frozenset(kind for kind in _SCHEMAS if issubclass(kind, enum.Enu
 _CHANGING: Final = frozenset(
     kind for kind in _SCHEMAS if issubclass(kind, Struct) and not kind.__struct_config__.frozen
 )
+
+
+_TABLE: Final = msgpack.encode(
+    [(schema.kind.__module__, schema.kind.__qualname__, schema.fields) for schema in _BY_NUMBER]
+)
+"""The schema: the names of all classes, in the order of their numbers, and of their fields."""
 
 
 def _fingerprint() -> bytes:
@@ -282,7 +293,8 @@ def encode(of: state.State) -> bytes:
     Raises:
         SnapshotError: the state holds anything that is not data.
     """
-    body = _MAGIC + VERSION.to_bytes(4, "big") + _FINGERPRINT + _content(of)
+    head = _MAGIC + VERSION.to_bytes(4, "big") + _FINGERPRINT + len(_TABLE).to_bytes(_LENGTH_BYTES, "big")
+    body = b"".join((head, _TABLE, _content(of)))
     return body + blake3(body).digest()
 
 
@@ -292,18 +304,83 @@ def digest(of: state.State) -> bytes:
 
 
 # -- decoding ---------------------------------------------------------------------------------------
+class _Read(NamedTuple):
+    """A class as it is in a snapshot: the present class, the fields there, and values for newer fields."""
+
+    kind: type
+    fields: tuple[str, ...]
+    added: dict[str, Callable[[], object]]
+
+
+def _defaults(kind: type) -> dict[str, Callable[[], object]]:
+    """Return functions that make the defaults of the fields of a Struct or NamedTuple which have one."""
+    if issubclass(kind, Struct):
+        made: dict[str, Callable[[], object]] = {}
+        for each in structs.fields(kind):
+            if each.default is not msgspec.NODEFAULT:
+                made[each.name] = partial(_same, each.default)
+            elif each.default_factory is not msgspec.NODEFAULT:
+                made[each.name] = each.default_factory
+        return made
+    if issubclass(kind, tuple):
+        values: dict[str, object] = kind._field_defaults  # type: ignore[attr-defined]
+        return {name: partial(_same, value) for name, value in values.items()}
+    return {}
+
+
+def _same(value: object) -> object:
+    return value
+
+
+class _Classes:
+    """The classes of a snapshot by their numbers there. Only those that occur are compared with this code."""
+
+    def __init__(self, table: list[tuple[str, str, tuple[str, ...]]] | None) -> None:
+        self._table: Final = table
+        self._known: Final[dict[int, _Read]] = {}
+
+    def read(self, number: object) -> _Read:
+        """Return a class. Raise SnapshotError if this code cannot continue with it."""
+        size = len(_BY_NUMBER if self._table is None else self._table)
+        if type(number) is not int or not 0 <= number < size:
+            raise SnapshotError(f"the class number {number!r} does not exist")
+        found = self._known.get(number)
+        if found is None:
+            found = self._known[number] = self._compared(number)
+        return found
+
+    def _compared(self, number: int) -> _Read:
+        if self._table is None:
+            schema = _BY_NUMBER[number]
+            return _Read(schema.kind, schema.fields, {})
+        module, name, written = self._table[number]
+        present = _BY_NAME.get((module, name))
+        if present is None:
+            raise SnapshotError(f"this program has no {name}")
+        if missing := [each for each in written if each not in present.fields]:
+            raise SnapshotError(f"the {name} of this program has no {', '.join(missing)}")
+        defaults = _defaults(present.kind)
+        new = [each for each in present.fields if each not in written]
+        if without := [each for each in new if each not in defaults]:
+            raise SnapshotError(f"the {name} of this program also needs {', '.join(without)}")
+        return _Read(present.kind, written, {each: defaults[each] for each in new})
+
+
+_BY_NAME: Final = {(schema.kind.__module__, schema.kind.__qualname__): schema for schema in _BY_NUMBER}
+
+
 class _Decoder:
     """A decoder that makes all records first, and then sets their fields."""
 
-    def __init__(self, rows: list[list[object]]) -> None:
+    def __init__(self, rows: list[list[object]], classes: _Classes) -> None:
+        self._classes: Final = classes
         self._rows: Final = rows
         self._records: Final = [self._blank(row) for row in rows]
 
     def decode(self, injected: dict[tuple[type, str], object]) -> object:
         """Return the first record, with everything that is reachable from it."""
         for row, record in zip(self._rows, self._records, strict=True):
-            kind = type(record)
-            names = _SCHEMAS[kind].fields
+            kind, names, _ = self._classes.read(row[0])
             if len(row) != len(names) + 1:
                 raise SnapshotError(
                     f"a {kind.__qualname__} has {len(row) - 1} fields instead of {len(names)}"
@@ -318,16 +395,10 @@ class _Decoder:
     def _blank(self, row: list[object]) -> object:
         if not row:
             raise SnapshotError("a record has no class")
-        kind = self._kind(row[0])
+        kind = self._classes.read(row[0]).kind
         if kind not in _RECORDS:
             raise SnapshotError(f"a {kind.__qualname__} is not a record")
         return object.__new__(kind)
-
-    @staticmethod
-    def _kind(number: object) -> type:
-        if type(number) is not int or not 0 <= number < len(_BY_NUMBER):
-            raise SnapshotError(f"the class number {number!r} does not exist")
-        return _BY_NUMBER[number].kind
 
     def _value(self, value: object) -> object:
         if type(value) is not list:
@@ -354,9 +425,9 @@ class _Decoder:
             ):
                 return self._records[parts[0]]
             case _Tag.ENUM if len(parts) == 2:
-                return self._member(self._kind(parts[0]), parts[1])
+                return self._member(self._classes.read(parts[0]).kind, parts[1])
             case _Tag.STRUCT if parts:
-                return self._struct(self._kind(parts[0]), parts[1:])
+                return self._struct(self._classes.read(parts[0]), parts[1:])
         raise SnapshotError(f"a value has the invalid tag {value[0]!r} with {len(parts)} parts")
 
     def _record(self, place: object) -> object:
@@ -364,10 +435,15 @@ class _Decoder:
             raise SnapshotError(f"the record number {place!r} does not exist")
         return self._records[place]
 
-    def _struct(self, kind: type, parts: list[object]) -> object:
-        if not issubclass(kind, Struct | tuple) or len(parts) != len(_SCHEMAS[kind].fields):
+    def _struct(self, read: _Read, parts: list[object]) -> object:
+        kind, names, added = read
+        if not issubclass(kind, Struct | tuple) or len(parts) != len(names):
             raise SnapshotError(f"a {kind.__qualname__} has a wrong number of fields: {len(parts)}")
-        return kind(*(cast("Never", self._value(part)) for part in parts))
+        values = [cast("Never", self._value(part)) for part in parts]
+        if names == _SCHEMAS[kind].fields:
+            return kind(*values)
+        given: dict[str, object] = dict(zip(names, values, strict=True))
+        return kind(**given, **{name: make() for name, make in added.items()})
 
     @staticmethod
     def _member(kind: type, value: object) -> object:
@@ -391,8 +467,10 @@ def decode(
     if not data.startswith(_MAGIC) or len(body) < _HEAD_BYTES or blake3(body).digest() != checksum:
         raise SnapshotError("cannot read the snapshot: the bytes are damaged, or are not a snapshot")
     version = int.from_bytes(data[len(_MAGIC) : len(_MAGIC) + 4], "big")
-    if version != VERSION or data[len(_MAGIC) + 4 : _HEAD_BYTES] != _FINGERPRINT:
+    if version != VERSION:
         raise SnapshotError("cannot read the snapshot: another version of DIOS wrote it. Use that version.")
+    fingerprint = data[len(_MAGIC) + 4 : _HEAD_BYTES - _LENGTH_BYTES]
+    end = _HEAD_BYTES + int.from_bytes(data[_HEAD_BYTES - _LENGTH_BYTES : _HEAD_BYTES], "big")
     injected: dict[tuple[type, str], object] = {
         (state.State, "entropy"): entropy,
         (state.State, "rows"): source,
@@ -400,10 +478,13 @@ def decode(
         (peers.Cluster, "placement"): policy,
     }
     try:
-        rows = msgpack.decode(body[_HEAD_BYTES:], type=list[list[object]])
+        table = None
+        if fingerprint != _FINGERPRINT:
+            table = msgpack.decode(body[_HEAD_BYTES:end], type=list[tuple[str, str, tuple[str, ...]]])
+        rows = msgpack.decode(body[end:], type=list[list[object]])
         if not rows:
             raise SnapshotError("it has no state")
-        found = _Decoder(rows).decode(injected)
+        found = _Decoder(rows, _Classes(table)).decode(injected)
     except (msgspec.DecodeError, TypeError, ValueError, RecursionError) as error:
         raise SnapshotError(f"cannot read the snapshot: its content is inconsistent: {error}") from error
     if not isinstance(found, state.State):

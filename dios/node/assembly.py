@@ -242,24 +242,30 @@ class NodeHost:
         """The core, or None for a node that records its steps."""
         return self._core if isinstance(self._core, Core) else None
 
+    def obstacle(self) -> str:
+        """Return the reason why the state cannot be handed over for some time, or an empty text."""
+        if self.core is None:
+            return "it records its steps, and a recording has one program. Start it without `record`."
+        if self.stopping.is_set():
+            return "it stops"
+        count = 0 if self._between is None else len(self._between)
+        if count:
+            return f"{count} streams to other nodes are open, and TLS ties them to this program. Close them."
+        return "the audit log cannot be written" if self.journal.pressure else ""
+
     def unfinished(self) -> str:
         """Return the reason why the state cannot be handed over at this moment, or an empty text.
 
-        The gate of the tasks is closed.
+        The gate is closed.
         """
         tasks = self.tasks
-        count = 0 if self._between is None else len(self._between)
-        if count:
-            return (
-                f"{count} streams to other nodes are open, which TLS ties to this program. Close them first."
-            )
         if self.sockets.unfinished:
             return "network streams are being opened or closed"
         if self.gate.readers or tasks.starting or tasks.ending:
             return "tasks are starting or ending"
         if not self.driver.settled or self.persister.backlog:
             return "calls are being carried out: copies in memory, or writes to the disk"
-        return "the audit log cannot be written" if self.journal.pressure else ""
+        return ""
 
     def hand_over(self, base: form.HostState, zygotes: tuple[form.Zygote, ...]) -> form.HostState:
         """Add the state of all parts to ``base``. Nothing is unfinished."""

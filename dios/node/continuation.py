@@ -91,7 +91,7 @@ class Predecessor:
             return snapshot.decode(self._core, entropy, source=rows)  # type: ignore[arg-type] # a RowSource
         except snapshot.SnapshotError as error:
             raise DamagedError(
-                f"{error} A node whose tables have changed cannot go on with its tasks: stop it with "
+                f"{error}. A node whose tables have changed cannot go on with its tasks: stop it with "
                 "`dios-node stop` and start it again."
             ) from error
 
@@ -240,8 +240,8 @@ class Continuation:
                     self._refuse(str(error))
 
     async def _try(self) -> None:
-        if self._host.core is None:
-            self._refuse("it records its steps, and a recording has one program. Start it without `record`.")
+        if why := self._host.obstacle():
+            self._refuse(why)
             return
         self._note(restart_status.TRYING)
         if why := await self._rehearsed():
@@ -254,7 +254,7 @@ class Continuation:
             self._helpers.cancel()
             self._zygotes.pause()
             # Before the gate closes, because they end when their readers see that the other end is closed.
-            why = await _settled(self._own_sessions) or await self._stopped()
+            why = await self._settled(self._own_sessions) or await self._stopped()
             if why:
                 self._refuse(why)
             else:
@@ -269,16 +269,25 @@ class Continuation:
         """Stop all readers, and wait until nothing is under way; return the reason if it does not end."""
         self._pause_began = time.clock_gettime_ns(time.CLOCK_BOOTTIME)
         self._host.gate.close()
-        return await _settled(self._unfinished)
+        return await self._settled(self._unfinished)
 
     def _own_sessions(self) -> str:
         is_open = self._host.tasks.has_session_of(os.getpid())
         return "the node's own sessions have not ended" if is_open else ""
 
     def _unfinished(self) -> str:
-        if self._host.stopping.is_set():
-            return "it stops"
         return self._host.unfinished() or ("processes are being started" if self._zygotes.busy else "")
+
+    async def _settled(self, unfinished: Callable[[], str]) -> str:
+        """Wait until nothing is ``unfinished``. Return a reason if that does not happen in time or at all."""
+        why = ""
+        with trio.move_on_after(limits.CONTINUATION_SETTLE_MS_MAX / 1000):
+            while why := self._host.obstacle() or unfinished():
+                if self._host.obstacle():
+                    return why
+                await trio.sleep(_LOOK_S)
+            return ""
+        return why
 
     def _replace(self) -> None:
         """Execute the new program; return only if the system refuses."""
@@ -384,16 +393,6 @@ class Continuation:
 
     def _status(self, state: str, detail: str = "") -> RestartStatus:
         return RestartStatus(os.getpid(), self._attempt, state, detail, self._version())
-
-
-async def _settled(unfinished: Callable[[], str]) -> str:
-    """Wait until nothing is ``unfinished``; return the last answer if that does not happen in time."""
-    why = ""
-    with trio.move_on_after(limits.CONTINUATION_SETTLE_MS_MAX / 1000):
-        while why := unfinished():  # noqa: ASYNC110 - many parts, none of which has an event
-            await trio.sleep(_LOOK_S)
-        return ""
-    return why
 
 
 def _connections(known: Sequence[int]) -> Iterator[int]:

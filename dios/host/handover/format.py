@@ -50,7 +50,7 @@ Place: TypeAlias = Annotated[int, Meta(ge=-1, le=2**32 - 1)]
 Small: TypeAlias = Annotated[bytes, Meta(max_length=limits.DCP_MESSAGE_BYTES_MAX)]
 Frame: TypeAlias = Annotated[bytes, Meta(max_length=limits.REPLY_BYTES_MAX + 4)]
 Frames: TypeAlias = Annotated[tuple[Frame, ...], Meta(max_length=limits.RECEIVE_BYTES)]
-Many: TypeAlias = Annotated[int, Meta(ge=0, le=2**32 - 1)]
+_MANY: Final = Meta(max_length=limits.HANDED_OVER_MAX)
 
 
 class Part(Struct, frozen=True, forbid_unknown_fields=True):
@@ -218,8 +218,8 @@ class Channel(Part, frozen=True):
     fd: Descriptor
     unfinished: Frame
     calls: Frames
-    unsent: tuple[Unsent, ...]
-    unread: Many
+    unsent: Annotated[tuple[Unsent, ...], _MANY]
+    unread: Count
 
 
 class Group(Part, frozen=True):
@@ -254,7 +254,7 @@ class Zygote(Part, frozen=True):
     control: Descriptor
     brand: Brand
     templates: bool
-    children: tuple[Child, ...]
+    children: Annotated[tuple[Child, ...], _MANY]
 
 
 class Task(Part, frozen=True):
@@ -337,35 +337,35 @@ class HostState(Part, frozen=True):
     began_ns: Nanoseconds
     continuations: Count
     clock_offset: Annotated[int, Meta(ge=-(2**63), le=2**63 - 1)]
-    settings: dict[Text, Annotated[str, Meta(max_length=2**20)]]
+    settings: Annotated[dict[Text, Annotated[str, Meta(max_length=2**20)]], Meta(max_length=256)]
     pid_file: Descriptor
     listener: Descriptor
     steps: Steps
     attempt: Number = 0
     """The number of the request, which the report about it repeats."""
-    owners: tuple[Owner, ...] = ()
-    memories: tuple[Memory, ...] = ()
-    contents: tuple[Content, ...] = ()
-    buffers: tuple[OpenBuffer, ...] = ()
-    payloads: tuple[KeptPayload, ...] = ()
-    pages: tuple[Page, ...] = ()
-    counters: tuple[Counters, ...] = ()
-    consoles: tuple[Console, ...] = ()
-    ended_consoles: tuple[EndedConsole, ...] = ()
-    rings: tuple[Ring, ...] = ()
-    closed_ends: tuple[ClosedEnds, ...] = ()
-    sockets: tuple[Socket, ...] = ()
+    owners: Annotated[tuple[Owner, ...], _MANY] = ()
+    memories: Annotated[tuple[Memory, ...], _MANY] = ()
+    contents: Annotated[tuple[Content, ...], _MANY] = ()
+    buffers: Annotated[tuple[OpenBuffer, ...], _MANY] = ()
+    payloads: Annotated[tuple[KeptPayload, ...], _MANY] = ()
+    pages: Annotated[tuple[Page, ...], _MANY] = ()
+    counters: Annotated[tuple[Counters, ...], _MANY] = ()
+    consoles: Annotated[tuple[Console, ...], _MANY] = ()
+    ended_consoles: Annotated[tuple[EndedConsole, ...], _MANY] = ()
+    rings: Annotated[tuple[Ring, ...], _MANY] = ()
+    closed_ends: Annotated[tuple[ClosedEnds, ...], _MANY] = ()
+    sockets: Annotated[tuple[Socket, ...], _MANY] = ()
     next_accepted: Number = 1
-    zygotes: tuple[Zygote, ...] = ()
-    tasks: tuple[Task, ...] = ()
-    sessions: tuple[Session, ...] = ()
-    newcomers: tuple[Newcomer, ...] = ()
+    zygotes: Annotated[tuple[Zygote, ...], _MANY] = ()
+    tasks: Annotated[tuple[Task, ...], _MANY] = ()
+    sessions: Annotated[tuple[Session, ...], _MANY] = ()
+    newcomers: Annotated[tuple[Newcomer, ...], _MANY] = ()
     port: Port | None = None
-    lingering: tuple[Descriptor, ...] = ()
+    lingering: Annotated[tuple[Descriptor, ...], _MANY] = ()
     """The sockets of connections with other nodes. TLS cannot be continued: they are closed when the
     successor is ready to connect again, so that the others do not take the node for dead before."""
-    peers: tuple[Peer, ...] = ()
-    remote_tasks: tuple[RemoteTask, ...] = ()
+    peers: Annotated[tuple[Peer, ...], _MANY] = ()
+    remote_tasks: Annotated[tuple[RemoteTask, ...], _MANY] = ()
 
 
 _encode: Final = msgspec.msgpack.Encoder().encode

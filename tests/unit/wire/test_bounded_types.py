@@ -23,7 +23,7 @@ ROOT: Final = Path(__file__).resolve().parents[3] / "dios"
 OWN: Final = {
     "dios/cli/": "a command reads the answers of its own user's coordinator",
     "dios/client/program.py": "a task reads the program that it was started with",
-    "dios/core/snapshot.py": "the simulator reads the state that it has written",
+    "dios/core/snapshot.py": "the simulator and a restarted node read the state that they have written",
     "dios/firmament/custom_model/orders.py": "the task of a cost model reads the words of its coordinator",
     "dios/firmament/knowledge/": "a knowledge base checks each entry of a batch after it has decoded it",
     "dios/host/machine/": "the description of a machine is checked after it was decoded",

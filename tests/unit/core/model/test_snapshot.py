@@ -1,12 +1,16 @@
-"""A node's state as bytes: exact, complete, and read by nothing but the code that wrote it."""
+"""A node's state as bytes: exact, complete, and continued by no code that would drop a part of it."""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
+from typing import Any
+
 import pytest
+from blake3 import blake3
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec import msgpack
 
-from dios.core import snapshot
 from dios.core.model.invariants import check
 from dios.core.snapshot import SnapshotError, decode, digest, encode
 from dios.wire import messages
@@ -76,11 +80,87 @@ def test_cut_bytes_are_refused(length: int) -> None:
         decode(_SMALL[: min(length, len(_SMALL) - 1)], no_entropy)
 
 
-def test_another_schema_is_refused(data: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Code with other classes or fields does not continue a snapshot."""
-    monkeypatch.setattr(snapshot, "_FINGERPRINT", bytes(32))
+def rewritten(data: bytes, change: Callable[[list[list[Any]], list[list[Any]]], None]) -> bytes:
+    """The snapshot of code with another schema: ``change`` gets the table of classes, and the records."""
+    head = len(b"DIOSTATE") + 4
+    end = head + 32 + 8 + int.from_bytes(data[head + 32 : head + 40], "big")
+    table, rows = msgpack.decode(data[head + 40 : end]), msgpack.decode(data[end:-32])
+    change(table, rows)
+    packed = msgpack.encode(table)
+    body = data[:head] + bytes(32) + len(packed).to_bytes(8, "big") + packed + msgpack.encode(rows)
+    return body + blake3(body).digest()
+
+
+def structs_of(value: Any, number: int) -> Iterator[list[Any]]:
+    """All Structs of that class inside a value."""
+    if isinstance(value, list):
+        if value[:2] == [7, number]:
+            yield value
+        for part in value:
+            yield from structs_of(part, number)
+
+
+def number_of(table: list[list[Any]], name: str) -> int:
+    """The number of a class in a table."""
+    return next(number for number, row in enumerate(table) if row[1] == name)
+
+
+def test_the_order_of_classes_does_not_matter(data: bytes) -> None:
+    """Code that has more classes, or classes that the state does not use, continues the state."""
+
+    def change(table: list[list[Any]], rows: list[list[Any]]) -> None:
+        del rows
+        table.append(["dios.core.model.records", "Unused", ["field"]])
+
+    assert encode(decode(rewritten(data, change), no_entropy)) == data
+
+
+def test_a_newer_field_has_its_default(data: bytes) -> None:
+    """A Struct that had fewer fields is continued with the defaults of the others."""
+
+    def change(table: list[list[Any]], rows: list[list[Any]]) -> None:
+        number = number_of(table, "Defaults")
+        assert table[number][2].pop() == "sandbox"
+        next(structs_of(rows, number)).pop()
+
+    assert encode(decode(rewritten(data, change), no_entropy)) == data
+
+
+@pytest.mark.parametrize(
+    ("name", "fields", "why"),
+    [
+        ("State", ["flavour"], "State of this program has no flavour"),
+        ("State", None, "this program has no Gone"),
+        ("PhysicalObject", [], "PhysicalObject of this program also needs"),
+    ],
+)
+def test_a_schema_that_cannot_be_continued_is_refused(
+    data: bytes, name: str, fields: list[str] | None, why: str
+) -> None:
+    """A class or a field that is gone, and a new field of a record, are refused with their names."""
+
+    def change(table: list[list[Any]], rows: list[list[Any]]) -> None:
+        number = number_of(table, name)
+        if fields is None:
+            table[number][1] = "Gone"
+        elif fields:
+            table[number][2] += fields
+            rows[0].append(0)
+        else:
+            table[number][2].pop()
+            for row in rows:
+                if row[0] == number:
+                    row.pop()
+
+    with pytest.raises(SnapshotError, match=why):
+        decode(rewritten(data, change), no_entropy)
+
+
+def test_another_version_of_the_format_is_refused(data: bytes) -> None:
+    """The version comes before everything else."""
+    body = data[:8] + (1).to_bytes(4, "big") + data[12:-32]
     with pytest.raises(SnapshotError, match="another version"):
-        decode(data, no_entropy)
+        decode(body + blake3(body).digest(), no_entropy)
 
 
 def test_two_owners_of_one_changing_struct_are_refused() -> None:
