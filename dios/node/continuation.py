@@ -300,7 +300,6 @@ class Continuation:
         memory = memfd.sealed_memory(form.encode(handover), "state of a node")
         self._note(restart_status.REPLACING)
         _log.info("the node replaces its program", extra={"tasks": len(handover.host.tasks)})
-        logging.shutdown()
         former = signal.signal(restart_status.SIGNAL, signal.SIG_IGN)
         try:
             for number in (*numbers, memory):

@@ -7,6 +7,7 @@ import socket
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 import pytest
 from typer.testing import CliRunner
@@ -194,3 +195,20 @@ def test_a_program_that_cannot_continue_is_not_started(node: RunningNode) -> Non
         assert json.loads(answer.stdout)["restarted"]
         settings.unlink()
         assert blob.read_bytes() == b"kept"
+
+
+def test_a_refused_exec_leaves_everything_as_it_was(tmp_path: Path) -> None:
+    """When all is stopped and encoded, and the system refuses the program, the node goes on where it was."""
+    with (
+        running_node(tmp_path / "node", module="tests.support.node.refused_exec") as node,
+        dios.connect(node.place, groups=()) as session,
+    ):
+        blob = session.create(dios.SHMEM_BLOB, groups=session.groups[:1], data=LARGE)
+        task = session.run(b"import time; print('up', flush=True); time.sleep(1); print('down')")
+        for _ in range(2):
+            with pytest.raises(RefusedError, match="Cannot allocate memory"):
+                restart(node)
+            assert blob.read_bytes() == LARGE
+        assert task.wait(timeout=30).exit_code == 0
+        assert task.console().read_bytes() == b"up\ndown\n"
+        assert session.run(b"print('hello')").wait(timeout=30).exit_code == 0
