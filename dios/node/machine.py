@@ -16,8 +16,9 @@ from dios.errors import DiosError
 if TYPE_CHECKING:
     from dios.wire.messages import ThreadPlace
 
-_TASK_DESCRIPTORS: Final = 4
-"""The descriptors of the node for a task: its connection, process, output, and its page until it starts."""
+_TASK_DESCRIPTORS: Final = 5
+"""The descriptors of the node for a task: its connection, process, output, page, and until it starts the
+task's own descriptor of its page."""
 
 _DAEMON_NICE: Final = -10
 """The nice value of the session of a daemon: it has nine times the share of a task, if it needs that."""

@@ -302,6 +302,8 @@ def restart(
         path = _target(data, node)
         running = daemon.find(path)
         if running is None:
+            if as_json:
+                write_json({"restarted": False, "socket": str(path)})
             say(f"no node runs at {path}; next: dios-node start --data ./node0 --detach")
             raise typer.Exit(NOT_RUNNING)
         if data is None:

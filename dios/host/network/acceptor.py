@@ -62,7 +62,7 @@ class ListeningSocket:
         nursery.start_soon(self._run, name="tcp accept")
 
     def hand_over(self) -> tuple[int, tuple[form.Accepted, ...]]:
-        """Return the descriptor, and describe the waiting connections, for the successor of this process."""
+        """Return the descriptor, and describe the waiting connections: a successor continues with them."""
         waiting = tuple(form.Accepted(number, sock.fileno()) for number, sock in self._waiting.items())
         return self._socket.fileno(), waiting
 

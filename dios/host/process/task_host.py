@@ -621,8 +621,8 @@ class TaskHost:
     ) -> str:
         """Turn a channel's frames into calls until it ends. Return the reason, empty for an orderly end.
 
-        While the gate is closed, calls that were received and not handled wait. The last calls of a task
-        whose process has ``ended`` do not.
+        While the gate is closed, calls that were received and not handled wait. After ``ended``, the
+        event of the end of a process, its last calls do not.
         """
         self._stopped[task] = self._stopped.get(task, []) + (bodies or [])
         try:

@@ -98,9 +98,9 @@ class RingEnd(ABC):
         self._poll.register(wakeups_fd, select.POLLIN)
 
     def hand_over(self) -> tuple[int, int, int]:
-        """Return the socket, and the numbers of the last waits of both ends, for a program that continues.
+        """Return the socket, and the numbers of the last waits of both ends: a successor continues with them.
 
-        Nothing may be acquired. The end of the other program begins with what this one has published.
+        Nothing may be acquired. The successor begins with the published counters.
         """
         return self._wakeups.fileno(), self._wait_number, self._rung_for
 

@@ -35,7 +35,7 @@ def test_objects_take_a_share() -> None:
     ("hard", "tasks", "own"),
     [
         (100_000, 16, limits.NODE_DESCRIPTORS),
-        (100_000, 3_000, limits.NODE_DESCRIPTORS // 2 + 12_000),
+        (100_000, 3_000, limits.NODE_DESCRIPTORS // 2 + 15_000),
         (10_000, 3_000, 5_000),
     ],
 )
