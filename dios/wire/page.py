@@ -158,7 +158,7 @@ class PageWriter:
         elif not direct:
             quads[quad + STAMP_QUAD] = 0
         sequence = words[word]
-        words[word] = sequence + 1
+        words[word] = sequence + 1 & 0xFFFF_FFFF
         _pack_counters(
             self._view,
             slot * limits.PUBLIC_SLOT_BYTES + _COUNTERS_OFFSET,
@@ -187,7 +187,7 @@ class PageWriter:
         words, word = self._words, slot * _WORDS_PER_SLOT
         self.close(slot)
         sequence = words[word]
-        words[word] = sequence + 1
+        words[word] = sequence + 1 & 0xFFFF_FFFF
         self._view[offset + 4 : offset + limits.PUBLIC_SLOT_BYTES] = _CLEAR
         words[word] = sequence + 2 & 0xFFFF_FFFF
 

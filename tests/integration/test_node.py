@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import mmap
 import os
 import struct
@@ -47,16 +48,23 @@ def test_welcome(client: RawClient) -> None:
 
 
 def test_page_cannot_be_written(client: RawClient) -> None:
-    """The page's memory cannot be mapped for writing, not even by opening it again."""
+    """The page cannot be mapped for writing through its descriptor, and nobody can change size or seals."""
     with pytest.raises(OSError, match=r"permitted|denied"):
         mmap.mmap(client.page_fd, limits.PUBLIC_PAGE_BYTES)
-    again = os.open(f"/proc/self/fd/{client.page_fd}", os.O_RDWR) if os.geteuid() == 0 else -1
-    if again >= 0:
-        try:
-            with pytest.raises(OSError, match="permitted"):
-                mmap.mmap(again, limits.PUBLIC_PAGE_BYTES)
-        finally:
-            os.close(again)
+    if os.geteuid():
+        with pytest.raises(PermissionError):
+            os.open(f"/proc/self/fd/{client.page_fd}", os.O_RDWR)
+        return
+    # Root may open everything, and so the memory that only its own session reads.
+    again = os.open(f"/proc/self/fd/{client.page_fd}", os.O_RDWR)
+    try:
+        for size in (0, 2 * limits.PUBLIC_PAGE_BYTES):
+            with pytest.raises(PermissionError):
+                os.ftruncate(again, size)
+        with pytest.raises(PermissionError):
+            fcntl.fcntl(again, fcntl.F_ADD_SEALS, fcntl.F_SEAL_WRITE)
+    finally:
+        os.close(again)
 
 
 def test_other_version_is_refused(node: NodeProcess) -> None:

@@ -178,3 +178,16 @@ def test_only_readers_of_living_objects_get_a_stamp() -> None:
     publish(writer, 1, direct=False, zombie=True)
     publish(writer, 1)
     assert stamp(page) == 0
+
+
+def test_a_writer_takes_any_bytes() -> None:
+    """A program that may open every memory can overwrite its own page; the node's writing does not fail."""
+    page = new_page()
+    writer = PageWriter(page)
+    writer.bind(reference())
+    page[:] = b"\xff" * len(page)
+    writer.publish(3, 1, 2, 3, 0, 0, 0, zombie=False, direct=True)
+    page[:] = b"\xff" * len(page)
+    writer.clear(3)
+    page[:] = b"\xff" * len(page)
+    writer.bind(reference())

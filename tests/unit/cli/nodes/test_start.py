@@ -30,8 +30,8 @@ def recovering(tmp_path: Path) -> Iterator[Path]:
     """The data directory of a node that recovers: this process."""
     data = tmp_path / "node0"
     data.mkdir()
-    with daemon.pid_file(data / "node.pid") as note:
-        note(20_000, 1_000_000)
+    with daemon.pid_file(data / "node.pid") as held:
+        held.note(20_000, 1_000_000)
         yield data
 
 
