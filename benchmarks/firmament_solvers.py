@@ -21,8 +21,9 @@ from benchmarks import flow_families
 from benchmarks.measure import median
 from benchmarks.networks import SIZES, WarmCluster, Workload, next_round, quincy
 from benchmarks.report import Row, Section, judge, number, times
-from dios.firmament.solvers import FlowProblem, certificate, solve
-from dios.firmament.solvers.columns import Ints
+from dios.firmament.solvers import FlowProblem, IncrementalSolver, certificate, solve
+from dios.firmament.solvers.columns import Ints, exact_sum
+from dios.firmament.solvers.simplex_restart import FormerSolution, solve_from
 
 SEED: Final = 20
 TURNS: Final = 3
@@ -49,6 +50,10 @@ WARM: Final = (
 
 FAMILY_SIZES: Final = (1_000, 5_000, 20_000)
 """The numbers of vertices of each family's networks; assignments with many arcs have at most 2,500."""
+
+CHANGES: Final = 200
+CHANGED_VERTICES: Final = 5_000
+"""The number of costs that change between two incremental solutions, and the size of these networks."""
 
 GENERAL: Final = ("network_simplex", "cost_scaling")
 
@@ -80,13 +85,14 @@ def reference(problem: FlowProblem) -> tuple[float, int]:
     """OR-Tools' milliseconds and cost, its graph from our columns and all."""
     module = importlib.import_module("ortools.graph.python.min_cost_flow")
     cost = 0
+    # OR-Tools overflows with capacities of 2**62; no arc needs more than all supplies in these networks.
+    most = exact_sum(np.maximum(problem.supply, 0)) + 1
+    capacity = np.where(problem.unbounded_arcs, most, problem.capacity)
 
     def work() -> None:
         nonlocal cost
         solver = cast("_Solver", module.SimpleMinCostFlow())
-        solver.add_arcs_with_capacity_and_unit_cost(
-            problem.tail, problem.head, problem.capacity, problem.cost
-        )
+        solver.add_arcs_with_capacity_and_unit_cost(problem.tail, problem.head, capacity, problem.cost)
         solver.set_nodes_supplies(np.arange(problem.vertices), problem.supply)
         assert solver.solve() == solver.OPTIMAL
         cost = solver.optimal_cost()
@@ -126,13 +132,18 @@ def run(section: Section) -> None:
     for size, load, least, wanted in WARM:
         _warm(section, size, load, least, wanted)
     _families(section)
+    for family in flow_families.FAMILIES:
+        _incremental(section, family)
 
 
 def _families(section: Section) -> None:
     """Networks of each family, three sizes: the choice among all algorithms, each of them, and OR-Tools."""
     for family in flow_families.FAMILIES:
+        small = flow_families.drawn(family, 60, SEED)
         for algorithm in ("auto", *GENERAL):
-            solve(flow_families.drawn(family, 60, SEED), algorithm)
+            certificate(small, solve(small, algorithm))
+        solve_from(small, FormerSolution(small.lower, small.supply))
+        IncrementalSolver(small, scratch=None).solve()
     ratios: list[float] = []
     for family in flow_families.FAMILIES:
         for size in FAMILY_SIZES:
@@ -182,6 +193,43 @@ def _family(section: Section, name: str, problem: FlowProblem) -> float:
         )
     )
     return ratio
+
+
+def _incremental(section: Section, family: str) -> None:
+    """Change 200 costs of a network in each round: the incremental solution, and our own from scratch."""
+    vertices = 1_000 if family.endswith("dense") else CHANGED_VERTICES
+    problem = flow_families.drawn(family, vertices, SEED)
+    for name, drift in (("small changes", problem.cost.max() // 100), ("any cost", problem.cost.max())):
+        live, rng = IncrementalSolver(problem), np.random.default_rng(SEED)
+        live.solve()
+        own: list[float] = []
+        fresh: list[float] = []
+        for _ in range(ROUNDS):
+            arcs = rng.choice(problem.arcs, CHANGES, replace=False)
+            cost = problem.cost[arcs] + rng.integers(-drift, drift + 1, CHANGES)
+            live.change_arcs(arcs, cost=np.clip(cost, problem.cost.min(), problem.cost.max()))
+            before = time.process_time()
+            found = live.solve()
+            between = time.process_time()
+            expected = solve(live.problem())
+            fresh.append((time.process_time() - between) * 1e3)
+            own.append((between - before) * 1e3)
+            assert found.cost == expected.cost, family
+        taken, whole = median(own), median(fresh)
+        what = f"{family}, {problem.vertices:,} vertices, {CHANGES} costs changed, {name}"
+        section.figure(f"{what}, incremental", taken, "ms")
+        section.figure(f"{what}, from scratch", whole, "ms")
+        section.rows.append(
+            Row(
+                what,
+                f"{number(taken)} ms",
+                f"our own from scratch {number(whole)} ms",
+                times(whole / taken),
+                judge("its time", taken / whole, 1),
+                judge("half of its time", taken / whole, 0.5),
+                f"the slowest {number(max(own))} ms, from scratch {number(max(fresh))} ms",
+            )
+        )
 
 
 def _compile() -> None:
@@ -251,6 +299,7 @@ def _warm(section: Section, size: str, load: int, least: float, wanted: float) -
     found = cluster.warm.solve()
     own: list[float] = []
     peers: list[float] = []
+    anew: list[float] = []
     for turn in range(ROUNDS):
         step = next_round(workload, found.choice[cluster.ids], rng)
         workload = step.after
@@ -259,12 +308,13 @@ def _warm(section: Section, size: str, load: int, least: float, wanted: float) -
         found = cluster.warm.solve()
         own.append((time.process_time() - before) * 1e3)
         assert found.status == "optimal", found.reason
+        anew.append(ours(workload.problem(), found.cost))
         if turn % 3 == 2:
             peer, cost = reference(workload.problem())
             assert cost == found.cost
             peers.append(peer)
     taken, peer = median(own), median(peers)
-    fresh = ours(workload.problem())
+    fresh = median(anew)
     section.figure(f"{size}{load}, 1 % changed, ours", taken, "ms")
     section.figure(f"{size}{load}, 1 % changed, the slowest of {ROUNDS}", max(own), "ms")
     note = f"slowest {number(max(own))} ms; our own from scratch {number(fresh)} ms"

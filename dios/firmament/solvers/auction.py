@@ -708,6 +708,10 @@ LEFT_SHARE: Final = 16
 """A network does not suit an auction if bids leave more than LEFT_MIN tasks, and one of LEFT_SHARE, without
 an option."""
 
+DEMANDS_SHARE: Final = 4
+"""A network does not suit an auction either if more than LEFT_MIN vertices, and one for each DEMANDS_SHARE
+tasks, have a demand of their own: bids go for the cheapest slots, also where a dear one must be taken."""
+
 REPAIR_MIN: Final = 50_000
 REPAIR_SHARE: Final = 16
 """The work of a repair after which another algorithm is likely to be faster: REPAIR_MIN, and REPAIR_SHARE
@@ -746,10 +750,14 @@ def start_by_auction(net: Net, order: Ints, dead: int) -> int:
 def solve_contracted(small: Contracted, work_share: int = 0) -> int:
     """Solve the contracted network in place; return SOLVED, INFEASIBLE or GAVE_UP.
 
-    It gives up only with a ``work_share`` above 0: where bids leave many tasks without an option, and where
-    the repair would read more than REPAIR_MIN, and this many times the number of options and arcs.
+    It gives up only with a ``work_share`` above 0: where many vertices have demands, where bids leave many
+    tasks without an option, and where the repair would read more than REPAIR_MIN, and this many times the
+    number of options and arcs.
     """
     net = small.net
+    demands = np.count_nonzero(small.supply[1:] < 0)
+    if work_share and demands > LEFT_MIN + len(net.choice) // DEMANDS_SHARE:
+        return GAVE_UP
     left = start_by_auction(net, small.order, small.dead)
     if work_share and left > LEFT_MIN + len(net.choice) // LEFT_SHARE:
         return GAVE_UP

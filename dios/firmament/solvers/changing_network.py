@@ -100,6 +100,8 @@ class ChangingNetwork:
         self._endless_changed = False
         self._reshaped = True
         """True if vertices or arcs were added or removed since the last solution."""
+        self._removed = False
+        """True if a vertex or an arc was ever removed."""
         self.add_nodes(problem.supply)
         self.add_arcs(problem.tail, problem.head, problem.lower, problem.capacity, problem.cost)
 
@@ -116,6 +118,8 @@ class ChangingNetwork:
 
     def compacted(self) -> Compacted:
         """Return the present network without its removed vertices and arcs, and the ids of the others."""
+        if not self._removed:
+            return Compacted(self.problem(), np.arange(self._vertices), np.arange(self._arcs))
         columns = self._columns
         vertices = np.flatnonzero(columns.vertex_exists[: self._vertices])
         arcs = np.flatnonzero(columns.arc_exists[: self._arcs])
@@ -165,6 +169,7 @@ class ChangingNetwork:
         self._set_supplies(ids, np.zeros(len(ids), np.int64))
         columns.vertex_exists[ids] = 0
         columns.price[ids] = 0
+        self._removed = True
 
     def set_supply(self, vertex: int, supply: int) -> None:
         """Set the supply of a vertex (negative: demand)."""
@@ -324,7 +329,7 @@ class ChangingNetwork:
 
     def _remove_arcs(self, ids: Ints) -> None:
         self._forget(ids)
-        self._reshaped = True
+        self._reshaped = self._removed = True
         columns = self._columns
         columns.arc_exists[ids] = 0
         for column in (

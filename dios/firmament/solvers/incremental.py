@@ -3,7 +3,8 @@
 It serves networks of any shape. The network of a scheduler has a known shape, for which ``warm_solver`` is
 faster; problems that are solved once go to ``registry.solve``.
 
-The last flow and prices are repaired by ``repair``, in a network without tasks whose sink has no arcs.
+The last flow and prices are repaired by ``repair``, in a network without tasks whose sink has no arcs. Where
+that reaches too far, the network simplex continues from the last flow (``simplex_restart``).
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from dios.firmament.solvers.changing_network import ChangingNetwork
+from dios.firmament.solvers.changing_network import ChangingNetwork, Compacted
 from dios.firmament.solvers.columns import Ints, exact_product, exact_sum
 from dios.firmament.solvers.contraction import PRICE_ROOM
 from dios.firmament.solvers.errors import OutOfRangeError
@@ -36,6 +37,7 @@ from dios.firmament.solvers.repair import (
     repair,
     settle_arcs,
 )
+from dios.firmament.solvers.simplex_restart import FormerSolution, solve_from
 from dios.firmament.solvers.standard import EXCESS_MAX, NO_VERTICES, infeasible
 from dios.kernels import no_refcount_kernel
 from dios.limits import FLOW_UNBOUNDED
@@ -57,14 +59,16 @@ TRIES_SHARE: Final = 2
 """After a repair gave up, the next one is tried only with fewer excesses by this factor; each solution from
 scratch in between, and each repair that ends, raise the bound again."""
 
-WORK_SHARE: Final = 2
-"""A repair gives up after reading this many times the number of half-arcs, which takes about a fifth of the
+WORK_SHARE: Final = 1
+"""A repair gives up after reading this many times the number of half-arcs, which takes about a tenth of the
 time of a solution from scratch."""
 
-FAST_SHARE: Final = 1
-"""The same for a network that was solved from scratch by FAST, which takes little time."""
-
 FAST: Final = "auction"
+"""Networks that this algorithm solved are solved by it again, which takes as long as the pivots of a restart.
+"""
+
+SCRATCH_ROUNDS_MAX: Final = 64
+"""The most solutions from scratch before a restart is tried again, after it gave up several times."""
 
 ENDLESS_MAX: Final = 2**60
 """The largest flow that an arc without a capacity may need."""
@@ -110,6 +114,8 @@ class IncrementalSolver(ChangingNetwork):
         self._cold = True
         self._fast = False
         self._excesses_max: int | None = None
+        self._scratch_rounds = 0
+        self._scratch_rounds_next = 1
         self._endless = 0
         self._net: Net | None = None
         self._search = new_search(1)
@@ -136,19 +142,11 @@ class IncrementalSolver(ChangingNetwork):
             return self._from_scratch(self._scratch, began)
         if (self._cost_max + 1) * (self._vertices + 2) * 8 >= PRICE_ROOM:
             return self._from_scratch(PLAIN, began)
+        before = self._columns.flow[: self._arcs].copy()
         net = self._settled()
-        work_max, excesses = NO_LIMIT, int(np.count_nonzero(net.excess > 0))
-        if self._scratch:
-            if not self._is_promising(excesses):
-                return self._from_scratch(self._scratch, began)
-            share = FAST_SHARE if self._fast else WORK_SHARE
-            work_max = share * 2 * (self._arcs + self._vertices + EXCESSES_MIN)
-        ended = repair(net, self._search, self._counters, work_max=work_max)
+        ended = self._repaired(net)
         if ended == GAVE_UP:
-            self._excesses_max = excesses // TRIES_SHARE
-            return self._from_scratch(self._scratch or PLAIN, began)
-        if self._excesses_max is not None:
-            self._excesses_max = max(self._excesses_max, TRIES_SHARE * excesses)
+            return self._restarted(before, began) or self._from_scratch(self._scratch or PLAIN, began)
         self._cold = False
         columns = self._columns
         columns.price[: self._vertices] = -net.price[1:]
@@ -159,6 +157,21 @@ class IncrementalSolver(ChangingNetwork):
         prices[columns.vertex_exists[: self._vertices] == 0] = 0
         cost = exact_product(flow, net.cost)
         return FlowSolution(flow, cost, prices, "optimal", NAME, time.perf_counter() - began)
+
+    def _repaired(self, net: Net) -> int:
+        """Repair the flow and the prices; return how it ended."""
+        if not self._scratch:
+            return repair(net, self._search, self._counters, work_max=NO_LIMIT)
+        excesses = int(np.count_nonzero(net.excess > 0))
+        if not self._is_promising(excesses):
+            return GAVE_UP
+        work_max = WORK_SHARE * 2 * (self._arcs + self._vertices + EXCESSES_MIN)
+        ended = repair(net, self._search, self._counters, work_max=work_max)
+        if ended == GAVE_UP:
+            self._excesses_max = excesses // TRIES_SHARE
+        elif self._excesses_max is not None:
+            self._excesses_max = max(self._excesses_max, TRIES_SHARE * excesses)
+        return ended
 
     def _is_promising(self, excesses: int) -> bool:
         """Return True if a repair of this many excesses is likely to take less time than a new solution."""
@@ -173,12 +186,34 @@ class IncrementalSolver(ChangingNetwork):
         seconds = time.perf_counter() - began
         return infeasible(self.problem(), stuck, algorithm=algorithm, seconds=seconds)
 
+    def _restarted(self, before: Ints, began: float) -> FlowSolution | None:
+        """Return the solution by pivots from the flow ``before``, or None if that is not quicker."""
+        if self._fast or self._scratch is None:
+            return None
+        if self._scratch_rounds:
+            self._scratch_rounds -= 1
+            return None
+        small = self.compacted()
+        former = FormerSolution(before[small.arcs], self._columns.price[small.vertices])
+        solution = solve_from(small.problem, former)
+        if solution is None:
+            # The next changes will hardly be smaller: try again later, and later each time.
+            self._scratch_rounds = self._scratch_rounds_next
+            self._scratch_rounds_next = min(2 * self._scratch_rounds_next, SCRATCH_ROUNDS_MAX)
+            return None
+        self._scratch_rounds_next = 1
+        return self._adopted(small, replace(solution, algorithm=NAME), began)
+
     def _from_scratch(self, algorithm: str, began: float) -> FlowSolution:
         """Return a solution that owes nothing to the last one; later repairs start from it."""
         # Removed vertices and arcs would hide the shape of the network from algorithms that look for one.
         small = self.compacted()
         solution = solve(small.problem, algorithm)
         self._fast = solution.algorithm == FAST
+        return self._adopted(small, solution, began)
+
+    def _adopted(self, small: Compacted, solution: FlowSolution, began: float) -> FlowSolution:
+        """Return the solution of the compacted network with the ids of the whole network, and keep it."""
         if solution.status != "optimal":
             return self._infeasible(small.vertices[solution.witness], solution.algorithm, began)
         flow, prices = np.zeros(self._arcs, np.int64), np.zeros(self._vertices, np.int64)

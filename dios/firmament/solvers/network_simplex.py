@@ -289,7 +289,7 @@ def _pivot(arcs: SimplexArcs, tree: SimplexTree, entering: int) -> int:
 
 
 @no_refcount_kernel
-def _pivots(
+def pivots(
     arcs: SimplexArcs, tree: SimplexTree, block: int, counters: Ints, work_max: int, stop: Ints
 ) -> int:
     """Make pivots until every reduced cost is right, or the work is used up; return how it ended."""
@@ -322,19 +322,19 @@ def _new_tree(supply: Ints, arcs: int, price: int) -> SimplexTree:
     return SimplexTree(row, after, np.append(np.where(sends, -price, price), 0))
 
 
-def _search_order(arcs: int) -> Ints:
+def search_order(arcs: int) -> Ints:
     """Return the arcs with those far apart that follow each other: they often leave the same vertex."""
     step = max(isqrt(arcs), BLOCK_MIN)
     numbers = np.arange(arcs, dtype=np.int64)
     return numbers[np.argsort(numbers % step, kind="stable")]
 
 
-def _block(arcs: int) -> int:
+def block_size(arcs: int) -> int:
     """Return the number of arcs of a block."""
     return max(isqrt(arcs) * BLOCK_SHARE // 2, BLOCK_MIN)
 
 
-def _flow(arcs: SimplexArcs, tree: SimplexTree) -> Ints:
+def flow_of(arcs: SimplexArcs, tree: SimplexTree) -> Ints:
     """Return the flow of all arcs, in the order of the search."""
     row = tree.row[:-1]
     below = np.flatnonzero(row[:, ARC] < len(arcs.tail))
@@ -345,7 +345,7 @@ def _flow(arcs: SimplexArcs, tree: SimplexTree) -> Ints:
     return flow
 
 
-def _carries_unsent(tree: SimplexTree, arcs: int, sent: Ints) -> bool:
+def carries_unsent(tree: SimplexTree, arcs: int, sent: Ints) -> bool:
     """Return True if an artificial arc still carries some of ``sent``, the supply at the start."""
     row = tree.row[:-1]
     unsent = np.where(sent >= 0, row[:, DOWN], row[:, UP])
@@ -355,10 +355,10 @@ def _carries_unsent(tree: SimplexTree, arcs: int, sent: Ints) -> bool:
 def _within_patience(arcs: SimplexArcs, tree: SimplexTree, sent: Ints, counters: Ints, stop: Ints) -> int:
     """Make pivots while they promise to end soon; return how that ended."""
     count = len(arcs.tail)
-    block, step = _block(count), WORK_STEP * count
+    block, step = block_size(count), WORK_STEP * count
     replaced_at = NO_LIMIT
     while True:
-        ended = _pivots(arcs, tree, block, counters, int(counters[WORK]) + step, stop)
+        ended = pivots(arcs, tree, block, counters, int(counters[WORK]) + step, stop)
         work = int(counters[WORK])
         if ended != GAVE_UP or count < PATIENT_ARCS_MIN:
             if ended == GAVE_UP and work <= WORK_MAX * count:
@@ -368,7 +368,7 @@ def _within_patience(arcs: SimplexArcs, tree: SimplexTree, sent: Ints, counters:
             artificial = np.count_nonzero(tree.row[:-1, ARC] >= count)
             if artificial * REPLACED_SHARE < len(sent):
                 replaced_at = work
-        stuck = work > STUCK_FACTOR * replaced_at and _carries_unsent(tree, count, sent)
+        stuck = work > STUCK_FACTOR * replaced_at and carries_unsent(tree, count, sent)
         if stuck or work > WORK_MAX * count:
             return GAVE_UP
 
@@ -379,7 +379,7 @@ def solved(standard: StandardProblem, counters: Ints, *, patient: bool) -> Stand
     ``counters`` (3,) begins as zeros, and then holds the work, the number of pivots, and the last position.
     """
     vertices, count = len(standard.supply), len(standard.kept)
-    order = _search_order(count)
+    order = search_order(count)
     tail, head = standard.tail[order].astype(np.int32), standard.head[order].astype(np.int32)
     room, cost = standard.room[order], standard.cost[order]
     # Arcs of negative cost begin full, as most of them end. Most of the pivots of a circulation are saved.
@@ -390,17 +390,17 @@ def solved(standard: StandardProblem, counters: Ints, *, patient: bool) -> Stand
     np.add.at(sent, head[gains], room[gains])
     tree = _new_tree(sent, count, (int(np.abs(cost).max(initial=0)) + 1) * vertices)
     if patient:
-        ended = _pivots(arcs, tree, _block(count), counters, NO_LIMIT, standard.stop)
+        ended = pivots(arcs, tree, block_size(count), counters, NO_LIMIT, standard.stop)
     else:
         ended = _within_patience(arcs, tree, sent, counters, standard.stop)
     if ended == STOPPED:
         raise StoppedError("the network simplex was stopped")
     if ended == GAVE_UP:
         return None
-    if _carries_unsent(tree, count, sent):
+    if carries_unsent(tree, count, sent):
         return successive_shortest.shortage(standard)
     found = np.empty(count, np.int64)
-    found[order] = _flow(arcs, tree)
+    found[order] = flow_of(arcs, tree)
     return StandardResult(found, tree.price[:-1], NO_VERTICES)
 
 

@@ -7,6 +7,8 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Final
 
+import numpy as np
+
 from dios.firmament.solvers import (
     auction,
     cost_scaling,
@@ -36,6 +38,20 @@ def algorithms() -> list[str]:
     return ["auto", *ALGORITHMS]
 
 
+SPARSE_VERTICES_MIN: Final = 8_000
+SPARSE_DEGREE_MAX: Final = 12
+"""An assignment with more vertices, and fewer arcs for each, takes cost scaling less time: 0.6 to 0.8 of the
+simplex' time with 20,000 vertices and 2 to 8 arcs for each. Most pivots of an assignment move no flow."""
+
+
+def _is_sparse_assignment(standard: StandardProblem) -> bool:
+    """Return True if each vertex sends or receives one unit, and there are many vertices and few arcs."""
+    vertices = len(standard.supply)
+    if vertices < SPARSE_VERTICES_MIN or len(standard.kept) > SPARSE_DEGREE_MAX * vertices:
+        return False
+    return bool((np.abs(standard.supply) == 1).all())
+
+
 def _auto(problem: FlowProblem) -> FlowSolution:
     """Return the solution by the algorithm that suits the network; each gives up early where it does not."""
     began = time.perf_counter()
@@ -48,7 +64,7 @@ def _auto(problem: FlowProblem) -> FlowSolution:
         nonlocal used
         if not cost_scaling.fits(standard):
             return network_simplex.core(standard)
-        result = network_simplex.core_or_none(standard)
+        result = None if _is_sparse_assignment(standard) else network_simplex.core_or_none(standard)
         if result is None:
             used = "cost_scaling"
             result = cost_scaling.core(standard)

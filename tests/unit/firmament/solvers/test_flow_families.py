@@ -63,10 +63,12 @@ def test_each_family_has_its_algorithm() -> None:
     """The choice takes the auction for schedules, else the network simplex, else cost scaling."""
     names = {family: solve(drawn(family, LARGE, 1)).algorithm for family in ("scheduling", "netgen", "torus")}
     assert names == {"scheduling": "auction", "netgen": "network_simplex", "torus": "cost_scaling"}
+    assignments = [solve(drawn("assignment", size, 1)).algorithm for size in (LARGE, 10_000)]
+    assert assignments == ["network_simplex", "cost_scaling"]
 
 
 def test_an_assignment_ends_the_auction_early() -> None:
-    """Where bids leave many tasks without an option, the auction passes on instead of repairing."""
+    """Where most vertices have a demand of their own, the auction passes on before the first bid."""
     solution = solve(drawn("assignment", 1_000, 1))
     assert solution.algorithm == "network_simplex"
 

@@ -15,6 +15,7 @@ from dios.firmament.solvers import (
     OutOfRangeError,
     certificate,
     incremental,
+    simplex_restart,
     solve,
 )
 from dios.firmament.solvers.incremental import PRICE_MAX
@@ -71,8 +72,9 @@ def test_each_step_of_a_history_is_answered_as_from_scratch(first: int) -> None:
 
 def test_repairs_and_answers_from_scratch_alternate(monkeypatch: pytest.MonkeyPatch) -> None:
     """With little patience repairs give way in the middle of histories; what each answers is built on."""
-    for name, value in (("COLD_ARCS_MAX", 0), ("EXCESSES_MIN", 2), ("WORK_SHARE", 1), ("FAST_SHARE", 1)):
+    for name, value in (("COLD_ARCS_MAX", 0), ("EXCESSES_MIN", 2), ("WORK_SHARE", 1)):
         monkeypatch.setattr(incremental, name, value)
+    monkeypatch.setattr(simplex_restart, "WORK_SHARE", 1)
     optimal: set[str] = set()
     for seed in range(1_000, 1_012):
         scratch = ("auto", "relaxation", "cost_scaling", "race")[seed % 4]
@@ -83,6 +85,20 @@ def test_repairs_and_answers_from_scratch_alternate(monkeypatch: pytest.MonkeyPa
             if found.status == "optimal":
                 optimal.add(found.algorithm)
     assert optimal >= {"incremental", "relaxation", "cost_scaling"}, optimal
+
+
+def test_restarts_answer_every_kind_of_change(monkeypatch: pytest.MonkeyPatch) -> None:
+    """If no repair is tried, the network simplex continues from each last flow, and each answer is exact."""
+    monkeypatch.setattr(IncrementalSolver, "_is_promising", lambda _, __: False)
+    statuses: list[str] = []
+    for seed in range(2_000, 2_012):
+        live = IncrementalSolver(network(seed))
+        history = History(live, seed)
+        for step in range(CHANGES):
+            found = answer(live, f"seed {seed}, step {step} ({history.step()})")
+            statuses.append(found.status if found.algorithm == "incremental" else found.algorithm)
+    assert statuses.count("optimal") > 100, statuses
+    assert "infeasible" in statuses
 
 
 def test_excess_finds_its_way() -> None:
@@ -212,8 +228,9 @@ def test_prices_that_drift_come_back() -> None:
     assert np.abs(live.solve().prices).max() < 100
 
 
-def test_many_changes_are_answered_from_scratch() -> None:
-    """If most vertices have a new excess, the named algorithm solves it, and repairs continue from there."""
+def test_many_changes_are_answered_from_scratch(monkeypatch: pytest.MonkeyPatch) -> None:
+    """If repair and restart give up, the named algorithm solves it, and repairs continue from there."""
+    monkeypatch.setattr(simplex_restart, "WORK_SHARE", 0)
     problem = network(2)
     live = IncrementalSolver(problem, scratch="ortools")
     base = live.add_nodes([0, 0])
