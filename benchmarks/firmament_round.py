@@ -13,12 +13,13 @@ from __future__ import annotations
 import resource
 import statistics
 import time
-from typing import NamedTuple
+from dataclasses import replace
+from typing import NamedTuple, cast
 
 import numpy as np
 
 from benchmarks.networks import PREFERENCES_MAX, RACK_MACHINES, SIZES
-from benchmarks.report import Row, Section, judge, number
+from benchmarks.report import Row, Section, judge, number, times
 from dios.firmament.cluster.columns import Ints
 from dios.firmament.cluster.state import ClusterState
 from dios.firmament.descriptors import JobDescriptor, Level, MachineDescriptor, Resources, TaskDescriptor
@@ -30,11 +31,16 @@ from dios.firmament.policies.principal_accounts import PrincipalAccounts
 from dios.firmament.rounds.results import Round
 from dios.firmament.scheduler import FlowScheduler
 from dios.firmament.settings import SchedulerSettings
+from dios.firmament.simulate.command import SimulationOptions, config_of
+from dios.firmament.simulate.run import simulate
+from dios.firmament.simulate.scheduler_bridge import Scheduler
 
 JOB_TASKS = 50
 PRINCIPALS = 600
 CHANGED = 0.01
 ROUNDS = 10
+MACHINES = (1_000, 12_500)
+SIMULATED_HOURS = 0.1
 SEED = 1
 THESIS_MS = 265
 """The solver alone, on average, at this size (§8.4)."""
@@ -194,6 +200,75 @@ def small(rounds: int) -> list[float]:
     return times
 
 
+class _TimedScheduler:
+    """A scheduler with the milliseconds of processor time of each of its decisions."""
+
+    def __init__(self, scheduler: Scheduler) -> None:
+        self._scheduler = scheduler
+        self.taken: list[float] = []
+
+    def __getattr__(self, name: str) -> object:
+        return getattr(self._scheduler, name)
+
+    def round(self, now: float) -> Round:
+        """Decide."""
+        started = time.process_time()
+        found = self._scheduler.round(now)
+        self.taken.append(1000 * (time.process_time() - started))
+        return found
+
+
+def simulated(machines: int) -> list[float]:
+    """Return the milliseconds of each decision for a simulated Google cluster: six minutes at half load.
+
+    Half of its slots are requested in the first round; then most of the work is what comes and ends.
+    """
+    options = SimulationOptions(synthetic="google", machines=machines, hours=SIMULATED_HOURS, seed=SEED)
+    config = config_of(options)
+    timed = _TimedScheduler(config.scheduler)
+    simulate(replace(config, scheduler=cast("Scheduler", timed)))
+    return timed.taken
+
+
+def _simulations(section: Section) -> None:
+    """Measure decisions of simulated clusters with 1,000 and 12,500 machines, which start empty."""
+    simulated(100)  # kernels are compiled or loaded
+    medians = []
+    for machines in MACHINES:
+        taken = simulated(machines)
+        middle, late = (float(each) for each in np.percentile(taken, (50, 99)))
+        what = f"{machines:,} machines simulated, a decision, CPU"
+        section.figure(f"{what}, median", middle, "ms")
+        section.figure(f"{what}, 99th percentile of {len(taken)}", late, "ms")
+        section.figure(f"{what}, the first", taken[0], "ms")
+        medians.append(middle)
+    for name, own, least, wanted in (
+        ("99th percentile of a decision", late, 300, 150),
+        ("the first decision", taken[0], 1_000, 500),
+    ):
+        section.rows.append(
+            Row(
+                f"{MACHINES[1]:,} machines simulated: {name}, CPU",
+                f"{number(own)} ms",
+                "",
+                "",
+                judge(f"{least:,} ms", own, least),
+                judge(f"{wanted} ms", own, wanted),
+            )
+        )
+    growth = medians[1] / medians[0]
+    section.rows.append(
+        Row(
+            f"{MACHINES[1]:,} machines simulated: median of a decision, CPU",
+            f"{number(medians[1])} ms",
+            f"{MACHINES[0]:,} machines: {number(medians[0])} ms",
+            times(growth),
+            judge("12.5 x", growth, 12.5),
+            judge("10 x", growth, 10),
+        )
+    )
+
+
 def _peak_gb() -> float:
     """The most memory that this process has had, in GB; the kernel counts KiB."""
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 / 1e9
@@ -248,6 +323,7 @@ def run(section: Section) -> None:
                 judge("0.10", part, 0.10),
             )
         )
+    _simulations(section)
     placed = statistics.median(small(200))
     section.rows.append(
         Row(
