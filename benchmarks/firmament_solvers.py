@@ -210,11 +210,11 @@ def _incremental(section: Section, family: str) -> None:
             live.change_arcs(arcs, cost=np.clip(cost, problem.cost.min(), problem.cost.max()))
             before = time.process_time()
             found = live.solve()
-            between = time.process_time()
-            # Who solves from scratch has to make the changed problem.
-            expected = solve(live.problem())
-            fresh.append((time.process_time() - between) * 1e3)
-            own.append((between - before) * 1e3)
+            own.append((time.process_time() - before) * 1e3)
+            changed = live.problem()
+            before = time.process_time()
+            expected = solve(changed)
+            fresh.append((time.process_time() - before) * 1e3)
             assert found.cost == expected.cost, family
         taken, whole = median(own), median(fresh)
         what = f"{family}, {problem.vertices:,} vertices, {CHANGES} costs changed, {name}"
