@@ -261,8 +261,8 @@ class NodeHost:
         tasks = self.tasks
         if self.sockets.unfinished:
             return "network streams are being opened or closed"
-        if self.gate.readers or tasks.starting or tasks.ending:
-            return "tasks are starting or ending"
+        if self.gate.readers or tasks.starting or tasks.ending or tasks.openings:
+            return "tasks or sessions are starting or ending"
         if not self.driver.settled or self.persister.backlog:
             return "calls are being carried out: copies in memory, or writes to the disk"
         return ""

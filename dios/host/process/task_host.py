@@ -136,6 +136,8 @@ class TaskHost:
         self._call_turns: Final = CallTurns(nursery)
         # Many sessions that open at once would keep calls waiting, also in the same queue.
         self._opening_turns: Final = CallTurns(nursery)
+        self.openings = 0
+        """The number of sessions whose Hello was read, and that wait for their turn to open."""
         self._sessions: Final[dict[TaskId, TaskChannel]] = {}
         self._closing: Final[set[TaskId]] = set()
         self._empty = trio.Event()
@@ -506,7 +508,11 @@ class TaskHost:
         try:
             turn.expected = limits.TURN_OPENING_UNITS
             if not turn.begins():
-                await turn.wait()
+                self.openings += 1
+                try:
+                    await turn.wait()
+                finally:
+                    self.openings -= 1
             turn.spend(limits.TURN_OPENING_UNITS)
             await self._open_and_serve(task, uid, pid, channel, opening)
         finally:
