@@ -234,6 +234,7 @@ def _simulations(section: Section) -> None:
     """Measure decisions of simulated clusters with 1,000 and 12,500 machines, which start empty."""
     simulated(100)  # kernels are compiled or loaded
     medians = []
+    late, taken = 0.0, [0.0]
     for machines in MACHINES:
         taken = simulated(machines)
         middle, late = (float(each) for each in np.percentile(taken, (50, 99)))

@@ -41,6 +41,12 @@ def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningNode]:
         yield found
 
 
+def named(made: dios.Reference) -> bytes:
+    """Return the name of an object that has one."""
+    assert made.name is not None
+    return made.name
+
+
 def restart(node: RunningNode) -> RestartStatus:
     """Replace the program, by the same one."""
     return restart_status.request(node.running.pid, node.data, limit_ms=LIMIT_MS)
@@ -53,9 +59,9 @@ def test_objects_and_buffers_go_on(node: RunningNode) -> None:
         large = one.create(dios.SHMEM_BLOB, groups=one.groups[:1], data=LARGE)
         stored = one.create(dios.DURABLE_BLOB, groups=one.groups[:1], data=LARGE)
         read = stored.read()
-        same = other.find(large.name)
+        same = other.find(named(large))
         assert same is not None
-        same_small = other.find(small.name)
+        same_small = other.find(named(small))
         assert same_small is not None
         with large.write(len(LARGE), dios.EXCL, blank=True) as writing:
             done = restart(node)
@@ -89,9 +95,9 @@ def test_tasks_streams_and_waiting_calls_go_on(node: RunningNode) -> None:
     ):
         first = session.create(dios.SHMEM_BLOB, groups=session.groups[:1], data=b"-")
         second = session.create(dios.SHMEM_BLOB, groups=session.groups[:1], data=b"-")
-        stream = session.create(dios.SHMEM_STREAM, groups=session.groups[:1])
-        end = other.find(stream.name)
-        assert end is not None
+        stream = session.create_stream(groups=session.groups[:1])
+        end = other.find(named(stream))
+        assert isinstance(end, dios.Stream)
         task = session.run(PROGRAM, inputs={"first": first, "second": second})
         waiting = threads.submit(run_and_wait, node)
         writer, reader = stream.writer, end.reader

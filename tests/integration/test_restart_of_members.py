@@ -50,6 +50,7 @@ def test_a_restarted_member_is_the_same_start(cluster: LocalCluster) -> None:
         assert near.home is not None
         wait_until(lambda: sum(node.usable for node in near.nodes()) == 2, "both nodes answer")
         gate = near.create(dios.SHMEM_BLOB, data=LARGE, groups=[near.home])
+        assert gate.name is not None
         there = far.find(gate.name)
         assert there is not None
         assert there.read_bytes() == LARGE

@@ -29,7 +29,7 @@ class Client:
 
     def __init__(self, place: str) -> None:
         self.node = dios.connect(place)
-        self.task: dios.Reference | None = None
+        self.task: dios.Task | None = None
         self.gate: dios.Reference | None = None
         self.own: dict[str, dios.Reference] = {}
 

@@ -17,5 +17,5 @@ def refuse(path: str, arguments: list[str]) -> NoReturn:
 
 
 if __name__ == "__main__":
-    os.execv = refuse
+    os.execv = refuse  # type: ignore[assignment] # as this program calls it
     sys.exit(daemon.main(sys.argv[1:]))

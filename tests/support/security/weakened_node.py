@@ -26,9 +26,9 @@ def _make(holder: Holder, *args: object, **kwargs: object) -> None:
     _holders.append(holder)
 
 
-def _search_all(task: Holder, group_ref: int) -> tuple[Name, ...]:
+def _search_all(task: Holder, group_ref: int) -> tuple[tuple[Name, ...], Reference | None]:
     del task, group_ref
-    return tuple({name for each in _holders for name in each.memberships})
+    return tuple({name for each in _holders for name in each.memberships}), None
 
 
 def _held_by_any(task: Holder, ref_id: int, right: Permission = Permission.NONE) -> Reference:

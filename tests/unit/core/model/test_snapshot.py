@@ -80,7 +80,7 @@ def test_cut_bytes_are_refused(length: int) -> None:
         decode(_SMALL[: min(length, len(_SMALL) - 1)], no_entropy)
 
 
-def rewritten(data: bytes, change: Callable[[list[list[Any]], list[list[Any]]], None]) -> bytes:
+def rewritten(data: bytes, change: Callable[[list[list[Any]], list[list[Any]]], None]) -> bytes:  # type: ignore[explicit-any] # of any classes
     """The snapshot of code with another schema: ``change`` gets the table of classes, and the records."""
     head = len(b"DIOSTATE") + 4
     end = head + 32 + 8 + int.from_bytes(data[head + 32 : head + 40], "big")
@@ -91,7 +91,7 @@ def rewritten(data: bytes, change: Callable[[list[list[Any]], list[list[Any]]], 
     return body + blake3(body).digest()
 
 
-def structs_of(value: Any, number: int) -> Iterator[list[Any]]:
+def structs_of(value: Any, number: int) -> Iterator[list[Any]]:  # type: ignore[explicit-any] # of any classes
     """All Structs of that class inside a value."""
     if isinstance(value, list):
         if value[:2] == [7, number]:
@@ -100,7 +100,7 @@ def structs_of(value: Any, number: int) -> Iterator[list[Any]]:
             yield from structs_of(part, number)
 
 
-def number_of(table: list[list[Any]], name: str) -> int:
+def number_of(table: list[list[Any]], name: str) -> int:  # type: ignore[explicit-any] # of any classes
     """The number of a class in a table."""
     return next(number for number, row in enumerate(table) if row[1] == name)
 
@@ -108,7 +108,7 @@ def number_of(table: list[list[Any]], name: str) -> int:
 def test_the_order_of_classes_does_not_matter(data: bytes) -> None:
     """Code that has more classes, or classes that the state does not use, continues the state."""
 
-    def change(table: list[list[Any]], rows: list[list[Any]]) -> None:
+    def change(table: list[list[Any]], rows: list[list[Any]]) -> None:  # type: ignore[explicit-any] # of any classes
         del rows
         table.append(["dios.core.model.records", "Unused", ["field"]])
 
@@ -118,7 +118,7 @@ def test_the_order_of_classes_does_not_matter(data: bytes) -> None:
 def test_a_newer_field_has_its_default(data: bytes) -> None:
     """A Struct that had fewer fields is continued with the defaults of the others."""
 
-    def change(table: list[list[Any]], rows: list[list[Any]]) -> None:
+    def change(table: list[list[Any]], rows: list[list[Any]]) -> None:  # type: ignore[explicit-any] # of any classes
         number = number_of(table, "Defaults")
         assert table[number][2].pop() == "sandbox"
         next(structs_of(rows, number)).pop()
@@ -139,7 +139,7 @@ def test_a_schema_that_cannot_be_continued_is_refused(
 ) -> None:
     """A class or a field that is gone, and a new field of a record, are refused with their names."""
 
-    def change(table: list[list[Any]], rows: list[list[Any]]) -> None:
+    def change(table: list[list[Any]], rows: list[list[Any]]) -> None:  # type: ignore[explicit-any] # of any classes
         number = number_of(table, name)
         if fields is None:
             table[number][1] = "Gone"

@@ -103,7 +103,7 @@ def test_a_task_gets_the_program_from_the_node_of_it_alone(
             message = replace(message, body=replace(message.body, source=source))
         posted(sender, to, message, beside)
 
-    shop.cluster.post = post  # type: ignore[method-assign] # as the host of the sending node adds it
+    shop.cluster.post = post  # type: ignore[method-assign, assignment] # as the host of the sending node adds it
     shop.parent.ask(messages.Created, messages.Run(program, host="n2", flags=int(Flag.NON_BLOCKING)))
     (job,) = shop.cluster.start_spawned()
     assert job.welcome.program == (source if taken else None)

@@ -12,7 +12,7 @@ async def reader(gate: Gate, receive: trio.MemoryReceiveChannel[int], found: lis
         with gate.passing() as scope:
             while True:
                 found.append(await receive.receive())
-        assert scope.cancelled_caught
+        assert scope.cancelled_caught  # type: ignore[unreachable] # the block ends with the scope
         await gate.wait_open()
 
 
