@@ -105,8 +105,8 @@ $(DIST_STAMP): $(STAMP) pyproject.toml
 	@$(DIST_VENV)/bin/python -m pip install --quiet --editable . --group dist
 	@touch $@
 
-demo: setup ## Count the words of real files with sandboxed tasks (INPUT=path for yours).
-	@$(BIN)/python examples/demo.py $(if $(INPUT),--input "$(INPUT)")
+demo: setup ## Count the words of real files with sandboxed tasks (INPUT=path for yours, UI=1 with the dashboard).
+	@$(BIN)/python examples/demo.py $(if $(INPUT),--input "$(INPUT)") $(if $(UI),--ui)
 
 demo-evil: setup ## Run a word count that tries to break out, and see what stops it.
 	@$(BIN)/python -m examples.demo_evil

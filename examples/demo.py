@@ -9,6 +9,7 @@ import argparse
 import os
 import re
 import signal
+import subprocess
 import sys
 import sysconfig
 import tempfile
@@ -53,6 +54,7 @@ def main() -> int:
     parser.add_argument("--reducers", type=int, default=2, help="number of parts of the result")
     parser.add_argument("--nodes", type=int, default=3, help="number of nodes of the cluster")
     parser.add_argument("--spare", action="store_true", help="do not kill a node during the job")
+    parser.add_argument("--ui", action="store_true", help="show the dashboard, and wait for you")
     parser.add_argument("--top", type=int, default=15, help="number of words to print")
     options = parser.parse_args()
     console = Console()
@@ -63,7 +65,12 @@ def main() -> int:
         return 2
     total = sum(path.stat().st_size for path in files.values())
     console.print(f"[bold]Counting the words of {len(files):,} files[/] in {place} ({total / 1e6:.1f} MB)")
-    with running_cluster(console, options.nodes) as (cluster, node):
+    with (
+        running_cluster(console, options.nodes, schedules=options.ui) as (cluster, node),
+        ExitStack() as shown,
+    ):
+        if options.ui:
+            shown.enter_context(dashboard(console, cluster))
         victim = None if options.spare or options.nodes < 2 else Victim(cluster.nodes[-1])
         result = count(console, node, files, options.workers, options.reducers, victim)
         with result:
@@ -73,7 +80,10 @@ def main() -> int:
                     found[word] = number
             show(console, result, found, options.top)
             tell_of(console, victim, node, result)
-            return check(console, result, found, files)
+            status = check(console, result, found, files)
+            if options.ui:
+                console.input("The dashboard goes on until you press Enter. ")
+            return status
 
 
 def files_of(place: Path, *, all_kinds: bool) -> dict[str, Path]:
@@ -115,11 +125,34 @@ class Victim:
 
 
 @contextmanager
-def running_cluster(console: Console, nodes: int) -> Iterator[tuple[local_cluster.LocalCluster, dios.Node]]:
+def dashboard(console: Console, cluster: local_cluster.LocalCluster) -> Iterator[None]:
+    """Show the dashboard until the end of the block, and a run that waits for a device that no node has."""
+    first = str(cluster.nodes[0].socket)
+    command = [sys.executable, "-P", "-m", "dios.cli.main"]
+    shown = subprocess.Popen([*command, "ui", "--node", first])
+    waits = subprocess.Popen(
+        [*command, "run", JOB, "--node", first, "--label", "waits for a GPU", "--constraint", "gpu=yes"],
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    )
+    try:
+        console.input("Open the page, then press Enter to count. ")
+        yield
+    finally:
+        for process in (waits, shown):
+            process.send_signal(signal.SIGINT)
+            process.wait()
+
+
+@contextmanager
+def running_cluster(
+    console: Console, nodes: int, *, schedules: bool
+) -> Iterator[tuple[local_cluster.LocalCluster, dios.Node]]:
     """Start nodes in a temporary directory; stop them at the end, and report processes that are left."""
     missing = missing_for_pure(probe())
     # The demo places its tasks itself, and a coordinator would be a task outside the sandbox.
-    settings = {"coordinator": "off"}
+    settings = {} if schedules else {"coordinator": "off"}
     if missing:
         console.print(
             f"[yellow]This machine cannot confine pure tasks fully ({missing}).\n"

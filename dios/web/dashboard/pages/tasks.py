@@ -98,7 +98,10 @@ def show_one(session: DashboardSession, mark: str) -> None:
         if task is None:
             return
         reasons.text = await _reasons(session, task)
-        output.text = await session.output(task) or "It has written nothing."
+        if task.state is TaskState.WAITING:
+            output.text = "It has not started."
+        else:
+            output.text = await session.output(task) or "It has written nothing."
 
     ui.timer(2.0, update)
     ui.timer(0.1, update, once=True)
