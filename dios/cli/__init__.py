@@ -9,5 +9,5 @@ command is used. The folders:
 - ``tasks``: ``dios run``, ``ps``, ``logs``, ``kill``, ``describe``, ``debug``, ``shell``.
 - ``scheduling``, ``packing``: ``dios sched``, ``dios explain``, ``dios fair``, ``dios pack``.
 
-``experiments`` is ``dios repro``, ``network_functions`` is ``dios nf``.
+``experiments`` is ``dios repro``, ``network_functions`` is ``dios nf``, ``schema`` is ``dios schema``.
 """

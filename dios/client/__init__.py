@@ -17,4 +17,5 @@ Read in this order:
 - ``wasm``: programs that are WebAssembly modules
 - ``enforcement``: texts about the needs of a task that its node enforces
 - ``constants``: the terms of the thesis that ``dios`` exports
+- ``grants``: the texts that let another user read a group
 """

@@ -17,4 +17,6 @@ Read in this order:
 - ``local_cluster``: a cluster of nodes on one machine (``dios up``).
 - ``check``: verifies and repairs the data of a stopped node; ``doctor`` examines the machine.
 - ``machine``: the memory, the name and the processors of the machine; ``devices``: its devices for tasks.
+- ``bringup``: a cluster on other machines: by ssh, in Slurm, in Kubernetes.
+- ``live_labels``: the rack and labels that a running node was given.
 """

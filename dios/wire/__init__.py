@@ -12,4 +12,5 @@ Read in this order:
 - ``page``: the layout of the public page, on which a task sees its references without a call
 - ``addresses``: the text form of network addresses; ``origins``: servers of HTTP, and their addresses
 - ``nametext``: names as text, and their fingerprints
+- ``node_labels``: the labels of a node as one text
 """

@@ -111,7 +111,7 @@ def test_a_job_may_control_mapreduce_and_an_executor(person: Person) -> None:
 
 def test_a_job_goes_on_without_its_command_and_its_node(cluster: LocalCluster, person: Person) -> None:
     """Ctrl-C and a closed terminal detach; after the death of its node it continues from its state."""
-    for number, ending in ((signal.SIGINT, 130), (signal.SIGHUP, -signal.SIGHUP)):
+    for number, ending in ((signal.SIGINT, 130), (signal.SIGHUP, 129)):
         line = "dios run --keep count.py" if number is signal.SIGINT else "dios attach count"
         following = person.starts(line)
         assert following.stdout is not None

@@ -55,7 +55,7 @@ def test_a_read_without_a_call_that_no_call_could_have_made_is_caught(
 
 def test_a_read_of_an_outdated_version_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
     """A page whose stamp stays the same when the object is written does not pass."""
-    monkeypatch.setattr(page, "_new_stamps", lambda: itertools.repeat(7))
+    monkeypatch.setattr(page, "_new_stamps", lambda _first: itertools.repeat(7))
     with pytest.raises(AssertionError, match="a call would return"):
         _simulate_until_caught(20)
 
@@ -100,19 +100,12 @@ def test_forgotten_field_is_caught(
 ) -> None:
     """A snapshot that forgets a field is caught within a few seeds: the core that continues is wrong."""
     schema = snapshot._SCHEMAS[record]
-    names = tuple(name for name in schema.fields if name != field)
-    monkeypatch.setitem(
-        snapshot._SCHEMAS, record, schema._replace(fields=names, read=snapshot._reader(names))
-    )
-    honest = snapshot._Decoder._blank
 
-    def forgetful(self: snapshot._Decoder, row: list[object]) -> object:
-        made = honest(self, row)
-        if type(made) is record:
-            setattr(made, field, copy(blank))
-        return made
+    def forgetful(value: object) -> tuple[object, ...]:
+        fields = zip(schema.fields, schema.read(value), strict=True)
+        return tuple(copy(blank) if name == field else found for name, found in fields)
 
-    monkeypatch.setattr(snapshot._Decoder, "_blank", forgetful)
+    monkeypatch.setitem(snapshot._SCHEMAS, record, schema._replace(read=forgetful))
     with pytest.raises(InvariantError):
         _simulate_all(range(10))
 

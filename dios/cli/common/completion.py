@@ -149,6 +149,7 @@ _OPTIONS: Final[Mapping[str, Completer]] = {
     "[LABEL=]NAME": _asking(_inputs),
     "LABEL=NAME": _asking(_inputs),
     "LABEL": _asking(_labels),
+    "TASK": _asking(_tasks),
 }
 """The completers of options, by the word that stands for their value in the help."""
 

@@ -7,4 +7,5 @@
 - ``members``: ``dios node``; ``limits``: ``dios limits``; ``audit``: ``dios audit``; ``doctor``: ``dios
   doctor``; ``metrics``: ``dios metrics``;
   ``dashboard``: ``dios ui``.
+- ``bringup``: ``dios up`` and ``dios down`` for other machines; ``config``: ``dios config``.
 """

@@ -5,4 +5,5 @@
 - ``groups``: ``dios group``; ``kept``: promises of replicas as text.
 - ``logs``: ``dios log``.
 - ``backup``: ``dios backup``.
+- ``removal``: the destruction of many objects, which ``dios rm`` and ``dios group rm`` share.
 """

@@ -7,4 +7,5 @@
 - ``dissemination``: the news to send, and the number of sends left for each.
 - ``partners``: the few nodes that are probed in a large cluster.
 - ``table_digest``: digests of a table, to find the rows in which two tables differ.
+- ``clocks``: the offset of another node's clock, estimated from the pings.
 """

@@ -12,6 +12,8 @@ In the order in which to read it:
   good prices, ``repair`` to the exact optimum;
 - networks that change: ``warm_solver`` for the scheduler's rounds; ``changing_network`` and
   ``incremental`` for networks of any shape. Both solve by ``repair``.
+
+``simplex_restart`` continues the network simplex from the flow of a similar network (§6.4.3).
 """
 
 from dios.firmament.solvers.certificate import certificate

@@ -14,4 +14,5 @@ Every task is forked from a zygote: a small process that is set up in advance. R
   both parts of the supervisor look at processes with ``process_table``.
 - ``task_process``: one task's process, and the explanation of how it ended.
 - ``last_exception``: finds a traceback's exception in the text that a task printed.
+- ``zygote_start`` is the program of a zygote; ``fork_handlers`` spares its children handlers that do nothing.
 """

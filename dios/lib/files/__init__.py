@@ -11,7 +11,8 @@ Read in this order:
 - ``group_files``: reading, changing, moving and removing files; ``staging``: files that are stored but not
   visible yet
 - ``writers``: files for writing
-- ``groups``: the groups that a process can reach
+- ``groups``: the groups that a process can reach; ``shares``: groups that others may read
+- ``synchronize``: makes a directory of a group equal to a local one, or the reverse
 - ``filesystem``: the fsspec file system ``dios://``, for pandas, Polars, pyarrow, DuckDB and Dask
 
 ``docs/files.md`` is the guide for their users. Only ``filesystem`` needs fsspec.

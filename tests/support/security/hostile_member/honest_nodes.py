@@ -150,7 +150,9 @@ class HonestNodes:
         """Return the honest nodes as one of them sees them, by id."""
         told = person.client.ask(messages.ListNodes(), messages.Nodes)
         return {
-            row.node: msgspec.structs.replace(row, since_ns=0, tasks=0, cpus=0, memory_bytes=0, here=False)
+            row.node: msgspec.structs.replace(
+                row, since_ns=0, tasks=0, cpus=0, memory_bytes=0, here=False, clock=None
+            )
             for row in told.nodes
             if row.node in self._ids.values()
         }
