@@ -147,7 +147,7 @@ def dashboard(console: Console, cluster: local_cluster.LocalCluster) -> Iterator
 
 @contextmanager
 def running_cluster(
-    console: Console, nodes: int, *, schedules: bool
+    console: Console, nodes: int, *, schedules: bool = False
 ) -> Iterator[tuple[local_cluster.LocalCluster, dios.Node]]:
     """Start nodes in a temporary directory; stop them at the end, and report processes that are left."""
     missing = missing_for_pure(probe())
