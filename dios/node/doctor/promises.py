@@ -627,5 +627,20 @@ PROMISES: Final = (
         "A backup that breaks off changes no earlier snapshot",
         left="packs that no snapshot names",
     ),
+    # -- Dashboard and metrics
+    Promise(
+        "Dashboard and metrics",
+        "Who reaches a dashboard's address without its token gets no page, no asset and no connection, and a page of another site cannot use a browser that has it",
+        left="whoever learns the printed address acts as its user",
+    ),
+    Promise(
+        "Dashboard and metrics",
+        "Labels, output and names of tasks are text on a dashboard, whatever they contain",
+    ),
+    Promise(
+        "Dashboard and metrics",
+        "Metrics reach other machines only over mutual TLS, and hold no names of objects",
+        left="on loopback every user of the machine reads them",
+    ),
 )
 """The rows in the order of the page."""
