@@ -1,11 +1,13 @@
 """The types of what commands print with ``--json``, from which ``dios schema`` makes JSON schemas.
 
-The commands make their rows as these types. ``JSON`` lists the commands whose output is described.
+The commands make their rows as these types, or as types of their own modules. ``JSON`` lists all of them.
 """
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import Mapping
+from pathlib import PurePath
 from typing import Final, NamedTuple, NotRequired, TypedDict
 
 
@@ -136,7 +138,7 @@ class WithdrawnRow(TypedDict):
 
 
 class TaskRow(TypedDict):
-    """A task. Times are nanoseconds since 1970, 0 for not yet; ``console`` comes with ``dios logs``."""
+    """A task. Times are nanoseconds since 1970, 0 for not yet."""
 
     fingerprint: str
     label: str
@@ -159,6 +161,35 @@ class TaskRow(TypedDict):
     progress: float | None
 
 
+class LoggedTaskRow(TaskRow):
+    """A task, and its output as text."""
+
+    console: str
+
+
+class StoredConsoleRow(TypedDict):
+    """The stored output of a task that its node has forgotten."""
+
+    task: str
+    console: str
+
+
+class PausedRow(TypedDict):
+    """A task to suspend: ``paused`` is False if it had ended."""
+
+    fingerprint: str
+    label: str
+    paused: bool
+
+
+class ResumedRow(TypedDict):
+    """A task to continue: ``resumed`` is False if it had ended or was not paused."""
+
+    fingerprint: str
+    label: str
+    resumed: bool
+
+
 class KilledRow(TypedDict):
     """A task to end: ``killed`` is False if it had ended already."""
 
@@ -176,10 +207,15 @@ class SettingRow(TypedDict):
 
 
 class Output(NamedTuple):
-    """The output of a command: one object, a list of objects, or, with None, either of them."""
+    """The output of a command: one object, a list of objects, or, with None, either of them.
 
-    rows: tuple[type, ...]
+    A row is a type, or the place ``module:name`` of one under ``dios``, which is imported late. ``note`` says
+    when there is more than one such document.
+    """
+
+    rows: tuple[type | str, ...]
     many: bool | None = True
+    note: str = ""
 
 
 JSON: Final[Mapping[str, Output]] = {
@@ -201,6 +237,36 @@ JSON: Final[Mapping[str, Output]] = {
     "ps": Output((TaskRow,)),
     "kill": Output((KilledRow,)),
     "config": Output((SettingRow,)),
+    "stat": Output(("cli.objects.replicas:StatRow",), many=False),
+    "replicate": Output(("cli.objects.replicas:MadeReplicaRow",), many=False),
+    "group describe": Output(("cli.objects.groups:GroupRow",), many=False),
+    "logs": Output((LoggedTaskRow, StoredConsoleRow), many=False),
+    "pause": Output((PausedRow,), many=False),
+    "resume": Output((ResumedRow,), many=False),
+    "describe": Output(("cli.tasks.describe:TaskDetailsRow",), many=False),
+    "debug": Output((TaskRow,), many=False),
+    "job ls": Output(("cli.tasks.kept_jobs:JobRow",)),
+    "job describe": Output(("cli.tasks.kept_jobs:JobRow",), many=False),
+    "job stop": Output(("cli.tasks.kept_jobs:JobNameRow",), many=False),
+    "job rm": Output(("cli.tasks.kept_jobs:JobNameRow",)),
+    "attach": Output(("cli.tasks.kept_jobs:JobRow",), many=False),
+    "service create": Output(("cli.tasks.service:ServiceNameRow",), many=False),
+    "service ls": Output(("cli.tasks.service:ServiceRow",)),
+    "service describe": Output(("cli.tasks.service:ServiceRow",), many=False),
+    "service scale": Output(("cli.tasks.service:ServiceNameRow",), many=False),
+    "service update": Output(("cli.tasks.service:ServiceNameRow",), many=False),
+    "service rollback": Output(("cli.tasks.service:ServiceNameRow",), many=False),
+    "service rm": Output(("cli.tasks.service:ServiceNameRow",), many=False),
+    "node ls": Output(("cli.nodes.members:NodeRow",), note="With --watch each line is such a document."),
+    "node describe": Output(("cli.nodes.members:NodeDetailsRow",), many=False),
+    "node label": Output(("cli.nodes.members:NodeRow",), many=False),
+    "node drain": Output(("cli.nodes.members:NodeRow", "cli.nodes.members:DrainedNodeRow"), many=False),
+    "node forget": Output(("cli.nodes.members:NodeRow",)),
+    "node replace": Output(("cli.nodes.members:ReplacedNodeRow",), many=False),
+    "doctor": Output(("node.doctor.diagnosis:Diagnosis",), many=False),
+    "metrics": Output(("cli.nodes.metrics:MetricRow",)),
+    "limits": Output(("cli.nodes.limits:UsageRow",)),
+    "limits set": Output(("cli.nodes.limits:UsageRow",)),
 }
 """The commands with a schema, and the types of their output."""
 
@@ -209,11 +275,30 @@ def schema_of(command: str) -> dict[str, object]:
     """Return the JSON schema of what a command prints with ``--json``. Raises KeyError without one."""
     import msgspec  # noqa: PLC0415 - only `dios schema` needs it
 
-    rows, many = JSON[command]
-    schemas, components = msgspec.json.schema_components(rows, ref_template="#/$defs/{name}")
+    rows, many, note = JSON[command]
+    types = [_type_at(row) if isinstance(row, str) else row for row in rows]
+    schemas, components = msgspec.json.schema_components(
+        types, schema_hook=_schema_of_other, ref_template="#/$defs/{name}"
+    )
     one: dict[str, object] = schemas[0] if len(schemas) == 1 else {"anyOf": list(schemas)}
     several: dict[str, object] = {"type": "array", "items": one}
     either: dict[str, object] = {"anyOf": [one, several]}
     shape = either if many is None else several if many else one
     head = {"$schema": "https://json-schema.org/draft/2020-12/schema", "title": f"dios {command} --json"}
-    return {**head, **shape, "$defs": components}
+    whole = {**head, **({"description": note} if note else {}), **shape, "$defs": components}
+    # Defaults of dataclasses may be tuples, which JSON has not.
+    found: dict[str, object] = msgspec.json.decode(msgspec.json.encode(whole))
+    return found
+
+
+def _type_at(place: str) -> type:
+    module, _, name = place.partition(":")
+    found: type = getattr(importlib.import_module(f"dios.{module}"), name)
+    return found
+
+
+def _schema_of_other(kind: type) -> dict[str, object]:
+    """Return the schema of a type that msgspec does not know, which ``write_json`` writes as text."""
+    if issubclass(kind, PurePath):
+        return {"type": "string"}
+    raise NotImplementedError(kind)

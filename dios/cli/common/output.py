@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import codecs
 import contextlib
+import dataclasses
 import io
 import json
 import os
@@ -118,9 +119,16 @@ def write_json_list(values: Iterable[object]) -> None:
 
 
 def _json_text(value: object) -> str:
-    text = json.dumps(value, indent=2, ensure_ascii=False, default=str)
+    text = json.dumps(value, indent=2, ensure_ascii=False, default=_plain_value)
     # JSON itself escapes only some of the characters that control a terminal.
     return "\n".join(line if line.isprintable() else _escaped_json(line) for line in text.split("\n"))
+
+
+def _plain_value(value: object) -> object:
+    """Return a dataclass as a dictionary, as its schema describes it; anything else as text."""
+    if dataclasses.is_dataclass(value):
+        return {field.name: getattr(value, field.name) for field in dataclasses.fields(value)}
+    return str(value)
 
 
 def _escaped_json(line: str) -> str:

@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import sys
 from pathlib import Path
 from typing import Annotated, Final
@@ -95,7 +94,7 @@ def doctor(
         with waiting("testing this machine"):
             diagnosis = examine(_data_meant(data))
         if as_json:
-            write_json(dataclasses.asdict(diagnosis))
+            write_json(diagnosis)
         else:
             _show(diagnosis)
         if not diagnosis.confined:

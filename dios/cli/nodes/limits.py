@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Final
+from typing import Annotated, Final, TypedDict
 
 import typer
 
@@ -84,8 +84,18 @@ def who_text(usage: Usage, aliases: dict[str, str]) -> str:
     return f"task:{usage.subject} {usage.label}".strip()
 
 
-def usage_json(usage: Usage) -> dict[str, object]:
-    """Return one subject for JSON: bytes, milliseconds, counts, and null for no limit."""
+class UsageRow(TypedDict):
+    """The use and the limits of a subject by resource: bytes, milliseconds, counts; null is no limit."""
+
+    scope: str
+    subject: str
+    label: str
+    used: dict[str, int]
+    limits: dict[str, int | None]
+
+
+def usage_json(usage: Usage) -> UsageRow:
+    """Return one subject for JSON."""
     return {
         "scope": usage.scope.name.lower(),
         "subject": usage.subject,

@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable
 from dataclasses import replace as changed
 from pathlib import Path
-from typing import Annotated, Final, NamedTuple
+from typing import Annotated, Final, NamedTuple, TypedDict
 
 import typer
 
@@ -53,7 +53,53 @@ NameArgument = Annotated[
 ]
 
 
-def described(member: Member) -> dict[str, object]:
+class NodeRow(TypedDict):
+    """A node as the asked node sees it. ``since`` is when its status began, in nanoseconds since 1970."""
+
+    name: str
+    rack: str
+    address: str
+    status: str
+    since: int
+    draining: bool
+    here: bool
+    epoch: int
+    tasks: int
+    cpus: int
+    memory: int
+    id: str
+    labels: dict[str, str]
+    clock_offset_ns: int | None
+    clock_error_ns: int | None
+
+
+class NodeDetailsRow(NodeRow):
+    """A node with its version, contents and guarantees, which are empty if it does not answer."""
+
+    version: str
+    counts: dict[str, int]
+    guarantees: dict[str, str]
+
+
+class DrainedNodeRow(NodeRow):
+    """A node after a wait (``node drain --wait``), and what has to leave it still."""
+
+    empty: bool
+    tasks_left: int
+    replicas_left: int
+    bytes_left: int
+
+
+class ReplacedNodeRow(TypedDict):
+    """A removed node, or null if it was removed before, and the line to type on the new machine."""
+
+    replaced: NodeRow | None
+    token: str
+    address: str
+    join: str
+
+
+def described(member: Member) -> NodeRow:
     """Return a node for JSON."""
     return {
         "name": member.name,
@@ -203,10 +249,13 @@ def describe(name: NameArgument, *, node: NodeOption = None, as_json: JsonOption
         member = _member(connected.nodes(), name)
         info = connected.info(host="" if member.here else name) if member.usable else None
         if as_json:
-            held = {"version": "", "counts": {}, "guarantees": {}}
-            if info is not None:
-                held = {"version": info.version, "counts": info.counts, "guarantees": info.guarantees}
-            write_json({**described(member), **held})
+            details: NodeDetailsRow = {
+                **described(member),
+                "version": "" if info is None else info.version,
+                "counts": {} if info is None else dict(info.counts),
+                "guarantees": {} if info is None else dict(info.guarantees),
+            }
+            write_json(details)
             return
         when = f" since {time_text(member.since_ns)}" if member.since_ns else ""
         facts(
@@ -346,7 +395,7 @@ def drain(
             member = _member(connected.nodes(), name)
         late = left is not None and not left.done
         if as_json:
-            write_json({**described(member), **({} if left is None else _described_left(left))})
+            write_json(described(member) if left is None else _drained(member, left))
         elif late:
             say(
                 f"{name} is not empty after {timeout}: {left}. It keeps draining; `dios node drain {name} "
@@ -363,8 +412,9 @@ def drain(
             raise typer.Exit(TIME_IS_OVER)
 
 
-def _described_left(left: _Left) -> dict[str, object]:
+def _drained(member: Member, left: _Left) -> DrainedNodeRow:
     return {
+        **described(member),
         "empty": left.done,
         "tasks_left": left.tasks,
         "replicas_left": left.replicas,
@@ -529,7 +579,8 @@ def replace(
         join = " ".join([cluster.join_command(address, token), *words])
         if as_json:
             former = None if member is None else described(member)
-            write_json({"replaced": former, "token": token, "address": address, "join": join})
+            row: ReplacedNodeRow = {"replaced": former, "token": token, "address": address, "join": join}
+            write_json(row)
             return
         if member is None:
             say(

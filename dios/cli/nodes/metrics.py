@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import signal
 from pathlib import Path
-from typing import Annotated, Final
+from typing import Annotated, Final, TypedDict
 
 import typer
 
@@ -14,7 +14,7 @@ from dios.cli.common.output import JsonOption, NodeOption, reporting, say, write
 from dios.errors import InvalidError
 from dios.web.metrics.families import FAMILIES
 from dios.web.metrics.places import TlsFiles, place_of, require_protected
-from dios.web.metrics.readings import read_all
+from dios.web.metrics.readings import Reading, read_all
 
 app: Final = typer.Typer(rich_markup_mode=None)
 
@@ -57,26 +57,33 @@ def metrics(
         with opened(node) as place:
             readings = read_all(place.node)
         if as_json:
-            write_json(
-                [
-                    {
-                        "metric": one.metric,
-                        "labels": dict(one.labels),
-                        "value": one.value * FAMILIES[one.metric].scale,
-                        "buckets": [
-                            # JSON has no infinity.
-                            [None if bound == float("inf") else bound * FAMILIES[one.metric].scale, count]
-                            for bound, count in one.buckets
-                        ],
-                    }
-                    for one in readings
-                    if one.metric in FAMILIES
-                ]
-            )
+            write_json([_described(one) for one in readings if one.metric in FAMILIES])
             return
         with needing_extra("metrics", "metrics in the format of Prometheus"):
             from dios.web.metrics.text import text_of  # noqa: PLC0415 - needs an extra
         typer.echo(text_of(readings), nl=False)
+
+
+class MetricRow(TypedDict):
+    """A value of a metric, or a histogram: pairs of an upper bound, null for the last, and a number."""
+
+    metric: str
+    labels: dict[str, str]
+    value: float
+    buckets: list[tuple[float | None, float]]
+
+
+def _described(one: Reading) -> MetricRow:
+    scale = FAMILIES[one.metric].scale
+    return {
+        "metric": one.metric,
+        "labels": dict(one.labels),
+        "value": one.value * scale,
+        # JSON has no infinity.
+        "buckets": [
+            (None if bound == float("inf") else bound * scale, count) for bound, count in one.buckets
+        ],
+    }
 
 
 def _tls_files(certificate: Path | None, key: Path | None, clients: Path | None) -> TlsFiles | None:

@@ -6,13 +6,13 @@ import os
 import secrets
 import sys
 import time
-from dataclasses import asdict
 from enum import StrEnum
-from typing import Annotated, Final
+from typing import Annotated, Final, TypedDict
 
 import typer
 
 from dios.cli.common.context import CommandContext, groups_of_keyring, opened
+from dios.cli.common.json_rows import AliasRow
 from dios.cli.common.output import (
     JsonOption,
     NodeOption,
@@ -133,16 +133,15 @@ def describe_group(
         files = {fingerprint(entry.name): entry.file for entry in entries}
         short = [] if promise is None else _short_of(promises, files, promise)
         if as_json:
-            write_json(
-                {
-                    "alias": alias,
-                    "fingerprint": group.fingerprint,
-                    "files": len(entries),
-                    "size": sum(entry.size for entry in entries),
-                    "promise": None if promise is None else asdict(promise),
-                    "short": [{"file": file, **asdict(one)} for file, one in short],
-                }
-            )
+            row: GroupRow = {
+                "alias": alias,
+                "fingerprint": group.fingerprint,
+                "files": len(entries),
+                "size": sum(entry.size for entry in entries),
+                "promise": promise,
+                "short": [_short_row(file, one) for file, one in short],
+            }
+            write_json(row)
             return
         size = size_text(sum(entry.size for entry in entries))
         shown = [
@@ -162,6 +161,41 @@ def describe_group(
                     for file, one in short
                 ],
             )
+
+
+class ShortFileRow(TypedDict):
+    """A file with fewer current replicas than promised, or with replicas in conflict; since in seconds."""
+
+    file: str
+    fingerprint: str
+    promise: str
+    wanted: int
+    current: int
+    since: int
+    reason: str
+    conflict: list[str]
+
+
+class GroupRow(AliasRow):
+    """A group: its files and their bytes, and how far its promise is kept."""
+
+    files: int
+    size: int
+    promise: KeptStatus | None
+    short: list[ShortFileRow]
+
+
+def _short_row(file: str, one: ShortObject) -> ShortFileRow:
+    return {
+        "file": file,
+        "fingerprint": one.fingerprint,
+        "promise": one.promise,
+        "wanted": one.wanted,
+        "current": one.current,
+        "since": one.since,
+        "reason": one.reason,
+        "conflict": list(one.conflict),
+    }
 
 
 def _short_of(

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
-from typing import Annotated, Final
+from collections.abc import Mapping, Sequence
+from typing import Annotated, Final, TypedDict
 
 import typer
 
@@ -33,10 +33,48 @@ app: Final = typer.Typer(rich_markup_mode=None)
 NameArgument = Annotated[str, typer.Argument(metavar="NAME", help="A name, a file as put, or a fingerprint.")]
 
 
-def _where(replica: Reference) -> dict[str, object]:
+class AttributesRow(TypedDict):
+    """The attributes of a physical object. v_r and v_w count commits, a_r and a_w active reads and writes."""
+
+    persistence: str
+    proximity: str
+    size: int
+    v_r: int
+    v_w: int
+    a_r: int
+    a_w: int
+
+
+class ReplicaRow(AttributesRow):
+    """A replica: its node, its rack, and its id there."""
+
+    node: str
+    rack: str
+    id: str
+
+
+class MadeReplicaRow(ReplicaRow):
+    """A replica that was made."""
+
+    fingerprint: str
+
+
+class StatRow(AttributesRow):
+    """An object: the attributes of its nearest replica, and all replicas.
+
+    ``incomplete`` if a node that may have more did not answer; ``short`` says how a promise is not kept.
+    """
+
+    type: str
+    fingerprint: str
+    permissions: list[str]
+    replicas: list[ReplicaRow]
+    incomplete: bool
+    short: ShortObject | None
+
+
+def _attributes(replica: Reference) -> AttributesRow:
     return {
-        "node": replica.node,
-        "rack": replica.rack,
         "persistence": replica.persistence.name.lower(),
         "proximity": replica.proximity.name.lower(),
         "size": replica.size,
@@ -44,17 +82,16 @@ def _where(replica: Reference) -> dict[str, object]:
         "v_w": replica.v_w,
         "a_r": replica.a_r,
         "a_w": replica.a_w,
+    }
+
+
+def _where(replica: Reference) -> ReplicaRow:
+    return {
+        "node": replica.node,
+        "rack": replica.rack,
+        **_attributes(replica),
         "id": f"{replica.object_id:016x}",
     }
-
-
-def _attributes(nearest: Reference) -> dict[str, object]:
-    shown: dict[str, object] = {
-        "type": nearest.type.name,
-        "fingerprint": nearest.fingerprint,
-        "permissions": [right.name.lower() for right in nearest.permissions if right.name],
-    }
-    return shown | {key: value for key, value in _where(nearest).items() if key not in {"node", "rack", "id"}}
 
 
 @app.command(epilog="\b\nExamples:\n  dios stat a.txt\n  dios stat dios1… --json | jq .replicas")
@@ -70,18 +107,27 @@ def stat(
     with reporting("dios stat", as_json=as_json), opened(node) as place:
         replicas = place.replicas(name, group)
         nearest = replicas[0]
-        shown = _attributes(nearest)
         where = [_where(replica) for replica in replicas]
         short = _short(place, nearest.fingerprint) if nearest.node else None
+        found: StatRow = {
+            "type": nearest.type.name,
+            "fingerprint": nearest.fingerprint,
+            "permissions": [right.name.lower() for right in nearest.permissions if right.name],
+            **_attributes(nearest),
+            "replicas": where,
+            "incomplete": replicas.incomplete,
+            "short": short,
+        }
         if as_json:
-            lack = None if short is None else asdict(short)
-            write_json({**shown, "replicas": where, "incomplete": replicas.incomplete, "short": lack})
+            write_json(found)
             return
-        shown["size"] = f"{nearest.size} bytes ({size_text(nearest.size)})"
+        size = f"{nearest.size} bytes ({size_text(nearest.size)})"
         facts(
             [
-                (key, " ".join(map(str, value)) if isinstance(value, list) else str(value))
-                for key, value in shown.items()
+                ("type", found["type"]),
+                ("fingerprint", found["fingerprint"]),
+                ("permissions", " ".join(found["permissions"])),
+                *((key, str(value)) for key, value in {**_attributes(nearest), "size": size}.items()),
             ]
         )
         if nearest.node or len(replicas) > 1:
@@ -101,7 +147,7 @@ def _short(place: CommandContext, mark: str) -> ShortObject | None:
         return None
 
 
-def _show_replicas(rows: list[dict[str, object]]) -> None:
+def _show_replicas(rows: Sequence[Mapping[str, object]]) -> None:
     shown = ("node", "rack", "persistence", "proximity", "size", "v_r", "v_w", "id")
     table(
         tuple(key.upper() for key in shown),
@@ -132,7 +178,8 @@ def replicate(
         with waiting(f"copying {size_text(source.size)} to {to}"):
             made = source.copy(host=to, persistence=Persistence.DURABLE if durable else None)
         if as_json:
-            write_json({"fingerprint": made.fingerprint, **_where(made)})
+            row: MadeReplicaRow = {"fingerprint": made.fingerprint, **_where(made)}
+            write_json(row)
         else:
             say(
                 f"{size_text(made.size)} {made.persistence.name.lower()} on {made.node or to}; "

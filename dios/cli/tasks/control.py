@@ -14,7 +14,14 @@ from typing import Annotated, Final
 import typer
 
 from dios.cli.common.context import CommandContext, opened
-from dios.cli.common.json_rows import KilledRow, TaskRow
+from dios.cli.common.json_rows import (
+    KilledRow,
+    LoggedTaskRow,
+    PausedRow,
+    ResumedRow,
+    StoredConsoleRow,
+    TaskRow,
+)
 from dios.cli.common.output import (
     FAILED,
     BytesOutput,
@@ -168,7 +175,8 @@ def logs(
                 parts.append(console.receive(timeout=0))
         data = b"".join(parts)
         if as_json:
-            write_json({**described(status), "console": data.decode(errors="replace")})
+            row: LoggedTaskRow = {**described(status), "console": data.decode(errors="replace")}
+            write_json(row)
         else:
             _print_bytes(data)
             _tell_lost(console, len(data))
@@ -176,7 +184,8 @@ def logs(
 
 def _print_kept(task: str, data: bytes, *, as_json: bool) -> None:
     if as_json:
-        write_json({"task": task, "console": data.decode(errors="replace")})
+        row: StoredConsoleRow = {"task": task, "console": data.decode(errors="replace")}
+        write_json(row)
     else:
         _print_bytes(data)
 
@@ -193,7 +202,11 @@ def pause(task: TaskArgument, *, node: NodeOption = None, as_json: JsonOption = 
     with reporting("dios pause", as_json=as_json), opened(node) as place:
         handle, status = place.task(task)
         done = handle.pause()
-        _tell(status, "paused", done=done, as_json=as_json, otherwise="has ended")
+        if as_json:
+            row: PausedRow = {"fingerprint": status.fingerprint, "label": status.label, "paused": done}
+            write_json(row)
+        else:
+            _tell(status, "paused" if done else "has ended")
         if not done:
             raise typer.Exit(FAILED)
 
@@ -205,7 +218,11 @@ def resume(task: TaskArgument, *, node: NodeOption = None, as_json: JsonOption =
         handle, status = place.task(task)
         done = handle.resume()
         otherwise = "has ended" if status.ended else "was not paused"
-        _tell(status, "resumed", done=done, as_json=as_json, otherwise=otherwise)
+        if as_json:
+            row: ResumedRow = {"fingerprint": status.fingerprint, "label": status.label, "resumed": done}
+            write_json(row)
+        else:
+            _tell(status, "resumed" if done else otherwise)
         if not done:
             raise typer.Exit(FAILED)
 
@@ -248,7 +265,7 @@ def kill(
             write_json(rows)
             return
         for row, done in ended:
-            _tell(row, "killed", done=done, as_json=False, otherwise="had ended already")
+            _tell(row, "killed" if done else "had ended already")
         if not ended:
             say("no running task was chosen")
 
@@ -275,9 +292,6 @@ def _chosen(place: CommandContext, label: str, group: str) -> dict[str, tuple[Ta
     return chosen
 
 
-def _tell(status: Status, what: str, *, done: bool, as_json: bool, otherwise: str = "") -> None:
-    if as_json:
-        write_json({"fingerprint": status.fingerprint, "label": status.label, what: done})
-    else:
-        label = plain(status.label) or "without label"
-        say(f"task {label} ({status.fingerprint}) {what if done else otherwise}")
+def _tell(status: Status, what: str) -> None:
+    label = plain(status.label) or "without label"
+    say(f"task {label} ({status.fingerprint}) {what}")

@@ -7,11 +7,12 @@ import sys
 import time
 from collections import deque
 from pathlib import Path
-from typing import Annotated, Final
+from typing import Annotated, Final, TypedDict
 
 import typer
 
 from dios.cli.common.context import opened
+from dios.cli.common.json_rows import TaskRow
 from dios.cli.common.output import (
     JsonOption,
     NodeOption,
@@ -24,7 +25,7 @@ from dios.cli.common.output import (
     write_json,
 )
 from dios.cli.nodes.audit import entry_line, log_folder, records_about
-from dios.cli.nodes.limits import usage_json, usage_rows
+from dios.cli.nodes.limits import UsageRow, usage_json, usage_rows
 from dios.cli.tasks.control import TaskArgument, described
 from dios.cli.tasks.endings import advice_for, cause_text, reason_lines
 from dios.client.ops.attributes import rights_text
@@ -51,7 +52,51 @@ def _given_line(given: GivenReference) -> str:
     return f"  {given.fingerprint}  {rights}  {label}{kind}, {size_text(given.size)}{state}"
 
 
-def _given_json(given: GivenReference) -> dict[str, object]:
+class GivenRow(TypedDict):
+    """An input or output of a task: ``gone`` if it was deleted, ``changed`` if it was written since."""
+
+    fingerprint: str
+    label: str
+    type: str
+    rights: str
+    size: int
+    gone: bool
+    changed: bool
+
+
+class TaskRecordRow(TypedDict):
+    """A record of the audit log about a task."""
+
+    index: int
+    action: str
+    outcome: str
+    subject: str
+    detail: str
+
+
+class TaskDetailsRow(TaskRow):
+    """A task with what it has and had. ``audit`` is null if the user may not read the audit log."""
+
+    why: list[str]
+    advice: str
+    executable: str
+    groups: list[str]
+    inputs: list[GivenRow]
+    outputs: list[GivenRow]
+    arguments: list[str]
+    memory_limit_bytes: int
+    cpu_limit_ms: int
+    cpu_ms: int
+    memory_bytes: int
+    usage: UsageRow
+    not_repeatable: str
+    processors: list[int]
+    devices: dict[str, list[str]]
+    last_lines: list[str]
+    audit: list[TaskRecordRow] | None
+
+
+def _given_json(given: GivenReference) -> GivenRow:
     return {
         "fingerprint": given.fingerprint,
         "label": given.label,
@@ -200,7 +245,7 @@ def describe(
             say(line)
 
 
-def _as_json(found: Description, lines: list[str], records: list[AuditEntry] | None) -> dict[str, object]:
+def _as_json(found: Description, lines: list[str], records: list[AuditEntry] | None) -> TaskDetailsRow:
     return {
         **described(found.status),
         "why": reason_lines(found.status),

@@ -9,7 +9,7 @@ import re
 import sys
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Final
+from typing import TYPE_CHECKING, Annotated, Final, TypedDict
 
 import typer
 
@@ -135,7 +135,10 @@ def stop(job: JobArgument, *, node: NodeOption = None, as_json: JsonOption = Fal
         jobs = KeptJobs(place.node)
         ended = jobs.status(job).end is not None
         jobs.stop(job)
-        _confirm(job, "had ended already" if ended else "is stopped", as_json=as_json)
+        if as_json:
+            write_json(_named(job))
+        else:
+            say(f"job {job} {'had ended already' if ended else 'is stopped'}")
 
 
 @app.command(epilog="\b\nExamples:\n  dios job rm count\n  dios job rm count other")
@@ -149,7 +152,10 @@ def rm(
     with reporting("dios job rm", as_json=as_json), opened(node) as place:
         for job in jobs:
             KeptJobs(place.node).remove(job)
-            _confirm(job, "is removed", as_json=as_json)
+            if not as_json:
+                say(f"job {job} is removed")
+        if as_json:
+            write_json([_named(job) for job in jobs])
 
 
 # -- dios run --keep --------------------------------------------------------------------------------
@@ -169,7 +175,7 @@ def show_started(place: CommandContext, name: str, *, detach: bool, as_json: boo
         say(f"job {name} is kept by the cluster; Ctrl-C detaches")
         return follow(place, name, new=False, as_json=as_json)
     if as_json:
-        write_json({"job": name})
+        write_json(_named(name))
     else:
         facts([("job", name)])
         say(f"next: dios attach {name}")
@@ -253,7 +259,33 @@ def state_text(status: JobStatus) -> str:
     return "pauses" if status.waits else "starting"
 
 
-def described(status: JobStatus) -> dict[str, object]:
+class JobNameRow(TypedDict):
+    """A kept job that was started, stopped or removed."""
+
+    job: str
+
+
+class JobRow(JobNameRow):
+    """A kept job. Times are nanoseconds since 1970; what describes its end is null while it has none."""
+
+    program: str
+    state: str
+    attempt: int
+    attempts: int
+    created: int
+    node: str
+    task: str | None
+    progress: float | None
+    restarts: int
+    reason: str
+    ended: int | None
+    cause: str | None
+    exit_status: int | None
+    detail: str | None
+    incomplete: bool
+
+
+def described(status: JobStatus) -> JobRow:
     """Return a job for JSON."""
     task, end = status.task, status.end
     return {
@@ -286,8 +318,5 @@ def _until(status: JobStatus) -> int:
     return time.time_ns() if status.end is None else status.end.ended_ns
 
 
-def _confirm(job: str, what: str, *, as_json: bool) -> None:
-    if as_json:
-        write_json({"job": job})
-    else:
-        say(f"job {job} {what}")
+def _named(job: str) -> JobNameRow:
+    return {"job": job}

@@ -8,7 +8,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Final
+from typing import TYPE_CHECKING, Annotated, Final, TypedDict
 
 import typer
 
@@ -431,7 +431,37 @@ def _row(one: ReplicaStatus) -> tuple[str, ...]:
     )
 
 
-def _described(found: ServiceStatus) -> dict[str, object]:
+class ServiceNameRow(TypedDict):
+    """A service that was made or changed."""
+
+    service: str
+
+
+class ServiceReplicaRow(TypedDict):
+    """A replica of a service: its task and node while it runs, and the reason of its last end."""
+
+    replica: int
+    version: int
+    task: str | None
+    node: str | None
+    restarts: int
+    reason: str
+
+
+class ServiceRow(ServiceNameRow):
+    """A service; ``incomplete`` if a node that may have more of its replicas did not answer."""
+
+    program: str
+    wanted: int
+    running: int
+    version: int
+    updating: bool
+    leader: str
+    incomplete: bool
+    replicas: list[ServiceReplicaRow]
+
+
+def _described(found: ServiceStatus) -> ServiceRow:
     return {
         "service": found.name,
         "program": found.label,
@@ -457,7 +487,8 @@ def _described(found: ServiceStatus) -> dict[str, object]:
 
 def _confirm(service: str, what: str, *, as_json: bool) -> None:
     if as_json:
-        write_json({"service": service})
+        row: ServiceNameRow = {"service": service}
+        write_json(row)
     else:
         say(f"service {service} {what}")
 

@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 
@@ -26,7 +27,17 @@ def require_schema(line: str, output: str) -> None:
     words = [word for word in line.split() if not word.startswith("-")][1:3]
     command = next((name for name in (" ".join(words), *words[:1]) if name in JSON), None)
     if command is not None:
-        _validator(command).validate(json.loads(output))
+        for document in documents(output):
+            _validator(command).validate(document)
+
+
+def documents(output: str) -> Iterator[object]:
+    """The JSON documents of an output, of which most commands print one."""
+    decoder, rest = json.JSONDecoder(), output.lstrip()
+    while rest:
+        document, end = decoder.raw_decode(rest)
+        yield document
+        rest = rest[end:].lstrip()
 
 
 class Person:
