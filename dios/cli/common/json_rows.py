@@ -218,6 +218,8 @@ class Output(NamedTuple):
     note: str = ""
 
 
+_LINES: Final = "Each line is such a document."
+
 JSON: Final[Mapping[str, Output]] = {
     "put": Output((FileRow,)),
     "ls": Output((FileRow, DirectoryRow, OrphanRow)),
@@ -267,6 +269,64 @@ JSON: Final[Mapping[str, Output]] = {
     "metrics": Output(("cli.nodes.metrics:MetricRow",)),
     "limits": Output(("cli.nodes.limits:UsageRow",)),
     "limits set": Output(("cli.nodes.limits:UsageRow",)),
+    "run": Output(
+        (
+            "cli.tasks.run:RunRow",
+            "cli.tasks.run:StartedRunRow",
+            "cli.tasks.kept_jobs:JobRow",
+            "cli.tasks.kept_jobs:JobNameRow",
+            "cli.tasks.gang:EndedMemberRow",
+            "cli.tasks.gang:StartedMemberRow",
+            "cli.tasks.gang:FailedMemberRow",
+        ),
+        many=None,
+        note="A list for --gang and for jobs over time. A job name comes from --keep with --detach.",
+    ),
+    "log create": Output(("cli.objects.logs:CreatedLogRow",), many=False),
+    "log append": Output(("cli.objects.logs:AppendedRow",), many=False),
+    "log read": Output(("cli.objects.logs:EntryRow",), many=False, note=_LINES),
+    "log follow": Output(("cli.objects.logs:EntryRow",), many=False, note=_LINES),
+    "backup keygen": Output(("cli.objects.backup:BackupKeyRow",), many=False),
+    "backup create": Output(("cli.objects.backup:CreatedBackupRow",), many=False),
+    "backup ls": Output(("cli.objects.backup:SnapshotsRow",), many=False),
+    "backup verify": Output(("cli.objects.backup:VerifiedRow",), many=False),
+    "backup restore": Output(
+        ("cli.objects.backup:RestoredRow", "cli.objects.backup:RestoredNamesRow"), many=False
+    ),
+    "backup prune": Output(("cli.objects.backup:PrunedRow",), many=False),
+    "audit": Output(("cli.nodes.audit:RecordRow",), many=False, note=_LINES),
+    "audit grep": Output(("cli.nodes.audit:RecordRow",), many=False, note=_LINES),
+    "audit follow": Output(("cli.nodes.audit:RecordRow",), many=False, note=_LINES),
+    "audit verify": Output(("host.audit.reader:Verdict",), many=False),
+    "sandbox run": Output(("cli.tasks.sandbox:SandboxRow",), many=False),
+    "sandbox ls": Output(("cli.tasks.sandbox:SessionRow",)),
+    "sandbox stop": Output(("cli.tasks.sandbox:StoppedSessionRow",)),
+    "template ls": Output(("cli.tasks.template:LoadedTemplateRow",)),
+    "template warm": Output(("cli.tasks.template:LoadedTemplateRow",)),
+    "template stat": Output(("cli.tasks.template:LoadedTemplateRow",)),
+    "kernel install": Output(("cli.tasks.kernel:KernelRow",), many=False),
+    "kernel ls": Output(("cli.tasks.kernel:KernelRow",)),
+    "kernel remove": Output(("cli.tasks.kernel:KernelRow",), many=False),
+    "up": Output(
+        (
+            "cli.nodes.local_cluster:LocalClusterRow",
+            "cli.nodes.compose:ComposeUpRow",
+            "cli.nodes.bringup:HostsUpRow",
+            "cli.nodes.bringup:SlurmUpRow",
+            "cli.nodes.bringup:KubernetesUpRow",
+        ),
+        many=False,
+    ),
+    "down": Output(
+        (
+            "cli.nodes.local_cluster:LocalDownRow",
+            "cli.nodes.compose:ComposeDownRow",
+            "cli.nodes.bringup:HostsDownRow",
+            "cli.nodes.bringup:SlurmDownRow",
+            "cli.nodes.bringup:KubernetesDownRow",
+        ),
+        many=False,
+    ),
 }
 """The commands with a schema, and the types of their output."""
 

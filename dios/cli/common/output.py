@@ -17,6 +17,7 @@ from datetime import UTC, datetime
 from itertools import islice
 from typing import TYPE_CHECKING, Annotated, Final, Protocol, TextIO, TypeAlias
 
+import msgspec
 import typer
 
 from dios import errors, limits
@@ -125,9 +126,11 @@ def _json_text(value: object) -> str:
 
 
 def _plain_value(value: object) -> object:
-    """Return a dataclass as a dictionary, as its schema describes it; anything else as text."""
+    """Return a dataclass or Struct as a dictionary, as its schema says; anything else as text."""
     if dataclasses.is_dataclass(value):
         return {field.name: getattr(value, field.name) for field in dataclasses.fields(value)}
+    if isinstance(value, msgspec.Struct):
+        return msgspec.to_builtins(value)
     return str(value)
 
 

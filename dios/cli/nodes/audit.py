@@ -14,7 +14,7 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Final
+from typing import Annotated, Final, TypedDict
 
 import typer
 
@@ -121,30 +121,47 @@ def entry_line(entry: AuditEntry) -> str:
     )
 
 
+class RecordRow(TypedDict):
+    """A record of the audit log. One of several equal refusals has their number, and the time of the first.
+
+    Times are nanoseconds since 1970.
+    """
+
+    index: int
+    now: int
+    action: str
+    outcome: str
+    principal: str
+    task: str
+    subject: str
+    detail: str
+    count: int
+    first: int
+    digest: str
+
+
 def _json_line(entry: AuditEntry) -> str:
     record = entry.record
-    return json.dumps(
-        {
-            "index": entry.index,
-            "now": record.now,
-            "action": record.action,
-            "outcome": record.outcome,
-            "principal": record.principal,
-            "task": record.task,
-            "subject": record.subject,
-            "detail": record.detail,
-            "count": record.count,
-            "first": record.first or record.now,
-            "digest": entry.digest.hex(),
-        },
-        ensure_ascii=False,
-    )
+    row: RecordRow = {
+        "index": entry.index,
+        "now": record.now,
+        "action": record.action,
+        "outcome": record.outcome,
+        "principal": record.principal,
+        "task": record.task,
+        "subject": record.subject,
+        "detail": record.detail,
+        "count": record.count,
+        "first": record.first or record.now,
+        "digest": entry.digest.hex(),
+    }
+    return json.dumps(row, ensure_ascii=False)
 
 
 def _verify(folder: Path, anchor: str, *, as_json: bool) -> None:
     verdict = verify(folder, anchor=anchor)
     if as_json:
-        write_json({name: getattr(verdict, name) for name in verdict.__struct_fields__})
+        write_json(verdict)
     elif verdict.ok:
         facts([("audit log", "whole"), ("records", str(verdict.records)), ("head", verdict.head)])
         if verdict.first:

@@ -9,11 +9,8 @@ import contextlib
 import shlex
 import sys
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict
 from pathlib import Path
-from typing import Final
-
-import msgspec
+from typing import Final, TypedDict
 
 from dios.cli.common.output import facts, progress, say, table, write_json
 from dios.errors import DiosError, InvalidError
@@ -61,6 +58,56 @@ def wanted_hosts(
     )
 
 
+class HostsUpRow(TypedDict):
+    """The nodes of a cluster on other machines."""
+
+    nodes: list[hosts.Row]
+
+
+class HostDownRow(TypedDict):
+    """A machine: False for ``there`` if it has nothing of ``dios up``."""
+
+    host: str
+    stopped: bool
+    deleted: bool
+    there: bool
+
+
+class HostsDownRow(TypedDict):
+    """The machines whose nodes were stopped."""
+
+    hosts: list[HostDownRow]
+
+
+class SlurmUpRow(TypedDict):
+    """The job of a cluster, its directory, and its nodes."""
+
+    job: int
+    directory: str
+    nodes: list[slurm.Row]
+
+
+class SlurmDownRow(TypedDict):
+    """The job that was ended; null if there was none."""
+
+    directory: str
+    job: int | None
+
+
+class KubernetesUpRow(TypedDict):
+    """The namespace of a cluster, and its nodes."""
+
+    namespace: str
+    nodes: list[kubernetes.Member]
+
+
+class KubernetesDownRow(TypedDict):
+    """The namespace of a cluster, and True if everything in it was deleted."""
+
+    namespace: str
+    deleted: bool
+
+
 def hosts_up(wanted: hosts.Wanted, command: str, *, as_json: bool) -> None:
     """Bring the cluster up and show it. Raise the errors of ``Fleet.bring_up``."""
     with progress("bringing the cluster up") as report:
@@ -68,7 +115,8 @@ def hosts_up(wanted: hosts.Wanted, command: str, *, as_json: bool) -> None:
         with _stating(fleet, "the same command continues; `dios down --hosts` with these hosts undoes it"):
             rows = fleet.bring_up()
     if as_json:
-        write_json({"nodes": [asdict(row) for row in rows]})
+        row: HostsUpRow = {"nodes": rows}
+        write_json(row)
         return
     table(
         ("NODE", "HOST", "RACK", "ADDRESS", "VERSION", "KEPT BY", ""),
@@ -97,19 +145,18 @@ def hosts_down(wanted: hosts.Wanted, command: str, *, delete: bool, as_json: boo
             stopped = fleet.take_down(delete=delete)
     answers = dict(zip(wanted.hosts, stopped, strict=True))
     if as_json:
-        write_json(
-            {
-                "hosts": [
-                    {
-                        "host": host.target,
-                        "stopped": answer.stopped,
-                        "deleted": answer.deleted,
-                        "there": answer.there,
-                    }
-                    for host, answer in answers.items()
-                ]
-            }
-        )
+        row: HostsDownRow = {
+            "hosts": [
+                {
+                    "host": host.target,
+                    "stopped": answer.stopped,
+                    "deleted": answer.deleted,
+                    "there": answer.there,
+                }
+                for host, answer in answers.items()
+            ]
+        }
+        write_json(row)
         return
     facts([(host.target, _state(answer)) for host, answer in answers.items()])
     if any(answer.there and not answer.deleted for answer in stopped):
@@ -168,8 +215,8 @@ def slurm_up(
                 say(f"job {job.job} was cancelled, and its files were deleted")
             raise
     if as_json:
-        nodes_shown = [msgspec.to_builtins(row) for row in rows]
-        write_json({"job": job.job, "directory": str(directory), "nodes": nodes_shown})
+        up: SlurmUpRow = {"job": job.job, "directory": str(directory), "nodes": rows}
+        write_json(up)
         return
     table(("NODE", "ADDRESS", "DATA"), [(row.name, row.address, row.data) for row in rows])
     first = rows[0]
@@ -189,7 +236,8 @@ def slurm_down(directory: Path, *, as_json: bool) -> None:
             slurm.cancel(found)
             slurm.remove(directory)
     if as_json:
-        write_json({"directory": str(directory), "job": found.job if found else None})
+        down: SlurmDownRow = {"directory": str(directory), "job": found.job if found else None}
+        write_json(down)
     else:
         ended = f"{found.job} ended, its files deleted" if found else "none"
         facts([("job", ended), ("directory", str(directory))])
@@ -209,9 +257,8 @@ def kubernetes_up(
             say("applied objects are kept: the same command continues, `dios down --on kubernetes` undoes it")
             raise
     if as_json:
-        write_json(
-            {"namespace": wanted.namespace, "nodes": [msgspec.to_builtins(member) for member in members]}
-        )
+        up: KubernetesUpRow = {"namespace": wanted.namespace, "nodes": members}
+        write_json(up)
         return
     table(
         ("NODE", "RACK", "ADDRESS", ""),
@@ -226,6 +273,7 @@ def kubernetes_down(namespace: str, *, delete: bool, as_json: bool) -> None:
     with progress("taking the cluster down") as report:
         kubernetes.take_down(namespace, delete=delete, report=report)
     if as_json:
-        write_json({"namespace": namespace, "deleted": delete})
+        down: KubernetesDownRow = {"namespace": namespace, "deleted": delete}
+        write_json(down)
         return
     facts([("cluster", "deleted" if delete else "ended; volumes and data kept"), ("namespace", namespace)])

@@ -8,7 +8,7 @@ from __future__ import annotations
 import shutil
 import subprocess
 from pathlib import Path
-from typing import Final
+from typing import Final, TypedDict
 
 from dios.cli.common.output import facts, say, write_json
 from dios.errors import DiosError, InvalidError
@@ -66,11 +66,25 @@ def _run(*words: str) -> Path:
     return file
 
 
+class ComposeUpRow(TypedDict):
+    """The compose file whose containers run, or do not."""
+
+    compose: str
+    up: bool
+
+
+class ComposeDownRow(ComposeUpRow):
+    """A compose file, and True if the volumes of its containers were removed."""
+
+    removed: bool
+
+
 def up(*, as_json: bool) -> None:
     """Build and start the containers, and return when they are healthy. Raise DiosError."""
     file = _run("up", "--detach", "--build")
     if as_json:
-        write_json({"compose": str(file), "up": True})
+        row: ComposeUpRow = {"compose": str(file), "up": True}
+        write_json(row)
         return
     facts([("cluster", "as containers"), ("file", str(file))])
     say(f"next, in {file.parent}: docker compose exec n1 dios node ls; at the end: dios down --compose")
@@ -80,6 +94,7 @@ def down(*, keep: bool, as_json: bool) -> None:
     """Stop and remove the containers, and their volumes unless ``keep``. Raise DiosError."""
     file = _run("down", *([] if keep else ["--volumes"]))
     if as_json:
-        write_json({"compose": str(file), "up": False, "removed": not keep})
+        row: ComposeDownRow = {"compose": str(file), "up": False, "removed": not keep}
+        write_json(row)
         return
     facts([("cluster", "stopped"), ("file", str(file)), ("volumes", "kept" if keep else "deleted")])

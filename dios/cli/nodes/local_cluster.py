@@ -10,7 +10,7 @@ import contextlib
 import os
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Final
+from typing import TYPE_CHECKING, Annotated, Final, TypedDict
 
 import typer
 
@@ -345,11 +345,41 @@ def _link(place: Path) -> None:
     fresh.replace(usual)
 
 
+class LocalNodeRow(TypedDict):
+    """A node of the local cluster; its pid is 0 if it does not run."""
+
+    name: str
+    rack: str
+    address: str
+    data: str
+    socket: str
+    pid: int
+    started: bool
+    forgotten: bool
+
+
+class LocalClusterRow(TypedDict):
+    """The local cluster; ``default`` if commands find it by themselves, ``keep`` if its data stay."""
+
+    directory: str
+    default: bool
+    keep: bool
+    nodes: list[LocalNodeRow]
+
+
+class LocalDownRow(TypedDict):
+    """The nodes of the local cluster that were stopped, and True if its data were removed."""
+
+    directory: str
+    stopped: list[str]
+    removed: bool
+
+
 def _show(made: LocalCluster, started: list[str], *, default: bool, as_json: bool) -> None:
     running = made.running()
     forgotten = made.forgotten()
     if as_json:
-        rows = [
+        rows: list[LocalNodeRow] = [
             {
                 "name": node.name,
                 "rack": node.rack,
@@ -362,7 +392,13 @@ def _show(made: LocalCluster, started: list[str], *, default: bool, as_json: boo
             }
             for node in made.nodes
         ]
-        write_json({"directory": str(made.directory), "default": default, "keep": made.keep, "nodes": rows})
+        row: LocalClusterRow = {
+            "directory": str(made.directory),
+            "default": default,
+            "keep": made.keep,
+            "nodes": rows,
+        }
+        write_json(row)
         return
     table(
         ("NODE", "RACK", "ADDRESS", "PROCESS", ""),
@@ -454,7 +490,8 @@ def _down_here(directory: Path | None, *, keep: bool, as_json: bool) -> None:
     found = local_cluster.read(place)
     if found is None:
         if as_json:
-            write_json({"directory": str(place), "stopped": [], "removed": False})
+            nothing: LocalDownRow = {"directory": str(place), "stopped": [], "removed": False}
+            write_json(nothing)
         else:
             facts([("cluster", "none"), ("directory", str(place))])
         return
@@ -466,7 +503,8 @@ def _down_here(directory: Path | None, *, keep: bool, as_json: bool) -> None:
     if removed:
         _unlink(place)
     if as_json:
-        write_json({"directory": str(place), "stopped": stopped, "removed": removed})
+        row: LocalDownRow = {"directory": str(place), "stopped": stopped, "removed": removed}
+        write_json(row)
         return
     facts(
         [

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
 from pathlib import Path
-from typing import Annotated, Final
+from typing import Annotated, Final, TypedDict
 
 import typer
 
@@ -41,7 +40,7 @@ from dios.lib.backup.repository import (
 )
 from dios.lib.backup.restore import Restored, require_free, restore_group, restore_names
 from dios.lib.backup.targets import open_target
-from dios.lib.backup.verify import Verification
+from dios.lib.backup.verify import Verification, Verified
 from dios.lib.backup.writer_state import StateFile
 from dios.lib.files.catalogue_places import CATALOGUE_ALIAS
 from dios.lib.kept.promises import KeptStatus, Promises
@@ -67,6 +66,94 @@ KeyOption = Annotated[
 ]
 
 
+class BackupKeyRow(TypedDict):
+    """A new key pair: the file of the private key, and the recipient."""
+
+    key: str
+    recipient: str
+
+
+class CreatedBackupRow(TypedDict):
+    """A new snapshot; ``left_out`` has at most 1,000 files and groups that could not be read, and why."""
+
+    sequence: int
+    time_ns: int
+    files: int
+    size: int
+    read_bytes: int
+    stored_bytes: int
+    left_out: list[str]
+    left_out_count: int
+    groups: list[str]
+    notices: list[str]
+
+
+class StoredGroupRow(TypedDict):
+    """A group of a snapshot: its files and their bytes."""
+
+    alias: str
+    files: int
+    size: int
+
+
+class SnapshotRow(TypedDict):
+    """A snapshot; ``left_out`` is the number of files and groups that could not be read."""
+
+    snapshot: int
+    time_ns: int
+    left_out: int
+    groups: list[StoredGroupRow]
+
+
+class SnapshotsRow(TypedDict):
+    """The snapshots of a backup, the newest first, and its damages as sentences."""
+
+    target: str
+    snapshots: list[SnapshotRow]
+    damages: list[str]
+
+
+class VerifiedRow(TypedDict):
+    """The data of a backup that was read, and at most 1,000 of its damages as sentences."""
+
+    target: str
+    snapshots: int
+    files: int
+    chunks: int
+    read_bytes: int
+    unused_packs: int
+    newest: int
+    newest_ns: int
+    damages: list[str]
+    damage_count: int
+
+
+class RestoredNamesRow(TypedDict):
+    """The number of names that were added to the keyring, and the aliases that it had with other names."""
+
+    snapshot: int
+    added: int
+    taken: list[str]
+
+
+class RestoredRow(TypedDict):
+    """The groups that were restored from a snapshot."""
+
+    snapshot: int
+    time_ns: int
+    left_out: int
+    groups: list[Restored]
+
+
+class PrunedRow(TypedDict):
+    """The numbers of snapshots and packs that were removed, and of those that stay."""
+
+    snapshots: int
+    packs: int
+    snapshots_left: int
+    packs_left: int
+
+
 @app.command(epilog="\b\nExamples:\n  dios backup keygen ./backup.key")
 def keygen(
     file: Annotated[Path, typer.Argument(metavar="FILE", help="The file of the private key, made now.")],
@@ -81,7 +168,8 @@ def keygen(
     with reporting("dios backup keygen", as_json=as_json):
         recipient = save_pair(file, generate())
         if as_json:
-            write_json({"key": str(file), "recipient": str(recipient)})
+            row: BackupKeyRow = {"key": str(file), "recipient": str(recipient)}
+            write_json(row)
             return
         facts([("private key", str(file)), ("recipient", str(recipient))])
         say(f"copy {file} to a safe place; next: dios backup create TARGET --recipient {recipient}")
@@ -191,7 +279,19 @@ def _not_covered(context: CommandContext, sources: list[Source], aliases: list[s
 
 def _show_created(made: Created, sources: list[Source], notices: list[str], *, as_json: bool) -> None:
     if as_json:
-        write_json({**asdict(made), "groups": [source.alias for source in sources], "notices": notices})
+        row: CreatedBackupRow = {
+            "sequence": made.sequence,
+            "time_ns": made.time_ns,
+            "files": made.files,
+            "size": made.size,
+            "read_bytes": made.read_bytes,
+            "stored_bytes": made.stored_bytes,
+            "left_out": made.left_out,
+            "left_out_count": made.left_out_count,
+            "groups": [source.alias for source in sources],
+            "notices": notices,
+        }
+        write_json(row)
         return
     facts(
         [
@@ -220,8 +320,12 @@ def list_snapshots(target: TargetArgument, *, key: KeyOption = None, as_json: Js
             found = list(repository.readable(damaged))[::-1]
         damaged += _signs(repository, found[-1] if found else None)
         if as_json:
-            rows = [_described(each.snapshot) for each in found]
-            write_json({"target": repository.target.place, "snapshots": rows, "damages": damaged})
+            row: SnapshotsRow = {
+                "target": repository.target.place,
+                "snapshots": [_described(each.snapshot) for each in found],
+                "damages": damaged,
+            }
+            write_json(row)
         else:
             table(
                 ("SNAPSHOT", "TIME", "GROUPS", "FILES", "SIZE", "LEFT OUT"),
@@ -244,7 +348,7 @@ def _signs(repository: Repository, newest: ReadSnapshot | None) -> list[str]:
     return [*signs, f"the backup was rolled back: {sign}"] if sign else signs
 
 
-def _described(snapshot: Snapshot) -> dict[str, object]:
+def _described(snapshot: Snapshot) -> SnapshotRow:
     return {
         "snapshot": snapshot.sequence,
         "time_ns": snapshot.time_ns,
@@ -262,6 +366,21 @@ def _row(snapshot: Snapshot) -> tuple[str, ...]:
         size_text(sum(each.size for each in snapshot.groups)),
         str(snapshot.left_out),
     )
+
+
+def _verified(target: str, found: Verified) -> VerifiedRow:
+    return {
+        "target": target,
+        "snapshots": found.snapshots,
+        "files": found.files,
+        "chunks": found.chunks,
+        "read_bytes": found.read_bytes,
+        "unused_packs": found.unused_packs,
+        "newest": found.newest,
+        "newest_ns": found.newest_ns,
+        "damages": found.damages,
+        "damage_count": found.damage_count,
+    }
 
 
 SnapshotOption = Annotated[
@@ -287,7 +406,7 @@ def verify(
         with transfer("verify", verification.total, steps=verification.chunks) as moved:
             found = verification.read(moved)
         if as_json:
-            write_json({"target": repository.target.place, **asdict(found)})
+            write_json(_verified(repository.target.place, found))
         else:
             newest = f"{found.newest}, {time_text(found.newest_ns)}" if found.newest else "none"
             facts(
@@ -412,7 +531,8 @@ def _records(snapshot: Snapshot, aliases: list[str] | None) -> list[GroupRecord]
 def _restore_names(snapshot: Snapshot, *, as_json: bool) -> None:
     added, taken = restore_names(snapshot, Keyring.load())
     if as_json:
-        write_json({"snapshot": snapshot.sequence, "added": added, "taken": taken})
+        row: RestoredNamesRow = {"snapshot": snapshot.sequence, "added": added, "taken": taken}
+        write_json(row)
     else:
         say(f"{added} names were added to your keyring; next: dios group ls")
         for alias in taken[:_SHOWN_MAX]:
@@ -423,14 +543,13 @@ def _restore_names(snapshot: Snapshot, *, as_json: bool) -> None:
 
 def _show_restored(snapshot: Snapshot, done: list[Restored], *, as_json: bool) -> None:
     if as_json:
-        write_json(
-            {
-                "snapshot": snapshot.sequence,
-                "time_ns": snapshot.time_ns,
-                "left_out": snapshot.left_out,
-                "groups": [asdict(each) for each in done],
-            }
-        )
+        row: RestoredRow = {
+            "snapshot": snapshot.sequence,
+            "time_ns": snapshot.time_ns,
+            "left_out": snapshot.left_out,
+            "groups": done,
+        }
+        write_json(row)
         return
     say(f"snapshot {snapshot.sequence} of {time_text(snapshot.time_ns)}")
     table(
@@ -462,7 +581,13 @@ def prune(
         with StateFile(place.place).locked(), waiting("reading the snapshots"):
             done = prune_repository(open_repository(place, _private(key)), keep)
         if as_json:
-            write_json(done._asdict())
+            row: PrunedRow = {
+                "snapshots": done.snapshots,
+                "packs": done.packs,
+                "snapshots_left": done.snapshots_left,
+                "packs_left": done.packs_left,
+            }
+            write_json(row)
         else:
             say(
                 f"{done.snapshots} snapshots and {done.packs} packs were removed; {done.snapshots_left} "

@@ -9,7 +9,7 @@ import base64
 import json
 import sys
 from collections.abc import Iterator
-from typing import Annotated, Final
+from typing import Annotated, Final, NotRequired, TypedDict
 
 import typer
 
@@ -39,6 +39,30 @@ PositionOption = Annotated[
 ]
 
 
+class CreatedLogRow(TypedDict):
+    """A new log, with its secret name."""
+
+    label: str
+    fingerprint: str
+    name: str
+
+
+class AppendedRow(TypedDict):
+    """The number of entries that were appended, and the number of the last, 0 without any."""
+
+    appended: int
+    last: int
+
+
+class EntryRow(TypedDict):
+    """An entry of a log, and the position of the next. It has base64 if it is not text."""
+
+    position: int
+    next: int
+    text: NotRequired[str]
+    base64: NotRequired[str]
+
+
 def _log(place: CommandContext, text: str) -> Log:
     found = place.object(text)
     if not isinstance(found, Log):
@@ -64,7 +88,12 @@ def create(
         staged.add_object(checked, name)
         staged.publish()
         if as_json:
-            write_json({"label": checked, "fingerprint": made.fingerprint, "name": format_name(name)})
+            created: CreatedLogRow = {
+                "label": checked,
+                "fingerprint": made.fingerprint,
+                "name": format_name(name),
+            }
+            write_json(created)
             return
         facts([("log", checked), ("group", group), ("fingerprint", made.fingerprint)])
         say(f"next: dios log append {checked} TEXT")
@@ -91,7 +120,8 @@ def append(
             number = log.append_all(batch)
             count += len(batch)
         if as_json:
-            write_json({"appended": count, "last": number})
+            row: AppendedRow = {"appended": count, "last": number}
+            write_json(row)
         else:
             say(f"{count} appended" + (f", the last is number {number}" if count else ""))
 
@@ -155,9 +185,10 @@ def _show(entry: Entry, *, as_json: bool) -> None:
         sys.stdout.buffer.write(entry.data + b"\n")
 
 
-def _described(entry: Entry) -> dict[str, str | int]:
-    place: dict[str, str | int] = {"position": entry.position, "next": entry.next}
+def _described(entry: Entry) -> EntryRow:
+    row: EntryRow = {"position": entry.position, "next": entry.next}
     try:
-        return {**place, "text": entry.data.decode()}
+        row["text"] = entry.data.decode()
     except UnicodeDecodeError:
-        return {**place, "base64": base64.b64encode(entry.data).decode()}
+        row["base64"] = base64.b64encode(entry.data).decode()
+    return row

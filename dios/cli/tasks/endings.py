@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import signal
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, TypedDict
 
 from dios.cli.common.output import size_text
 from dios.client.ops.status import Status
@@ -148,7 +148,16 @@ def sentence_of_move(ended: Status, end: TaskEnd, following: Task) -> str:
     return f"{left}; the run continues {where}{kept}"
 
 
-def ends_of(run: MovableRun) -> list[dict[str, object]]:
+class EndRow(TypedDict):
+    """The end of an earlier task of a run that was moved or restarted."""
+
+    node: str
+    cause: str
+    reason: str
+    kept_bytes: int
+
+
+def ends_of(run: MovableRun) -> list[EndRow]:
     """Return the ends of the earlier tasks of a run, for JSON."""
     return [
         {

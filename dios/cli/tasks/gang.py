@@ -14,8 +14,9 @@ from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from functools import partial
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, TypedDict
 
+from dios.cli.common.json_rows import TaskRow
 from dios.cli.common.output import (
     INTERRUPTED,
     BytesOutput,
@@ -47,8 +48,50 @@ _FAILED: Final = 125
 OpenPlace = Callable[[], AbstractContextManager["CommandContext"]]
 BeginTask = Callable[["CommandContext", "Work", Sequence["Handed"]], "Task"]
 """Starts a task over a connection, with these needs and further outputs."""
-NodeFacts = Callable[[str], dict[str, object]]
+
+
+class EnforcementRow(TypedDict, total=False):
+    """The named resources that the node of a task enforces, and the advisory ones with the reasons."""
+
+    enforced: list[str]
+    advisory: dict[str, str]
+
+
+NodeFacts = Callable[[str], EnforcementRow]
 """Returns the fields that the JSON of a task on this node has besides its own."""
+
+
+class MarkRow(TypedDict, total=False):
+    """A task of a gang has a number, one of a job over time the name of a member."""
+
+    number: int
+    member: str
+
+
+class ErrorRow(TypedDict, total=False):
+    """The message of the error that ended the attempt to run a task."""
+
+    error: str
+
+
+class EndedMemberRow(TaskRow, EnforcementRow, MarkRow, ErrorRow):
+    """A task of a gang or job that has ended."""
+
+
+class StartedMemberRow(EnforcementRow, MarkRow, ErrorRow):
+    """A task of a gang or job that was started."""
+
+    fingerprint: str
+    node: str
+
+
+class FailedMemberRow(MarkRow):
+    """A task of a gang or job that was not started, and why."""
+
+    error: str
+
+
+MemberRow = EndedMemberRow | StartedMemberRow | FailedMemberRow
 
 
 @dataclass
@@ -231,18 +274,22 @@ def _status(member: GangMember) -> int:
     return 0 if member.status is None else member.status.exit_status
 
 
-def _row(member: GangMember, node_facts: NodeFacts) -> dict[str, object]:
-    found: dict[str, object] = (
-        {"number": int(member.mark)}
-        if member.mark.isascii() and member.mark.isdigit()
-        else {"member": member.mark}
-    )
+def _row(member: GangMember, node_facts: NodeFacts) -> MemberRow:
+    is_number = member.mark.isascii() and member.mark.isdigit()
+    mark: MarkRow = {"number": int(member.mark)} if is_number else {"member": member.mark}
+    facts: EnforcementRow = {} if member.task is None else node_facts(member.task.node)
+    error: ErrorRow = {} if member.error is None else {"error": member.error.message}
     if member.status is not None:
-        found |= described(member.status)
-    elif member.task is not None:
-        found |= {"fingerprint": member.task.fingerprint, "node": member.task.node}
+        ended: EndedMemberRow = {**mark, **described(member.status), **facts, **error}
+        return ended
     if member.task is not None:
-        found |= node_facts(member.task.node)
-    if member.error is not None:
-        found["error"] = member.error.message
-    return found
+        started: StartedMemberRow = {
+            **mark,
+            "fingerprint": member.task.fingerprint,
+            "node": member.task.node,
+            **facts,
+            **error,
+        }
+        return started
+    failed: FailedMemberRow = {**mark, "error": error.get("error", "")}
+    return failed

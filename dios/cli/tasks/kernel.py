@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import Annotated, Final
+from typing import Annotated, Final, TypedDict
 
 import msgspec
 import typer
@@ -116,9 +116,21 @@ def install(
         where = None if user else str(prefix or sys.prefix)
         done = specs.install(options, name=name, display_name=title, user=user, prefix=where)
         if as_json:
-            write_json(done._asdict())
+            write_json(_described(*done))
         else:
             say(f"kernel {plain(done.name)} installed in {plain(done.folder)}")
+
+
+class KernelRow(TypedDict):
+    """A kernel of dios in Jupyter: its name, the name that notebooks show, and its folder."""
+
+    name: str
+    display_name: str
+    folder: str
+
+
+def _described(name: str, display_name: str, folder: str) -> KernelRow:
+    return {"name": name, "display_name": display_name, "folder": folder}
 
 
 @app.command("ls", epilog="\b\nExamples:\n  dios kernel ls\n  dios kernel ls --json")
@@ -129,7 +141,7 @@ def list_kernels(*, as_json: JsonOption = False) -> None:
             from dios.bridges import jupyter_specs as specs  # noqa: PLC0415 - an optional dependency
         found = specs.installed()
         if as_json:
-            write_json([each._asdict() for each in found])
+            write_json([_described(*each) for each in found])
         elif found:
             table(("NAME", "TITLE", "FOLDER"), [tuple(map(plain, each)) for each in found])
         else:
@@ -148,6 +160,6 @@ def remove(
             from dios.bridges import jupyter_specs as specs  # noqa: PLC0415 - an optional dependency
         done = specs.remove(name)
         if as_json:
-            write_json(done._asdict())
+            write_json(_described(*done))
         else:
             say(f"kernel {plain(done.name)} removed from {plain(done.folder)}")

@@ -16,6 +16,7 @@ import typer
 
 from dios import limits
 from dios.cli.common.context import CommandContext, opened
+from dios.cli.common.json_rows import TaskRow
 from dios.cli.common.output import (
     INTERRUPTED,
     RUN_FAILED,
@@ -34,8 +35,8 @@ from dios.cli.scheduling.live import ask_at, rows_of
 from dios.cli.tasks import job as jobs
 from dios.cli.tasks import kept_jobs
 from dios.cli.tasks.control import described, pour
-from dios.cli.tasks.endings import ends_of, explain, sentence_of_move
-from dios.cli.tasks.gang import BeginTask, run_gang
+from dios.cli.tasks.endings import EndRow, ends_of, explain, sentence_of_move
+from dios.cli.tasks.gang import BeginTask, EnforcementRow, run_gang
 from dios.cli.tasks.run_files import files_of_run
 from dios.cli.tasks.work_options import TaskNeeds, needs_of, with_needs
 from dios.client.enforcement import lines_of, sorted_out, wanted_of
@@ -371,11 +372,27 @@ def _go(
     if ended.ok:
         store()
     if as_json:
-        write_json(described(ended) | enforcement.at(ended.node) | {"ends": ends_of(run)})
+        row: RunRow = {**described(ended), **enforcement.at(ended.node), "ends": ends_of(run)}
+        write_json(row)
     else:
         for line in explain(ended):
             say(line)
     raise typer.Exit(ended.exit_status)
+
+
+class RunRow(TaskRow, EnforcementRow):
+    """A task that has ended, and the ends of the tasks before it, if the run was moved or restarted."""
+
+    ends: list[EndRow]
+
+
+class StartedRunRow(EnforcementRow):
+    """A task that was started with --detach, with its secret name."""
+
+    fingerprint: str
+    label: str
+    name: str | None
+    node: str
 
 
 class _Enforcement(NamedTuple):
@@ -385,7 +402,7 @@ class _Enforcement(NamedTuple):
     nodes: Mapping[str, Mapping[str, object]]
     limbo: bool
 
-    def at(self, node: str) -> dict[str, object]:
+    def at(self, node: str) -> EnforcementRow:
         """Return the resources that the node enforces and those that are advisory, for JSON."""
         if not self.wanted or node not in self.nodes:
             return {}
@@ -458,9 +475,14 @@ def _memory(text: str) -> int:
 
 def _show_started(task: Task, label: str, enforcement: _Enforcement, *, as_json: bool) -> None:
     if as_json:
-        name = format_name(task.name) if task.name else None
-        found = {"fingerprint": task.fingerprint, "label": label, "name": name, "node": task.node}
-        write_json(found | enforcement.at(task.node))
+        row: StartedRunRow = {
+            "fingerprint": task.fingerprint,
+            "label": label,
+            "name": format_name(task.name) if task.name else None,
+            "node": task.node,
+            **enforcement.at(task.node),
+        }
+        write_json(row)
     else:
         where = [("node", task.node)] if task.node else []
         facts([("task", task.fingerprint), ("label", label), *where])

@@ -10,7 +10,7 @@ import time
 import warnings
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Annotated, Final, cast
+from typing import Annotated, Final, NotRequired, TypedDict, cast
 
 import typer
 
@@ -140,11 +140,12 @@ def run(
             result = box.run(source)
             if not as_json:
                 _show(result, pictures)
-            document = _document(result, pictures) if as_json else {}
+            row = _document(result, pictures) if as_json else None
             if result.ok:
                 _copy_out(box, places)
-                document |= {"outputs": {name: str(path) for name, path in places.items()}} if places else {}
-            forks: dict[str, object] = {}
+                if places and row is not None:
+                    row["outputs"] = {name: str(path) for name, path in places.items()}
+            forks: dict[str, SandboxRow] = {}
             ok = result.ok
             for name, each in others.items() if ok else ():
                 with box.fork() as fork:
@@ -155,8 +156,10 @@ def run(
                 else:
                     say(f"-- {plain(name)}")
                     _show(result, pictures)
-        if as_json:
-            write_json({**document, "then": forks} if others else document)
+        if row is not None:
+            if others:
+                row["then"] = forks
+            write_json(row)
         if not ok:
             raise typer.Exit(FAILED)
 
@@ -324,7 +327,10 @@ def stop(
         chosen = found if everything else _chosen(found, sessions or [], families=family)
         failed = {each.fingerprint: _stopped(place, each) for each in chosen}
         if as_json:
-            write_json([{**_described(each), "stopped": not failed[each.fingerprint]} for each in chosen])
+            rows: list[StoppedSessionRow] = [
+                {**_described(each), "stopped": not failed[each.fingerprint]} for each in chosen
+            ]
+            write_json(rows)
         elif chosen:
             for each, why in zip(chosen, failed.values(), strict=True):
                 say(f"session {each.fingerprint} " + (f"was not stopped: {why}" if why else "stopped"))
@@ -398,7 +404,24 @@ def _stopped(place: CommandContext, session: Status) -> str:
     return ""
 
 
-def _described(session: Status) -> dict[str, object]:
+class SessionRow(TypedDict):
+    """A session of a sandbox, and its family, which it shares with its forks."""
+
+    fingerprint: str
+    family: str | None
+    pid: int
+    state: str
+    started: int
+    principal: str
+
+
+class StoppedSessionRow(SessionRow):
+    """A session to stop, and True if it was stopped."""
+
+    stopped: bool
+
+
+def _described(session: Status) -> SessionRow:
     return {
         "fingerprint": session.fingerprint,
         "family": family_of(session),
@@ -558,17 +581,45 @@ def _show_table(frame: SandboxTable) -> None:
         say(f"({frame.row_count:,} rows and {frame.column_count:,} columns in all)")
 
 
-def _document(result: SandboxResult, pictures: _Pictures) -> dict[str, object]:
+class TableRow(TypedDict):
+    """The first rows and columns of a data frame, and the numbers of all of them."""
+
+    columns: list[str]
+    rows: list[list[Cell]]
+    row_count: int
+    column_count: int
+
+
+class SandboxRow(TypedDict):
+    """The result of code: figures are paths, or base64 without --figures.
+
+    The output files come with --output, the results in forks, by file, with --then.
+    """
+
+    ok: bool
+    stdout: str
+    stderr: str
+    value: str | None
+    error: SandboxFailure | None
+    tables: list[TableRow]
+    figures: list[str]
+    cpu_seconds: float
+    peak_bytes: int
+    outputs: NotRequired[dict[str, str]]
+    then: NotRequired[dict[str, SandboxRow]]
+
+
+def _document(result: SandboxResult, pictures: _Pictures) -> SandboxRow:
     paths = pictures.write(result.figures)
     return {
         "ok": result.ok,
         "stdout": result.stdout,
         "stderr": result.stderr,
         "value": result.value_repr,
-        "error": None if result.error is None else _failure(result.error),
+        "error": result.error,
         "tables": [
             {
-                "columns": each.columns,
+                "columns": list(each.columns),
                 "rows": [[_number(cell) for cell in row] for row in each.rows],
                 "row_count": each.row_count,
                 "column_count": each.column_count,
@@ -584,7 +635,3 @@ def _document(result: SandboxResult, pictures: _Pictures) -> dict[str, object]:
 def _number(cell: Cell) -> Cell:
     # JSON has neither infinities nor NaN.
     return str(cell) if isinstance(cell, float) and not math.isfinite(cell) else cell
-
-
-def _failure(failure: SandboxFailure) -> dict[str, object]:
-    return {name: getattr(failure, name) for name in SandboxFailure.__slots__}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Final
+from typing import Annotated, Final, TypedDict
 
 import typer
 
@@ -101,5 +101,34 @@ def _memory(row: TemplateRow) -> str:
     return f"{size_text(row.used_bytes)} of {size_text(row.memory_bytes)}"
 
 
-def _document(row: TemplateRow) -> dict[str, object]:
-    return {name: getattr(row, name) for name in row.__struct_fields__}
+class LoadedTemplateRow(TypedDict):
+    """A template: its state, the memory of its process and its limit, and the numbers of starts and tasks.
+
+    ``prepared`` processes wait for a task; ``why`` is the reason of a failed start.
+    """
+
+    name: str
+    modules: list[str]
+    state: str
+    memory_bytes: int
+    used_bytes: int
+    load_ms: int
+    starts: int
+    tasks: int
+    why: str
+    prepared: int
+
+
+def _document(row: TemplateRow) -> LoadedTemplateRow:
+    return {
+        "name": row.name,
+        "modules": list(row.modules),
+        "state": row.state,
+        "memory_bytes": row.memory_bytes,
+        "used_bytes": row.used_bytes,
+        "load_ms": row.load_ms,
+        "starts": row.starts,
+        "tasks": row.tasks,
+        "why": row.why,
+        "prepared": row.prepared,
+    }

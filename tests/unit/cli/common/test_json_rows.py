@@ -7,6 +7,7 @@ from contextlib import redirect_stdout
 from dataclasses import dataclass
 from pathlib import Path
 
+import msgspec
 import pytest
 import typer
 from jsonschema import Draft202012Validator, ValidationError
@@ -49,19 +50,25 @@ def test_a_schema_describes_its_command(command: str) -> None:
     assert json.loads(printed.stdout) == schema
 
 
+class Part(msgspec.Struct, rename={"name": "part"}):
+    """A Struct in a row of a test, with another name in JSON."""
+
+    name: str
+
+
 @dataclass(frozen=True, slots=True)
 class Place:
     """A row of a test."""
 
     path: Path
-    parts: tuple[str, ...] = ()
+    parts: tuple[Part, ...] = ()
 
 
 def test_dataclasses_are_written_as_their_schemas_say() -> None:
-    """A dataclass in a row is an object with its fields, and a path is text."""
+    """Dataclasses and Structs in a row are objects with their fields, and a path is text."""
     with redirect_stdout(io.StringIO()) as written:
-        write_json({"place": Place(Path("/data"), ("a", "b"))})
-    assert json.loads(written.getvalue()) == {"place": {"path": "/data", "parts": ["a", "b"]}}
+        write_json({"place": Place(Path("/data"), (Part("a"),))})
+    assert json.loads(written.getvalue()) == {"place": {"path": "/data", "parts": [{"part": "a"}]}}
 
 
 @pytest.mark.parametrize(
