@@ -218,6 +218,7 @@ class Output(NamedTuple):
     note: str = ""
 
 
+_ANSWERS: Final = "firmament.coordinator.answers"
 _LINES: Final = "Each line is such a document."
 
 JSON: Final[Mapping[str, Output]] = {
@@ -307,6 +308,24 @@ JSON: Final[Mapping[str, Output]] = {
     "kernel install": Output(("cli.tasks.kernel:KernelRow",), many=False),
     "kernel ls": Output(("cli.tasks.kernel:KernelRow",)),
     "kernel remove": Output(("cli.tasks.kernel:KernelRow",), many=False),
+    "sched status": Output((f"{_ANSWERS}:StatusAnswer",), many=False),
+    "sched models": Output((f"{_ANSWERS}:ModelsAnswer",), many=False),
+    "sched set-model": Output((f"{_ANSWERS}:ModelChangeAnswer",), many=False),
+    "sched check-model": Output(("cli.scheduling.live:CheckedModelRow",), many=False),
+    "sched settings": Output((f"{_ANSWERS}:SettingsAnswer",), many=False),
+    "sched set": Output((f"{_ANSWERS}:SettingsAnswer",), many=False),
+    "sched reset": Output((f"{_ANSWERS}:SettingsAnswer",), many=False),
+    "sched history": Output((f"{_ANSWERS}:HistoryAnswer",), many=False),
+    "sched export": Output(("cli.scheduling.live:NetworkRow",), many=False),
+    "explain": Output((f"{_ANSWERS}:ExplainedAnswer", "cli.scheduling.start_queues:QueuedRow"), many=False),
+    "shares": Output(
+        (f"{_ANSWERS}:SharesAnswer",), many=False, note="With --watch each line is such a document."
+    ),
+    "quota": Output((f"{_ANSWERS}:SharingAnswer",)),
+    "quota set": Output((f"{_ANSWERS}:AccountAnswer",)),
+    "pack check": Output(("lib.reservations:ReservationPlan",), many=False),
+    "pack ls": Output((f"{_ANSWERS}:AdmittedJobAnswer",)),
+    "pack release": Output(("cli.packing.live:ReleasedRow",), many=False),
     "up": Output(
         (
             "cli.nodes.local_cluster:LocalClusterRow",

@@ -7,7 +7,7 @@ jobs.
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Final
+from typing import TYPE_CHECKING, Annotated, Final, TypedDict
 
 import msgspec
 import typer
@@ -93,6 +93,12 @@ class _Job(msgspec.Struct):
     edges: list[_Flow]
 
 
+class ReleasedRow(TypedDict):
+    """The number of the job whose reservation was released."""
+
+    released: int
+
+
 def ls(*, node: NodeOption = None, as_json: JsonOption = False) -> None:
     """Show the admitted jobs over time, their running tasks, and the traffic on their edges.
 
@@ -159,6 +165,7 @@ def release(
             raise InvalidError(f"{len(fitting)} jobs have the name {name!r}; give one of the numbers {some}")
         ask(node, {"ask": "pack", "do": "release", "number": fitting[0].number})
         if as_json:
-            write_json({"released": fitting[0].number})
+            row: ReleasedRow = {"released": fitting[0].number}
+            write_json(row)
         else:
             say(f"the reservation of {fitting[0].job} is released")

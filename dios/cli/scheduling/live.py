@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Annotated, Final
+from typing import Annotated, Final, TypedDict
 
 import typer
 
@@ -55,6 +55,21 @@ EXPORT: Final = (
 EXPLAIN: Final = "\b\nFor example:\n  dios explain job.py\n  dios explain 3f9a --json"
 
 _MS: Final = 1000
+
+
+class CheckedModelRow(TypedDict):
+    """A cost model that keeps the contract, with the defaults of its parameters."""
+
+    model: str
+    summary: str
+    parameters: dict[str, str]
+
+
+class NetworkRow(TypedDict):
+    """A flow network as text, in the format dimacs or dot."""
+
+    format: str
+    text: str
 
 
 def ask(node: str | None, question: dict[str, object]) -> dict[str, object]:
@@ -188,7 +203,8 @@ def check_model(
         contract.check(lambda: found.make(given))
         usual = {name: text_of(value) for name, value in found.parameters.items()}
         if as_json:
-            write_json({"model": found.name, "summary": found.summary, "parameters": usual})
+            row: CheckedModelRow = {"model": found.name, "summary": found.summary, "parameters": usual}
+            write_json(row)
             return
         say(f"{found.name} keeps the contract of cost models: {found.summary or 'it has no summary'}")
         table(("PARAMETER", "DEFAULT"), list(usual.items()))
@@ -293,7 +309,8 @@ def export(
         found = ask(node, {"ask": "export", "as": "dot" if dot else "dimacs"})
         text, path = str(found["text"]), dimacs or dot
         if as_json:
-            write_json({"format": "dot" if dot else "dimacs", "text": text})
+            row: NetworkRow = {"format": "dot" if dot else "dimacs", "text": text}
+            write_json(row)
         elif path == "-":
             sys.stdout.write(plain_lines(text))
         else:
@@ -321,7 +338,7 @@ def explain(
     """
     with reporting("dios explain", as_json=as_json):
         with opened(node) as place:
-            found = start_queues.explanation(place.node.tasks(), task) or ask_at(
+            found: Mapping[str, object] = start_queues.explanation(place.node.tasks(), task) or ask_at(
                 place, {"ask": "explain", "task": task}
             )
         if as_json:
@@ -337,7 +354,7 @@ def rows_of(found: dict[str, object], key: str) -> list[dict[str, object]]:
     return [row for row in rows if isinstance(row, dict)] if isinstance(rows, list) else []
 
 
-def _texts(found: dict[str, object], key: str) -> list[str]:
+def _texts(found: Mapping[str, object], key: str) -> list[str]:
     texts = found.get(key)
     return [str(text) for text in texts] if isinstance(texts, list) else []
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Final
+from typing import Final, TypedDict
 
 from dios.client.ops.status import Status
 from dios.errors import InvalidError
@@ -13,7 +13,18 @@ _QUEUE: Final = " in the start queue"
 _MATCHES_SHOWN: Final = 8
 
 
-def explanation(tasks: Sequence[Status], word: str) -> dict[str, object] | None:
+class QueuedRow(TypedDict):
+    """A run that waits in a node's start queue, and why; a scheduler explains nothing of it."""
+
+    task: str
+    label: str
+    node: str
+    phase: str
+    lines: list[str]
+    explanation: None
+
+
+def explanation(tasks: Sequence[Status], word: str) -> QueuedRow | None:
     """Return the explanation of the run that ``word`` names, or None if it waits in no start queue.
 
     ``tasks`` are all tasks of the user, and ``word`` is a fingerprint, its beginning, or a label.

@@ -20,6 +20,13 @@ import msgspec
 
 from dios.errors import InvalidError, NotPermittedError
 from dios.firmament.cluster.state import ClusterState
+from dios.firmament.coordinator.answers import (
+    AdmittedJobAnswer,
+    AdmittedMemberAnswer,
+    EdgeAnswer,
+    PlacedJobAnswer,
+    PlacedMemberAnswer,
+)
 from dios.firmament.coordinator.assignment import SetUp
 from dios.firmament.coordinator.cluster_state import Phase, TrackedCluster, TrackedTask
 from dios.firmament.coordinator.rate_control import RateControl
@@ -202,7 +209,7 @@ class Admissions:
             admitted = self._jobs.admit(asked.principal, found, now)
             self._unstored.append(admitted.number)
             answer |= {"number": admitted.number, "lease_s": PACKED_LEASE_S}
-        return answer | _description(found)
+        return {**answer, **_description(found)}
 
     def _check_share(self, principal: str, booking: Booking, now: float) -> None:
         """Raise NotPermittedError for a job over the quota, or over the entitlement while others wait."""
@@ -240,26 +247,26 @@ class Admissions:
             for name, queue in sorted(self._cluster.nodes.items())
         )
 
-    def _row(self, one: AdmittedJob, now: float) -> dict[str, object]:
+    def _row(self, one: AdmittedJob, now: float) -> AdmittedJobAnswer:
         """Return one job as JSON."""
         elapsed = self._jobs.elapsed(one, now)
         found = _description(one.booking)
-        members = found.pop("members")
-        assert isinstance(members, list)  # noqa: S101 - _description makes it
-        for member in members:
-            runner = one.running.get(member["member"])
-            member["running"] = runner is not None
+        members: list[AdmittedMemberAnswer] = [
+            {**member, "running": one.running.get(member["member"]) is not None}
+            for member in found["members"]
+        ]
         return {
             "number": one.number,
             "principal": one.principal,
-            **found,
+            "job": found["job"],
+            "length_s": found["length_s"],
             "age_s": elapsed,
             "problem": self._jobs.problems.get(one.number, ""),
             "members": members,
             "edges": list(self._edges(one, elapsed)),
         }
 
-    def _edges(self, one: AdmittedJob, elapsed: float) -> Iterator[dict[str, object]]:
+    def _edges(self, one: AdmittedJob, elapsed: float) -> Iterator[EdgeAnswer]:
         """Yield each edge as JSON: its present guarantee and its traffic, in bytes per second."""
         for at, edge in enumerate(one.booking.job.edges):
             ends = self._ends(one, edge)
@@ -297,10 +304,10 @@ def _text(packed: str) -> str:
         raise InvalidError(f"cannot read the description of the job: {error}") from None
 
 
-def _description(booking: Booking) -> dict[str, object]:
+def _description(booking: Booking) -> PlacedJobAnswer:
     """Return a job and the places of its members, as JSON."""
     job = booking.job
-    members = []
+    members: list[PlacedMemberAnswer] = []
     for at, node in enumerate(job.nodes):
         peak = job.demand[at].max(axis=0).tolist()
         members.append(

@@ -9,11 +9,22 @@ import json
 import traceback
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
+from dataclasses import asdict
 from typing import Final, NamedTuple, TypeAlias
 
 from dios import limits
 from dios.client.enforcement import enforcement_text, sorted_out, wanted_of
 from dios.errors import DiosError, InvalidError
+from dios.firmament.coordinator.answers import (
+    DevicesAnswer,
+    EnforcementAnswer,
+    EnforcingNodeAnswer,
+    ExplainedAnswer,
+    NodeAnswer,
+    SchedulerAnswer,
+    StatusAnswer,
+    TaskExplained,
+)
 from dios.firmament.coordinator.assignment import Assignment
 from dios.firmament.coordinator.cluster_state import Phase, TrackedCluster, TrackedTask
 from dios.wire.messages import Asked, Occupant, QueueRows
@@ -21,7 +32,7 @@ from dios.wire.messages import Asked, Occupant, QueueRows
 ENFORCEMENT: Final = b'{"ask": "enforcement"}'
 """A question that is answered at once, whether or not the flow scheduler is loaded."""
 Question: TypeAlias = dict[str, object]
-Answer: TypeAlias = dict[str, object]
+Answer: TypeAlias = Mapping[str, object]
 _PROBLEMS_SHOWN: Final = 10
 _MATCHES_SHOWN: Final = 5
 
@@ -56,13 +67,13 @@ class ClusterQueries(ABC):
     def answer(self, asked: Asked) -> bytes:
         """Return the answer to a question; an invalid question is answered with its error."""
         try:
-            found = self._answer(asked, json.loads(asked.question))
+            found = {"ok": True, **self._answer(asked, json.loads(asked.question))}
         except (DiosError, ValueError) as error:
             found = {"ok": False, "error": str(error)}
         except Exception as error:  # noqa: BLE001 - a defect in an answer must not end the scheduling
             found = {"ok": False, "error": f"the coordinator cannot answer: {error!r}. Its log has more."}
             traceback.print_exc()
-        encoded = json.dumps(found).encode()
+        encoded = json.dumps(found, default=asdict).encode()
         if len(encoded) > limits.ADVICE_BYTES_MAX:
             encoded = json.dumps({"ok": False, "error": _too_long(len(encoded))}).encode()
         return encoded
@@ -83,17 +94,16 @@ class ClusterQueries(ABC):
         """Return what the tasks on a machine hold."""
 
     @abstractmethod
-    def _scheduler_status(self, asked: Asked) -> Answer:
+    def _scheduler_status(self, asked: Asked) -> SchedulerAnswer:
         """Return the fields of the status that depend on the scheduler."""
 
     @abstractmethod
-    def _explain_task(self, task: int, tracked: TrackedTask) -> Answer:
+    def _explain_task(self, task: int, tracked: TrackedTask) -> TaskExplained:
         """Return ``lines`` and ``explanation`` for a task that the scheduler knows."""
 
-    def _status(self, asked: Asked, question: Question) -> Answer:
+    def _status(self, asked: Asked, question: Question) -> StatusAnswer:
         del question
         return {
-            "ok": True,
             "coordinator": self._node,
             "set_up": self._set_up,
             "attends": sorted(self.assignment.attend),
@@ -108,9 +118,11 @@ class ClusterQueries(ABC):
             **self._scheduler_status(asked),
         }
 
-    def _node_row(self, name: str) -> dict[str, object]:
+    def _node_row(self, name: str) -> NodeAnswer:
         queue = self._cluster.nodes[name]
         holdings = self._holdings(queue.node)
+        # None until the node is measured.
+        load = self._cluster.idle.loads.get(name)
         return {
             "node": name,
             "rack": queue.rack,
@@ -123,12 +135,14 @@ class ClusterQueries(ABC):
             "running": holdings.running,
             "cpus_set_aside": holdings.cpus,
             "memory_set_aside": holdings.memory_bytes,
-            **self._used(name),
+            "cpus_used": None if load is None else load.cpus_milli / 1000,
+            "memory_used": None if load is None else load.memory_bytes,
+            "watts": load.milliwatts / 1000 if load is not None and load.milliwatts else None,
             "draining": queue.draining,
             "coordinator": queue.coordinated,
         }
 
-    def _devices(self, queue: QueueRows) -> dict[str, dict[str, object]]:
+    def _devices(self, queue: QueueRows) -> dict[str, DevicesAnswer]:
         """Return the node's devices by kind: their number, and the names of those that tasks have now."""
         taken: dict[str, list[str]] = {}
         for tracked in self._cluster.tasks_on(queue.name):
@@ -138,24 +152,13 @@ class ClusterQueries(ABC):
             one.kind: {"count": one.count, "taken": sorted(taken.get(one.kind, []))} for one in queue.devices
         }
 
-    def _used(self, name: str) -> Answer:
-        """Return the measured use of a node; nothing if it is not measured yet."""
-        load = self._cluster.idle.loads.get(name)
-        if load is None:
-            return {"cpus_used": None, "memory_used": None, "watts": None}
-        return {
-            "cpus_used": load.cpus_milli / 1000,
-            "memory_used": load.memory_bytes,
-            "watts": load.milliwatts / 1000 if load.milliwatts else None,
-        }
-
-    def _enforcement(self, asked: Asked, question: Question) -> Answer:
+    def _enforcement(self, asked: Asked, question: Question) -> EnforcementAnswer:
         """Return what each node can hold a task to; the answer needs no scheduler.
 
         With ``model`` in the question it also has the cost model, whose choice the scheduler knows.
         """
         del asked
-        rows = [
+        rows: list[EnforcingNodeAnswer] = [
             {
                 "node": name,
                 "enforcement": dict(queue.enforcement),
@@ -164,54 +167,57 @@ class ClusterQueries(ABC):
             }
             for name, queue in sorted(self._cluster.nodes.items())
         ]
-        return {"ok": True, "nodes": rows, **(self._model() if question.get("model") else {})}
+        found: EnforcementAnswer = {"nodes": rows}
+        if question.get("model"):
+            found["model"] = self._model()
+        return found
 
-    def _explain(self, asked: Asked, question: Question) -> Answer:
+    def _explain(self, asked: Asked, question: Question) -> ExplainedAnswer:
         task, tracked = self._find_task(asked, str(question.get("task", "")))
-        found: Answer = {
-            "ok": True,
+        work = tracked.row.work
+        moving = tracked.phase is Phase.LEAVING or (
+            isinstance(tracked.row, Occupant) and tracked.row.moving and tracked.phase is Phase.RUNNING
+        )
+        brief = self._explain_briefly(task, tracked)
+        explained: TaskExplained = (
+            {"lines": [brief], "explanation": None} if brief else self._explain_task(task, tracked)
+        )
+        found: ExplainedAnswer = {
             "task": tracked.row.fingerprint,
             "label": tracked.row.label,
             "node": tracked.target or (tracked.host if tracked.phase is Phase.RUNNING else ""),
             "phase": tracked.phase.name.lower(),
             "caller": tracked.host,
-        }
-        work = tracked.row.work
-        moving = tracked.phase is Phase.LEAVING or (
-            isinstance(tracked.row, Occupant) and tracked.row.moving and tracked.phase is Phase.RUNNING
-        )
-        found |= {
             "moving": moving,
             "moves": work.moves,
             "restarts": work.restarts,
             "kept_bytes": work.kept_bytes,
+            "model": self._model(),
+            "lines": explained["lines"],
+            "explanation": explained["explanation"],
         }
-        brief = self._explain_briefly(task, tracked)
-        if brief:
-            return {**found, **self._model(), "lines": [brief, *_moves(tracked)], "explanation": None}
-        explained = self._explain_task(task, tracked)
-        answer = {**found, **self._model(), **explained, **self._enforced(tracked, explained)}
-        lines = answer.get("lines")
-        return answer | {"lines": [*(lines if isinstance(lines, list) else []), *_moves(tracked)]}
+        if "placed_by" in explained:
+            found["placed_by"] = explained["placed_by"]
+        if "kernels" in explained:
+            found["kernels"] = explained["kernels"]
+        if not brief:
+            self._add_enforced(tracked, found)
+        found["lines"] = [*found["lines"], *_moves(tracked)]
+        return found
 
-    def _enforced(self, tracked: TrackedTask, explained: Answer) -> Answer:
-        """Return which of the task's needs its node enforces, and a line about it after the others."""
+    def _add_enforced(self, tracked: TrackedTask, found: ExplainedAnswer) -> None:
+        """Add which of the task's needs its node enforces, and a line about it after the others."""
         wanted, place = wanted_of(tracked.row.work), self._cluster.nodes.get(tracked.place)
         if not wanted or place is None:
-            return {}
+            return
         reported = dict(place.enforcement)
-        enforced, advisory = sorted_out(wanted, reported, limbo=False)
-        lines = explained.get("lines")
+        found["enforced"], found["advisory"] = sorted_out(wanted, reported, limbo=False)
         more = f"on {place.name}: {enforcement_text(wanted, reported, limbo=False)}"
-        return {
-            "enforced": enforced,
-            "advisory": advisory,
-            "lines": [*(lines if isinstance(lines, list) else []), more],
-        }
+        found["lines"] = [*found["lines"], more]
 
     @abstractmethod
-    def _model(self) -> Answer:
-        """Return the cost model's name, as ``model``."""
+    def _model(self) -> str:
+        """Return the cost model's name."""
 
     def _explain_briefly(self, task: int, tracked: TrackedTask) -> str:
         """Return why the scheduler does not know a task; empty if it knows it."""

@@ -15,6 +15,7 @@ from msgspec.structs import replace
 
 from dios.errors import DiosError, InvalidError
 from dios.firmament import settings
+from dios.firmament.coordinator.answers import SettingAnswer
 from dios.firmament.custom_model.remote_model import RemoteModel
 from dios.firmament.models import catalogue
 from dios.firmament.models.cost_terms import BadModelError
@@ -128,7 +129,7 @@ class LiveSettings:
         except DiosError as error:
             raise InvalidError(f"the chosen policy cannot be used here: {error}") from None
 
-    def rows(self) -> list[dict[str, str]]:
+    def rows(self) -> list[SettingAnswer]:
         """Return each setting with its value, its default, and where the value comes from."""
         chosen, model = self._chosen, self._scheduler.model.name
         origin = "chosen" if chosen.model == model else "settings of the node"
@@ -192,5 +193,5 @@ def _origin(given: Mapping[str, str], name: str) -> str:
     return "chosen" if name in given else "default"
 
 
-def _row(name: str, value: str, default: str, origin: str) -> dict[str, str]:
+def _row(name: str, value: str, default: str, origin: str) -> SettingAnswer:
     return {"setting": name, "value": value, "default": default, "from": origin}

@@ -5,7 +5,6 @@ from __future__ import annotations
 import tempfile
 from collections import Counter
 from collections.abc import Callable, Mapping
-from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Final, TypeAlias
@@ -14,6 +13,22 @@ import msgspec
 
 from dios.errors import InvalidError, NotPermittedError
 from dios.firmament.coordinator.admissions import Admissions
+from dios.firmament.coordinator.answers import (
+    AccountAnswer,
+    CatalogueModelAnswer,
+    EnforcementAnswer,
+    HistoryAnswer,
+    ModelChangeAnswer,
+    ModelsAnswer,
+    QuotaAnswer,
+    RateAnswer,
+    RoundAnswer,
+    SchedulerAnswer,
+    SettingsAnswer,
+    SharesAnswer,
+    TaskExplained,
+    WorthCopyAnswer,
+)
 from dios.firmament.coordinator.cluster_queries import Answer, ClusterQueries, NodeHoldings, Question
 from dios.firmament.coordinator.cluster_state import Phase, TrackedCluster, TrackedTask
 from dios.firmament.coordinator.live_settings import LiveSettings
@@ -23,7 +38,7 @@ from dios.firmament.models import catalogue
 from dios.firmament.models.considered import CONSIDERED_BY
 from dios.firmament.models.late import LateModel
 from dios.firmament.network.export import NamedProblem
-from dios.firmament.policies.principal_accounts import PrincipalAccounts
+from dios.firmament.policies.principal_accounts import PrincipalAccount, PrincipalAccounts
 from dios.firmament.rounds.results import Round
 from dios.firmament.scheduler import FlowScheduler
 from dios.firmament.solvers.registry import solve
@@ -118,19 +133,19 @@ class QueryHandler(ClusterQueries):
         reserved = resources.reserved[row]
         return NodeHoldings(int(resources.running[row]), float(reserved[0]), int(reserved[1]))
 
-    def _model(self) -> Answer:
-        return {"model": self._scheduler.model.name}
+    def _model(self) -> str:
+        return self._scheduler.model.name
 
-    def _enforcement(self, asked: Asked, question: Question) -> Answer:
+    def _enforcement(self, asked: Asked, question: Question) -> EnforcementAnswer:
         found = super()._enforcement(asked, question)
         if question.get("model"):
             found["custom"] = isinstance(self._scheduler.model, RemoteModel)
         return found
 
-    def _scheduler_status(self, asked: Asked) -> Answer:
+    def _scheduler_status(self, asked: Asked) -> SchedulerAnswer:
         last = self._scheduler.history[-1] if self._scheduler.history else None
         return {
-            **self._model(),
+            "model": self._model(),
             "rounds": last.number if last else 0,
             "last_round": _round(last, asked) if last else None,
             "placed_by": "flow",
@@ -138,12 +153,12 @@ class QueryHandler(ClusterQueries):
             "worth_copies": self._worth_copies(asked),
         }
 
-    def _worth_copies(self, asked: Asked) -> list[dict[str, object]]:
+    def _worth_copies(self, asked: Asked) -> list[WorthCopyAnswer]:
         """Return the caller's tasks that LATE would copy, the one that ends last first.
 
         The nodes' own user gets those of all principals. Other models copy nothing.
         """
-        found: list[dict[str, object]] = []
+        found: list[WorthCopyAnswer] = []
         for task, left in self._candidates().items():
             tracked = self._cluster.tasks.get(task)
             if tracked is not None and (asked.ruler or tracked.row.principal == asked.principal):
@@ -158,9 +173,9 @@ class QueryHandler(ClusterQueries):
         state.now = max(state.now, self.now)
         return {int(state.tasks.id[each.task]): each.left for each in model.candidates(state)}
 
-    def _models(self, asked: Asked, question: Question) -> Answer:
+    def _models(self, asked: Asked, question: Question) -> ModelsAnswer:
         del asked, question
-        rows = [
+        rows: list[CatalogueModelAnswer] = [
             {
                 "model": name,
                 "summary": catalogue.find(name).summary,
@@ -168,33 +183,33 @@ class QueryHandler(ClusterQueries):
             }
             for name in catalogue.MODELS
         ]
-        return {"ok": True, "models": rows, "current": self._scheduler.model.name}
+        return {"models": rows, "current": self._scheduler.model.name}
 
-    def _set_model(self, asked: Asked, question: Question) -> Answer:
+    def _set_model(self, asked: Asked, question: Question) -> ModelChangeAnswer:
         terms = policy_terms(asked, question)
         before = self._scheduler.model.name
         self._policy.set_model(terms.model, terms.parameters, self.now, terms.source)
-        return {"ok": True, "before": before, "model": self._scheduler.model.name}
+        return {"before": before, "model": self._scheduler.model.name}
 
-    def _settings(self, asked: Asked, question: Question) -> Answer:
+    def _settings(self, asked: Asked, question: Question) -> SettingsAnswer:
         del asked, question
-        return {"ok": True, "settings": self._policy.rows()}
+        return {"settings": self._policy.rows()}
 
-    def _set(self, asked: Asked, question: Question) -> Answer:
+    def _set(self, asked: Asked, question: Question) -> SettingsAnswer:
         self._policy.set_settings(policy_terms(asked, question).settings, self.now)
-        return {"ok": True, "settings": self._policy.rows()}
+        return {"settings": self._policy.rows()}
 
-    def _reset(self, asked: Asked, question: Question) -> Answer:
+    def _reset(self, asked: Asked, question: Question) -> SettingsAnswer:
         policy_terms(asked, question)
         self._policy.reset(self.now)
-        return {"ok": True, "settings": self._policy.rows()}
+        return {"settings": self._policy.rows()}
 
-    def _history(self, asked: Asked, question: Question) -> Answer:
+    def _history(self, asked: Asked, question: Question) -> HistoryAnswer:
         del question
         rounds = list(self._scheduler.history)[-_ROUNDS_SHOWN:]
-        return {"ok": True, "rounds": [_round(one, asked) for one in rounds]}
+        return {"rounds": [_round(one, asked) for one in rounds]}
 
-    def _shares(self, asked: Asked, question: Question) -> Answer:
+    def _shares(self, asked: Asked, question: Question) -> SharesAnswer:
         """Return all accounts to the nodes' own user, and to others their own and the number of accounts."""
         del question
         state = self._scheduler.state
@@ -204,7 +219,7 @@ class QueryHandler(ClusterQueries):
             task.row.principal for task in self._cluster.tasks.values() if task.phase is Phase.WAITING
         )
         shown = [one for one in accounts if asked.ruler or one.principal == asked.principal]
-        rates = [
+        rates: list[RateAnswer] = [
             {
                 "node": node,
                 "traffic": rate.traffic.name.lower(),
@@ -216,16 +231,15 @@ class QueryHandler(ClusterQueries):
             if asked.ruler or rate.principal == asked.principal
         ]
         return {
-            "ok": True,
             "fairness": self._accounts.rule.value,
             "memory_s": self._accounts.memory_s,
             "coordinator": self._node,
             "sharing": len(accounts),
-            "principals": [asdict(one) | {"waiting": waiting[one.principal]} for one in shown],
+            "principals": [{**_account(one), "waiting": waiting[one.principal]} for one in shown],
             "rates": rates,
         }
 
-    def _quota(self, asked: Asked, question: Question) -> Answer:
+    def _quota(self, asked: Asked, question: Question) -> QuotaAnswer:
         if not asked.ruler:
             raise NotPermittedError("only the nodes' own user and root may set weights and quotas")
         try:
@@ -236,20 +250,20 @@ class QueryHandler(ClusterQueries):
         state.now = max(state.now, self.now)
         self._accounts.set_terms(state, terms.principal, terms.weight, terms.quota)
         found = [one for one in self._accounts.accounts(state) if one.principal == terms.principal]
-        return {"ok": True, "principals": [asdict(one) for one in found]}
+        return {"principals": [_account(one) for one in found]}
 
     def _export(self, asked: Asked, question: Question) -> Answer:
         if not asked.ruler:
             raise NotPermittedError("only the nodes' own user and root may see the network of all tasks")
         named = self._scheduler.problem()
         if question.get("as") == "links":
-            return {"ok": True, "links": self._links(named)}
+            return {"links": self._links(named)}
         if question.get("as") == "dot":
-            return {"ok": True, "text": named.to_dot()}
+            return {"text": named.to_dot()}
         with tempfile.TemporaryDirectory() as folder:
             path = Path(folder) / "network.dimacs"
             named.to_dimacs(path)
-            return {"ok": True, "text": path.read_text()}
+            return {"text": path.read_text()}
 
     def _links(self, named: NamedProblem) -> list[tuple[str, str, int, int]]:
         """Return the used arcs with the fingerprints of tasks, by which users know them."""
@@ -262,7 +276,7 @@ class QueryHandler(ClusterQueries):
     def _explain_briefly(self, task: int, tracked: TrackedTask) -> str:
         return super()._explain_briefly(task, tracked) or self._admissions.explain(tracked)
 
-    def _explain_task(self, task: int, tracked: TrackedTask) -> Answer:
+    def _explain_task(self, task: int, tracked: TrackedTask) -> TaskExplained:
         explanation = self._scheduler.explain(task)
         # Users know the task by its fingerprint, not by its number.
         marks = {task: tracked.row.fingerprint}
@@ -271,7 +285,7 @@ class QueryHandler(ClusterQueries):
         lines = [*explanation.lines(), *self._progress_lines(task, tracked)]
         for number, mark in marks.items():
             lines = [line.replace(f"{number}", mark) for line in lines]
-        return {"lines": lines, "explanation": explanation.to_json()}
+        return {"lines": lines, "explanation": explanation}
 
     def _progress_lines(self, task: int, tracked: TrackedTask) -> list[str]:
         """Return how far a task is, if it reports that, and the task of which it is a copy."""
@@ -286,15 +300,42 @@ class QueryHandler(ClusterQueries):
         return found
 
 
-def _round(one: Round, asked: Asked) -> dict[str, object]:
+def _account(one: PrincipalAccount) -> AccountAnswer:
+    return {
+        "principal": one.principal,
+        "weight": one.weight,
+        "entitlement": one.entitlement,
+        "share": one.share,
+        "resource": one.resource,
+        "commitment": one.commitment,
+        "credit": one.credit,
+        "running": one.running,
+        "quota": one.quota,
+    }
+
+
+def _round(one: Round, asked: Asked) -> RoundAnswer:
     """Return a round as JSON; only the nodes' own user sees which tasks it moved."""
-    found = asdict(one)
-    kinds = Counter(delta.change.name.lower() for delta in one.deltas)
-    found["kinds"] = dict(kinds)
-    found["deltas"] = [
-        (delta.change.name.lower(), delta.task, delta.source, delta.target)
-        for delta in one.deltas[: _DELTAS_SHOWN if asked.ruler else 0]
-    ]
-    faults = one.faults if asked.ruler else []
-    found["faults"] = [f"{fault.where}: {fault.what}" for fault in faults]
-    return found
+    return {
+        "number": one.number,
+        "now": one.now,
+        "model": one.model,
+        "algorithm": one.algorithm,
+        "deltas": [
+            (delta.change.name.lower(), delta.task, delta.source, delta.target)
+            for delta in one.deltas[: _DELTAS_SHOWN if asked.ruler else 0]
+        ],
+        "faults": [f"{fault.where}: {fault.what}" for fault in (one.faults if asked.ruler else ())],
+        "stands": one.stands,
+        "cost": one.cost,
+        "waiting": one.waiting,
+        "running": one.running,
+        "vertices": one.vertices,
+        "arcs": one.arcs,
+        "changes": one.changes,
+        "update_s": one.update_s,
+        "solve_s": one.solve_s,
+        "total_s": one.total_s,
+        "certified": one.certified,
+        "kinds": dict(Counter(delta.change.name.lower() for delta in one.deltas)),
+    }

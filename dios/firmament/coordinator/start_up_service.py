@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping
 from typing import Final
 
 from dios.errors import InvalidError
+from dios.firmament.coordinator.answers import KernelsAnswer, SchedulerAnswer, TaskExplained
 from dios.firmament.coordinator.cluster_queries import Answer, ClusterQueries, NodeHoldings, Question
 from dios.firmament.coordinator.cluster_service import ClusterService, NodeActions
 from dios.firmament.coordinator.cluster_state import Phase, TrackedCluster, TrackedTask
@@ -104,13 +105,13 @@ class _StartUpQueries(ClusterQueries):
         load = self._scheduler.load_of(machine)
         return NodeHoldings(load.tasks, load.reserved.cpus, int(load.reserved.memory))
 
-    def _model(self) -> Answer:
-        return {"model": self._options.model}
+    def _model(self) -> str:
+        return self._options.model
 
-    def _scheduler_status(self, asked: Asked) -> Answer:
+    def _scheduler_status(self, asked: Asked) -> SchedulerAnswer:
         del asked
         return {
-            **self._model(),
+            "model": self._model(),
             "rounds": 0,
             "last_round": None,
             "placed_by": "first-fit",
@@ -118,9 +119,14 @@ class _StartUpQueries(ClusterQueries):
             "worth_copies": [],
         }
 
-    def _progress(self) -> dict[str, object]:
+    def _progress(self) -> KernelsAnswer:
         progress = self._kernels.progress
-        return {"state": "compiling", **progress._asdict()}
+        return {
+            "state": "compiling",
+            "compiled": progress.compiled,
+            "total": progress.total,
+            "problem": progress.problem,
+        }
 
     def _compiling(self) -> str:
         progress = self._kernels.progress
@@ -134,7 +140,7 @@ class _StartUpQueries(ClusterQueries):
             "an installation and takes some minutes. `dios sched status` shows the progress."
         )
 
-    def _explain_task(self, task: int, tracked: TrackedTask) -> Answer:
+    def _explain_task(self, task: int, tracked: TrackedTask) -> TaskExplained:
         lines = self._where(task, tracked)
         lines.append(f"{self._compiling()}; until that is done a simple rule places runs: {_RULE}")
         return {"lines": lines, "explanation": None, "placed_by": "first-fit", "kernels": self._progress()}

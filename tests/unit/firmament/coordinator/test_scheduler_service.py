@@ -21,6 +21,7 @@ from dios.firmament.policies.stored_shares import StoredPolicy, StoredShares, en
 from dios.node.settings import FairnessPolicy, SchedulingMode
 from dios.wire.messages import Asked, Constraint, Occupant, Placed, QueueRows, Submission, Work
 from dios.wire.types import Operator, TaskState
+from tests.support.firmament.answers import require_described
 from tests.support.firmament.custom_models import derived, opened
 
 ALL = frozenset({"n1", "n2"})
@@ -73,6 +74,7 @@ def ask(
     found: dict[str, object] = json.loads(
         office.answer(Asked(1, principal, ruler, json.dumps(question).encode()))
     )
+    require_described(question, found)
     return found
 
 

@@ -17,6 +17,7 @@ from dios.firmament.coordinator.start_up_service import StartUpService
 from dios.firmament.knowledge.knowledge_base import KnowledgeBase
 from dios.firmament.policies.stored_shares import StoredAccount, StoredJob, StoredShares, encode
 from dios.wire.messages import Asked, Work
+from tests.support.firmament.answers import require_described
 from tests.support.firmament.coordinated_nodes import CoordinatedNodes
 
 NO_LIMIT = math.inf
@@ -64,6 +65,7 @@ def ask(service: StartUpService, question: object, *, ruler: bool = True) -> dic
     """Return the service's answer."""
     asked = Asked(1, "uid:0", ruler, json.dumps(question).encode())
     found: dict[str, object] = json.loads(service.answer(asked))
+    require_described(question, found)
     return found
 
 

@@ -1,0 +1,280 @@
+"""The types of a coordinator's answers, from which ``dios schema`` makes JSON schemas.
+
+A field with the name of a Python keyword needs the other syntax for typed dictionaries.
+"""
+
+from __future__ import annotations
+
+from typing import NotRequired, TypedDict
+
+from dios.firmament.explain.explanation import Explanation
+
+
+class DevicesAnswer(TypedDict):
+    """The devices of one kind on a node: their number, and the names of those that tasks have now."""
+
+    count: int
+    taken: list[str]
+
+
+class EnforcingNodeAnswer(TypedDict):
+    """A node's rates, and by resource why it does not enforce needs of tasks, "" if it does."""
+
+    node: str
+    enforcement: dict[str, str]
+    disk_io: int
+    network: int
+
+
+class NodeAnswer(EnforcingNodeAnswer):
+    """A node: what it has, what is set aside for tasks, and its measured use if that is known."""
+
+    rack: str
+    cpus: int
+    memory_bytes: int
+    devices: dict[str, DevicesAnswer]
+    running: int
+    cpus_set_aside: float
+    memory_set_aside: int
+    cpus_used: float | None
+    memory_used: int | None
+    watts: float | None
+    draining: bool
+    coordinator: bool
+
+
+class RoundAnswer(TypedDict):
+    """A round. Deltas are the kind, the task, and the machines before and after, -1 for none."""
+
+    number: int
+    now: float
+    model: str
+    algorithm: str
+    deltas: list[tuple[str, int, int, int]]
+    faults: list[str]
+    stands: bool
+    cost: int
+    waiting: int
+    running: int
+    vertices: int
+    arcs: int
+    changes: int
+    update_s: float
+    solve_s: float
+    total_s: float
+    certified: bool
+    kinds: dict[str, int]
+
+
+class KernelsAnswer(TypedDict):
+    """The state of the scheduler's kernels; the others come while they are being compiled."""
+
+    state: str
+    compiled: NotRequired[int]
+    total: NotRequired[int]
+    problem: NotRequired[str]
+
+
+class WorthCopyAnswer(TypedDict):
+    """A task that LATE would copy, and the seconds that are left of it."""
+
+    task: str
+    seconds_left: float
+
+
+class ModelAnswer(TypedDict):
+    """The name of the cost model."""
+
+    model: str
+
+
+class SchedulerAnswer(ModelAnswer):
+    """The part of the status that depends on the scheduler."""
+
+    rounds: int
+    last_round: RoundAnswer | None
+    placed_by: str
+    kernels: KernelsAnswer
+    worth_copies: list[WorthCopyAnswer]
+
+
+class StatusAnswer(SchedulerAnswer):
+    """The coordinator and its cluster; only the nodes' own user sees the problems."""
+
+    coordinator: str
+    set_up: str
+    attends: list[str]
+    nodes: list[NodeAnswer]
+    waiting: int
+    running: int
+    problems: list[str]
+    unmeasured: dict[str, str]
+
+
+class EnforcementAnswer(TypedDict):
+    """The nodes' enforcement; the model, and if it is an operator's own, on request."""
+
+    nodes: list[EnforcingNodeAnswer]
+    model: NotRequired[str]
+    custom: NotRequired[bool]
+
+
+class TaskExplained(TypedDict):
+    """The explanation of a task by the scheduler; no ``explanation`` while the kernels are compiled."""
+
+    lines: list[str]
+    explanation: Explanation | None
+    placed_by: NotRequired[str]
+    kernels: NotRequired[KernelsAnswer]
+
+
+class ExplainedAnswer(TaskExplained, ModelAnswer):
+    """Why a task waits or runs where it does, and the needs that its node enforces, if it names any."""
+
+    task: str
+    label: str
+    node: str
+    phase: str
+    caller: str
+    moving: bool
+    moves: int
+    restarts: int
+    kept_bytes: int
+    enforced: NotRequired[list[str]]
+    advisory: NotRequired[dict[str, str]]
+
+
+class CatalogueModelAnswer(ModelAnswer):
+    """A cost model, and the options of runs that it considers."""
+
+    summary: str
+    considers: list[str]
+
+
+class ModelsAnswer(TypedDict):
+    """The catalogue of cost models, and the one in use."""
+
+    models: list[CatalogueModelAnswer]
+    current: str
+
+
+class ModelChangeAnswer(ModelAnswer):
+    """The cost model from now on, and the one before."""
+
+    before: str
+
+
+SettingAnswer = TypedDict("SettingAnswer", {"setting": str, "value": str, "default": str, "from": str})
+
+
+class SettingsAnswer(TypedDict):
+    """The settings of the scheduler, and from where each value comes."""
+
+    settings: list[SettingAnswer]
+
+
+class HistoryAnswer(TypedDict):
+    """The last rounds, the oldest first."""
+
+    rounds: list[RoundAnswer]
+
+
+class AccountAnswer(TypedDict):
+    """A principal's terms and use; parts are of the whole cluster (``PrincipalAccount``)."""
+
+    principal: str
+    weight: float
+    entitlement: float
+    share: float
+    resource: str
+    commitment: float
+    credit: float
+    running: int
+    quota: dict[str, float]
+
+
+class SharingAnswer(AccountAnswer):
+    """A principal, and the number of its tasks that wait."""
+
+    waiting: int
+
+
+class RateAnswer(TypedDict):
+    """A rate in force: the bytes per second that a principal may move at a node."""
+
+    node: str
+    traffic: str
+    principal: str
+    bytes_s: int
+
+
+class SharesAnswer(TypedDict):
+    """The principals that the asking one may see, and the number of all."""
+
+    fairness: str
+    memory_s: float
+    coordinator: str
+    sharing: int
+    principals: list[SharingAnswer]
+    rates: list[RateAnswer]
+
+
+class QuotaAnswer(TypedDict):
+    """The principal whose terms were set."""
+
+    principals: list[AccountAnswer]
+
+
+class PlacedMemberAnswer(TypedDict):
+    """A member of a job over time: its node, its time in seconds after the admission, and its peaks.
+
+    A service is a node whose store the job uses.
+    """
+
+    member: str
+    node: str
+    service: bool
+    start_s: float
+    end_s: float | None
+    cpus: float
+    memory_bytes: int
+
+
+class AdmittedMemberAnswer(PlacedMemberAnswer):
+    """A member of an admitted job, and True if its task runs."""
+
+    running: bool
+
+
+EdgeAnswer = TypedDict(
+    "EdgeAnswer",
+    {
+        "from": str,
+        "to": str,
+        "node": str,
+        "inside": bool,
+        "guaranteed_bytes_s": int,
+        "moving_bytes_s": float,
+    },
+)
+
+
+class PlacedJobAnswer(TypedDict):
+    """A job over time, and the places of its members; no length means as long as its tasks run."""
+
+    job: str
+    length_s: float | None
+    members: list[PlacedMemberAnswer]
+
+
+class AdmittedJobAnswer(TypedDict):
+    """An admitted job over time, its members, and its edges with guarantees and traffic."""
+
+    number: int
+    principal: str
+    job: str
+    length_s: float | None
+    age_s: float
+    problem: str
+    members: list[AdmittedMemberAnswer]
+    edges: list[EdgeAnswer]
