@@ -19,7 +19,7 @@ from dios.cli.common.output import INTERRUPTED, JsonOption, err, reporting, say,
 from dios.errors import InvalidError
 
 if TYPE_CHECKING:
-    from dios.papers.figures import ProgressCallback, WrittenFigure
+    from dios.papers.figures import ProgressCallback, WrittenFigure, WrittenFigureRow
 
 app: Final = typer.Typer(
     help="The experiments of the papers that DIOS implements, repeated on simulated machines.",
@@ -292,7 +292,7 @@ def _tell(made: WrittenFigure) -> None:
     sys.stdout.write("\n")
 
 
-def _as_json(made: WrittenFigure) -> dict[str, object]:
+def _as_json(made: WrittenFigure) -> WrittenFigureRow:
     from dios.papers.figures import as_json  # noqa: PLC0415 - needs an extra
 
     return {**as_json(made.figure), "files": [str(path) for path in made.written]}

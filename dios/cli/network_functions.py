@@ -266,12 +266,12 @@ def replay(
         if as_json:
             write_json(told)
             return
-        counts = cast("dict[str, int]", told["counts"])
+        counts = told["counts"]
         facts(
             [
                 ("packets", f"{counts['received']} from {source}"),
                 ("sent", f"{counts['sent']} to {target}"),
-                ("flows", str(cast("dict[str, int]", told["flows"])["held"])),
+                ("flows", str(told["flows"]["held"])),
                 *_below(told),
             ]
         )

@@ -6,6 +6,7 @@ from typing import Annotated, Final
 
 import typer
 
+from dios.cli.common.extras import needing_extra
 from dios.cli.common.json_rows import JSON, schema_of
 from dios.cli.common.output import JsonOption, reporting, write_json, write_line
 from dios.errors import InvalidError
@@ -21,13 +22,14 @@ def schema(
     *,
     as_json: JsonOption = False,
 ) -> None:
-    """Print the JSON schema of what a command prints with --json, or list the commands that have one."""
+    """Print the JSON schema of what a command prints with --json, or list these commands."""
     with reporting("dios schema", as_json=as_json):
         name = " ".join(command or ())
         if name:
             if name not in JSON:
-                raise InvalidError(f"there is no schema for {name!r} yet. `dios schema` lists them.")
-            write_json(schema_of(name))
+                raise InvalidError(f"no command {name!r} prints JSON. `dios schema` lists those that do.")
+            with needing_extra("cluster", "schemas of simulations and network functions"):
+                write_json(schema_of(name))
         elif as_json:
             write_json(list(JSON))
         else:

@@ -13,7 +13,7 @@ import math
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, is_dataclass, replace
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, TypedDict
 
 import numpy as np
 
@@ -222,7 +222,49 @@ def mean(values: Numbers) -> float:
     return float(found.mean()) if len(found) else float("nan")
 
 
-def as_json(figure: Figure) -> dict[str, object]:
+class ClaimRow(TypedDict):
+    """A published result, ours, and the judgement; an end of an interval is null if it is infinite."""
+
+    where: str
+    what: str
+    published: str
+    ours: str
+    published_interval: list[float | None]
+    our_interval: list[float | None]
+    judgement: str
+
+
+class FigureTableRow(TypedDict):
+    """A table of a figure."""
+
+    title: str
+    columns: list[str]
+    rows: list[list[Cell]]
+
+
+class FigureRow(TypedDict):
+    """A reproduced figure or table of an evaluation."""
+
+    figure: str
+    title: str
+    command: str
+    seed: int
+    quick: bool
+    measured: bool
+    setting: dict[str, str]
+    smaller: str
+    claims: list[ClaimRow]
+    tables: list[FigureTableRow]
+    notes: list[str]
+
+
+class WrittenFigureRow(FigureRow):
+    """A reproduced figure, and the files that were written."""
+
+    files: list[str]
+
+
+def as_json(figure: Figure) -> FigureRow:
     """Return a figure as a JSON object."""
     return {
         "figure": figure.number,
@@ -242,7 +284,7 @@ def as_json(figure: Figure) -> dict[str, object]:
     }
 
 
-def _claim_as_json(claim: PublishedClaim, *, quick: bool) -> dict[str, object]:
+def _claim_as_json(claim: PublishedClaim, *, quick: bool) -> ClaimRow:
     found = claim.compared
     return {
         "where": claim.where,

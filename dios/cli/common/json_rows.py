@@ -326,6 +326,23 @@ JSON: Final[Mapping[str, Output]] = {
     "pack check": Output(("lib.reservations:ReservationPlan",), many=False),
     "pack ls": Output((f"{_ANSWERS}:AdmittedJobAnswer",)),
     "pack release": Output(("cli.packing.live:ReleasedRow",), many=False),
+    "pack learn": Output(("cli.packing.learn:LearnedJobRow",), many=False),
+    "pack simulate": Output(("cli.packing.simulate:PackingSummaryRow",), many=False),
+    "sched simulate": Output(("firmament.simulate.report:OutcomeSummary",), many=False),
+    "sched compare": Output(("firmament.simulate.compare:ComparedModelRow",)),
+    "fair simulate": Output(("cli.scheduling.fair:FairSummaryRow",), many=False),
+    "solve": Output(("cli.scheduling.solve:SolvedRow",), many=False),
+    "nf run": Output(("sprayer.runtime.reports:RunningReport",), many=False),
+    "nf stats": Output(
+        ("sprayer.runtime.reports:RunningReport",),
+        many=False,
+        note="With --watch each line is such a document.",
+    ),
+    "nf replay": Output(("sprayer.runtime.reports:ReplayReport",), many=False),
+    **dict.fromkeys(
+        [f"repro {family}" for family in ("firmament", "sdrf", "dc-drf", "packer", "sprayer")],
+        Output(("papers.figures:WrittenFigureRow",)),
+    ),
     "up": Output(
         (
             "cli.nodes.local_cluster:LocalClusterRow",

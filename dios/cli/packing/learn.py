@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import Annotated, Final
+from typing import Annotated, Final, TypedDict
 
+import msgspec
 import typer
 
 from dios.cli.common.extras import needing_extra
@@ -78,9 +79,34 @@ def learn(
             if source is not None and source.resolve().parent != Path(out).resolve().parent:
                 say("its programs are looked for in its folder: move them there, or correct the paths")
         if as_json:
-            write_json({**found, "margin": margin, "toml": text})
+            write_json(msgspec.convert({**found, "margin": margin, "toml": text}, type=LearnedJobRow))
         elif out == _STDOUT:
             typer.echo(text, nl=False)
+
+
+class LearnedMemberRow(TypedDict):
+    """A task in the last runs of its job: by channel, positions at which its use changes, and new values."""
+
+    member: str
+    runs: int
+    completed: int
+    start_s: float
+    length_s: float
+    instant_s: float
+    machines: list[str]
+    values: dict[str, list[tuple[int, int]]]
+    unmeasured: list[str]
+
+
+class LearnedJobRow(TypedDict):
+    """The measured runs of a job, and the job with these demands as TOML."""
+
+    job: str
+    principal: str
+    runs: int
+    members: list[LearnedMemberRow]
+    margin: float
+    toml: str
 
 
 def measured(job: str, principal: str, node: str | None) -> dict[str, object]:

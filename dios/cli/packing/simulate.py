@@ -10,9 +10,8 @@ import json
 import math
 import sys
 from collections.abc import Callable, Iterator
-from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Final, NamedTuple
+from typing import TYPE_CHECKING, Annotated, Final, NamedTuple, TypedDict
 
 import typer
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
@@ -249,9 +248,56 @@ def _was_offered(scene: PackingScenario, run: PackingRun) -> bool:
     return bool(run.simulation.arrivals.jobs[scene.begin : run.simulation.done].any())
 
 
+class PolicyRow(TypedDict):
+    """A policy's results; the admitted fractions are null if no jobs came in the instants that count."""
+
+    policy: str
+    jobs: float | None
+    tasks: float | None
+    revenue: float | None
+    paid: float
+    used: list[float]
+    booked: list[float]
+    job_ms: tuple[float, float, float]
+    refused_for: dict[str, int]
+
+
+class PackingRunRow(TypedDict):
+    """A simulation with one seed; null for given jobs."""
+
+    seed: int | None
+    instants_played: int
+    jobs: int
+    tasks: int
+    policies: list[PolicyRow]
+
+
+class PackingSummaryRow(TypedDict):
+    """The setting of simulations, and the results of each; they count from the instant ``begin``."""
+
+    setting: dict[str, str]
+    instants: int
+    begin: int
+    runs: list[PackingRunRow]
+
+
+def _policy_row(one: PolicySummary, *, offered: bool) -> PolicyRow:
+    return {
+        "policy": one.policy,
+        "jobs": one.jobs if offered else None,
+        "tasks": one.tasks if offered else None,
+        "revenue": one.revenue if offered else None,
+        "paid": one.paid,
+        "used": list(one.used),
+        "booked": list(one.booked),
+        "job_ms": one.job_ms,
+        "refused_for": one.refused_for,
+    }
+
+
 def _summary(
     scene: PackingScenario, runs: list[PackingRun], found: list[tuple[int | None, list[PolicySummary]]]
-) -> dict[str, object]:
+) -> PackingSummaryRow:
     return {
         "setting": dict(scene.about),
         "instants": scene.instants,
@@ -262,10 +308,7 @@ def _summary(
                 "instants_played": run.simulation.done,
                 "jobs": int(run.simulation.arrivals.jobs.sum()),
                 "tasks": int(run.simulation.arrivals.tasks.sum()),
-                "policies": [
-                    asdict(each) | ({} if _was_offered(scene, run) else dict.fromkeys(_FRACTIONS))
-                    for each in policies
-                ],
+                "policies": [_policy_row(each, offered=_was_offered(scene, run)) for each in policies],
             }
             for run, (seed, policies) in zip(runs, found, strict=True)
         ],
@@ -317,7 +360,7 @@ def _median(values: tuple[float, ...]) -> float:
     return (ordered[(len(ordered) - 1) // 2] + ordered[len(ordered) // 2]) / 2
 
 
-def _write(out: Path, runs: list[PackingRun], summary: dict[str, object]) -> None:
+def _write(out: Path, runs: list[PackingRun], summary: PackingSummaryRow) -> None:
     """Write summary.json, instants.csv, and pictures if matplotlib is installed."""
     from dios import plotting  # noqa: PLC0415 - needs an extra
     from dios.packer.simulate import figures_of, instants_csv  # noqa: PLC0415 - needs an extra

@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import shlex
 import sys
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
@@ -145,7 +146,7 @@ def _write(found: list[ComparedModel], out: Path, *, plots: bool) -> None:
     words = shlex.join(_words(sys.argv[1:])) or "sched compare"
     text = comparison.as_markdown(found, "Scheduling policies on one workload", f"dios {words}")
     (out / "compare.md").write_text(text, encoding="utf-8")
-    results = json.dumps([each.as_json() for each in found], indent=1)
+    results = json.dumps([each.as_json() for each in found], indent=1, default=asdict)
     (out / "compare.json").write_text(results + "\n", encoding="utf-8")
     pictures = comparison.write_comparison_plots(found, out) if plots else []
     say(f"wrote {', '.join(['compare.md', 'compare.json', *(path.name for path in pictures)])} in {out}")

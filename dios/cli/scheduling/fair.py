@@ -9,9 +9,8 @@ import json
 import math
 import sys
 from collections.abc import Callable, Iterator
-from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Final, NamedTuple
+from typing import TYPE_CHECKING, Annotated, Final, NamedTuple, TypedDict
 
 import typer
 
@@ -251,9 +250,43 @@ def _events(trace: FairTrace, capacity: list[float], delta: float, rule: str) ->
 # Output -----------------------------------------------------------------------------------------------
 
 
+class MechanismRow(TypedDict):
+    """A mechanism: its waits, as fractions of change compared with DRF, and the events of its live tree."""
+
+    name: str
+    delta: float | None
+    wait_users_s: float
+    wait_users: float
+    wait_until_end: float
+    wait_tasks_s: float
+    wait_tasks: float
+    wait_low_s: float
+    wait_low: float
+    each_mean: float
+    each_median: float
+    fewer: int
+    more: int
+    lost_most: float
+    completed: int
+    events: int | None
+    events_per_thousand: float | None
+
+
+class FairSummaryRow(TypedDict):
+    """A trace, and the results of each mechanism."""
+
+    tasks: int
+    tasks_too_large: int
+    users: int
+    days: float
+    capacity: float
+    priority: str
+    mechanisms: list[MechanismRow]
+
+
 def _summary(
     trace: FairTrace, done: list[Result], capacity: float, priority: str, too_large: int
-) -> dict[str, object]:
+) -> FairSummaryRow:
     return {
         "tasks": int(trace.submit_us.size),
         "tasks_too_large": too_large,
@@ -265,7 +298,19 @@ def _summary(
             {
                 "name": result.played.name,
                 "delta": result.played.delta,
-                **asdict(result.compared),
+                "wait_users_s": result.compared.wait_users_s,
+                "wait_users": result.compared.wait_users,
+                "wait_until_end": result.compared.wait_until_end,
+                "wait_tasks_s": result.compared.wait_tasks_s,
+                "wait_tasks": result.compared.wait_tasks,
+                "wait_low_s": result.compared.wait_low_s,
+                "wait_low": result.compared.wait_low,
+                "each_mean": result.compared.each_mean,
+                "each_median": result.compared.each_median,
+                "fewer": result.compared.fewer,
+                "more": result.compared.more,
+                "lost_most": result.compared.lost_most,
+                "completed": result.compared.completed,
                 "events": result.events,
                 "events_per_thousand": result.per_thousand,
             }
@@ -307,7 +352,7 @@ def _seconds(value: float) -> str:
     return f"{value:,.0f} s" if value >= 100 else f"{value:.3g} s"
 
 
-def _write(out: Path, trace: FairTrace, done: list[Result], summary: dict[str, object]) -> None:
+def _write(out: Path, trace: FairTrace, done: list[Result], summary: FairSummaryRow) -> None:
     """Write summary.json, users.csv, and pictures if matplotlib is installed."""
     from dios import plotting  # noqa: PLC0415 - needs an extra
     from dios.fairness.trace_report import reductions  # noqa: PLC0415 - needs an extra

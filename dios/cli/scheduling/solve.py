@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable, Iterator
 from itertools import pairwise
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Final
+from typing import TYPE_CHECKING, Annotated, Final, TypedDict
 
 import typer
 
@@ -69,9 +69,26 @@ def _write_flow(path: Path, problem: FlowProblem, solution: FlowSolution) -> Non
             file.write(f"f {tail} {head} {solution.flow[arc]}\n")
 
 
+class SolvedRow(TypedDict):
+    """The solution of a network: its cost if it is optimal, and the objection of the independent check.
+
+    ``seconds`` is the time of each step.
+    """
+
+    status: str
+    cost: int | None
+    reason: str
+    algorithm: str
+    certificate: bool
+    against: str
+    vertices: int
+    arcs: int
+    seconds: dict[str, float]
+
+
 def _as_json(
     problem: FlowProblem, solution: FlowSolution, against: str, seconds: dict[str, float]
-) -> dict[str, object]:
+) -> SolvedRow:
     return {
         "status": solution.status,
         "cost": solution.cost if solution.status == "optimal" else None,

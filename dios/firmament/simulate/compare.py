@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Final
+from typing import Final, TypedDict
 
 import numpy as np
 
@@ -47,6 +47,15 @@ COLUMNS: Final = (
 )
 
 
+class ComparedModelRow(TypedDict):
+    """A model, and its results; ``times_ideal`` is relative to the best possible."""
+
+    model: str
+    summary: OutcomeSummary | None
+    times_ideal: float | None
+    failure: str
+
+
 @dataclass(frozen=True, slots=True)
 class ComparedModel:
     """The result of one model."""
@@ -63,12 +72,11 @@ class ComparedModel:
     failure: str = ""
     interrupted: bool = False
 
-    def as_json(self) -> dict[str, object]:
-        """Return plain values for ``json.dumps``."""
-        summary = None if self.summary is None else self.summary.as_json()
+    def as_json(self) -> ComparedModelRow:
+        """Return the fields for JSON; the summary is a dataclass."""
         return {
             "model": self.model,
-            "summary": summary,
+            "summary": self.summary,
             "times_ideal": self.times_ideal,
             "failure": self.failure,
         }

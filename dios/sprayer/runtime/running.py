@@ -26,7 +26,14 @@ from dios.sprayer.memory_engine import MemoryEngine
 from dios.sprayer.network_function import NetworkFunction
 from dios.sprayer.packets.packet import CAUSES, DROP
 from dios.sprayer.runtime.auto_steering import AutoSteering, steering_automatically
-from dios.sprayer.runtime.statistics_socket import JsonObject, serve_statistics
+from dios.sprayer.runtime.reports import (
+    CoreReport,
+    CoresReport,
+    FunctionReport,
+    ReplayReport,
+    RunningReport,
+)
+from dios.sprayer.runtime.statistics_socket import serve_statistics
 from dios.sprayer.runtime.workers import Statistics, Workers, jain
 
 
@@ -42,7 +49,7 @@ def run(
     realtime: bool = False,
     name: str = "",
     ready: Callable[[str], None] | None = None,
-) -> JsonObject:
+) -> RunningReport:
     """Run a function between two interfaces until SIGINT or SIGTERM; return its ``report``.
 
     ``inside`` and ``outside`` can have several interfaces each, which form pairs. ``cores`` is by default the
@@ -66,7 +73,7 @@ def run(
     secret = secrets.randbits(64)
     workers = Workers(function, MemoryEngine([], cores), seed=secret)
     workers.turn(0, 0)
-    about: JsonObject = {
+    about: FunctionReport = {
         "name": name,
         "function": type(function).__name__,
         "pid": os.getpid(),
@@ -96,25 +103,25 @@ def run(
 
 
 def _statistics_reader(
-    about: JsonObject,
+    about: FunctionReport,
     workers: Workers,
     engine: AfPacketEngine | AfXdpEngine,
     choices: Sequence[AutoSteering],
-) -> Callable[[], JsonObject]:
+) -> Callable[[], RunningReport]:
     """Return a function that returns the current statistics; it may be called from any thread."""
     begun = time.monotonic()
     lock = threading.Lock()
 
-    def get_statistics() -> JsonObject:
+    def get_statistics() -> RunningReport:
         with lock:
             if choices:
-                about.update(steer=f"{AUTO}: {choices[0].steer}", why=choices[0].why)
+                about["steer"], about["why"] = f"{AUTO}: {choices[0].steer}", choices[0].why
             return {**about, "seconds": round(time.monotonic() - begun, 3), **report(workers, engine)}
 
     return get_statistics
 
 
-def report(workers: Workers, engine: AfPacketEngine | AfXdpEngine) -> JsonObject:
+def report(workers: Workers, engine: AfPacketEngine | AfXdpEngine) -> CoresReport:
     """Return the statistics of each core and of all cores together.
 
     ``packets`` is the number of packets that a core handled: received and taken over, without those handed
@@ -122,7 +129,7 @@ def report(workers: Workers, engine: AfPacketEngine | AfXdpEngine) -> JsonObject
     wait for a core now, at interfaces and from other cores. ``dropped`` is by cause; its ``no_place`` counts
     frames that found the ring of an interface full, its ``cut`` frames that were longer than a place there.
     """
-    cores: list[JsonObject] = []
+    cores: list[CoreReport] = []
     packets: list[int] = []
     causes: dict[str, int] = {}
     for core in range(workers.cores):
@@ -140,7 +147,16 @@ def report(workers: Workers, engine: AfPacketEngine | AfXdpEngine) -> JsonObject
             {
                 "core": core,
                 "packets": handled,
-                **counts,
+                "received": counts["received"],
+                "sent": counts["sent"],
+                "connection_packets": counts["connection_packets"],
+                "regular_packets": counts["regular_packets"],
+                "handed_over": counts["handed_over"],
+                "taken_over": counts["taken_over"],
+                "deepest": counts["deepest"],
+                "turns": counts["turns"],
+                "idle_turns": counts["idle_turns"],
+                "bytes": counts["bytes"],
                 "dropped": dropped,
                 "queue": workers.waiting(core) + engine.waiting(core),
                 "flows": found.flows,
@@ -156,7 +172,7 @@ def report(workers: Workers, engine: AfPacketEngine | AfXdpEngine) -> JsonObject
     }
 
 
-def summary(found: Statistics, function: NetworkFunction | None) -> JsonObject:
+def summary(found: Statistics, function: NetworkFunction | None) -> ReplayReport:
     """Return the statistics of all cores for an engine without interfaces: counts, drops and counters."""
     return {
         "counts": found.counts,

@@ -14,7 +14,7 @@ import os
 import re
 import socket
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import ClassVar, Final
 
@@ -27,7 +27,7 @@ _log: Final = logging.getLogger(__name__)
 FOLDER: Final = Path("/run/dios-functions")
 """Not below ``/run/dios``, which belongs to the user of a node that runs as a service."""
 TIMEOUT_S: Final = 5.0
-JsonObject = dict[str, object]
+JsonObject = Mapping[str, object]
 _NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.@-]{0,63}")
 _BACKLOG: Final = 8
 
