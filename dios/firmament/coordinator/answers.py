@@ -27,7 +27,7 @@ class EnforcingNodeAnswer(TypedDict):
 
 
 class NodeAnswer(EnforcingNodeAnswer):
-    """A node: what it has, what is set aside for tasks, and its measured use if that is known."""
+    """A node: its capacity, the part that is set aside for tasks, and its measured use if it is known."""
 
     rack: str
     cpus: int

@@ -13,6 +13,7 @@ from typer.testing import CliRunner
 
 from dios.cli import main
 from dios.fairness import trace_report
+from tests.support.node.command_user import require_schema
 
 ROOT = Path(__file__).parents[3]
 SMALL = ("--synthetic", "--users", "30", "--tasks", "2000", "--days", "2", "--capacity", "0.8")
@@ -40,6 +41,7 @@ def test_json_and_files_hold_the_same_numbers(tmp_path: Path) -> None:
     """summary.json is what is printed; users.csv has everybody; pictures are there."""
     status, shown, said = invoke(*SMALL, "--json", "--out", str(tmp_path / "out"), "--seed", "5")
     assert status == 0, said
+    require_schema("dios fair simulate", shown)
     found = json.loads(shown)
     assert found == json.loads((tmp_path / "out" / "summary.json").read_text())
     drf, sdrf = found["mechanisms"]

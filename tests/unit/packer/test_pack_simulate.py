@@ -16,6 +16,7 @@ from dios.packer import Datacenter, Edge, Node, TiMra, allocate
 from dios.packer.baselines import POLICIES
 from dios.packer.generate_jobs import Workload
 from dios.packer.simulate import Simulation, SyntheticJobs, demand_over_time, summarise
+from tests.support.node.command_user import require_schema
 
 SMALL = ("--servers", "60", "--per-rack", "10", "--racks-per-pod", "3", "--instants", "12")
 
@@ -65,6 +66,7 @@ def test_json_and_files_hold_the_same_numbers(tmp_path: Path) -> None:
     out = tmp_path / "out"
     status, shown, said = invoke(*SMALL, "--policy", "tetris", "--json", "--out", str(out), "--seed", "5")
     assert status == 0, said
+    require_schema("dios pack simulate", shown)
     found = json.loads(shown)
     assert found == json.loads((out / "summary.json").read_text())
     rows = list(csv.DictReader((out / "instants.csv").read_text().splitlines()))

@@ -20,6 +20,7 @@ from dios.papers.dc_drf import algorithm_1, changes, clouds, demand_profiles, ev
 from dios.papers.judgements import Judgement
 from dios.papers.sdrf import evaluation as sdrf_evaluation
 from dios.papers.sdrf import months, spike, tree_cost, waits
+from tests.support.node.command_user import require_schema
 
 KNOWN = {"sdrf": sdrf_evaluation.FIGURES, "dc-drf": evaluation.FIGURES}
 
@@ -43,6 +44,7 @@ def test_every_figure_is_written_with_the_paper_beside_it(family: str, tmp_path:
     """All figures, quickly: each has its table, JSON and claims, and the command that makes it again."""
     status, shown, said = invoke(family, "--quick", "--out", str(tmp_path), "--json")
     assert status == 0, said
+    require_schema(f"dios repro {family}", shown)
     found = json.loads(shown)
     assert [each["figure"] for each in found] == list(KNOWN[family])
     for each in found:

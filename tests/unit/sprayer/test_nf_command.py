@@ -22,6 +22,7 @@ from dios.sprayer.linux.offloads import RECORDS
 from dios.sprayer.pcap import PcapWriter, read_pcap
 from tests.support.lab.function_machines import PYTHON, RIGHT, FunctionLab, features
 from tests.support.lab.namespaces import NotHereError, run
+from tests.support.node.command_user import require_schema
 from tests.support.sprayer.frames import ACK, SYN, UDP, Made, read
 
 PAGE_BYTES = 2_000_000
@@ -72,6 +73,7 @@ def test_a_function_of_ones_own_is_replayed(tmp_path: Path) -> None:
     target = tmp_path / "out.pcap"
     result = dios("replay", source, str(target), str(mine), "--cores", "2", "--json")
     assert result.exit_code == 0, result.stderr
+    require_schema("dios nf replay", result.stdout)
     told = json.loads(result.stdout)
     assert (told["counts"]["received"], told["counts"]["sent"]) == (20, 10)
     assert (told["dropped"], told["counters"]) == ({"function": 10}, {"odd": 10})
@@ -185,6 +187,7 @@ def test_a_function_runs_is_asked_and_ends(lab: FunctionLab, engine: str) -> Non
         process.send_signal(signal.SIGINT)
         output, errors = process.communicate(timeout=30)
     assert process.returncode == 0, errors
+    require_schema("dios nf run", output)
     last = json.loads(output)
     assert len(told["cores"]) == 2
     assert min(core["packets"] for core in told["cores"]) > PAGE_BYTES // 1500 // 4

@@ -15,6 +15,7 @@ from dios.cli.nodes.audit import entry_line
 from dios.core.effects import Audit
 from dios.host.audit.log import AuditLog, AuditRecord, segments
 from dios.host.audit.reader import AuditEntry
+from tests.support.node.command_user import require_schema
 
 DONE = (
     Audit(1, "create", "ok", "uid:1000", "aaaa00000000", "0b0b00000001", ""),
@@ -39,6 +40,7 @@ def typed(data: Path, line: str, status: int = 0) -> list[int]:
     """The places in DONE of what `dios audit` with a line shows."""
     result = CliRunner().invoke(app, ["audit", *line.split(), "--json", "--data", str(data)])
     assert result.exit_code == status, result.output
+    require_schema("dios audit", result.stdout)
     return [json.loads(shown)["index"] for shown in result.stdout.splitlines()]
 
 

@@ -18,6 +18,7 @@ from dios.packer import TiMra
 from dios.wire.messages import Asked
 from tests.support.firmament.samples import batches, chances
 from tests.support.firmament.usage_profiles import course, some_course
+from tests.support.node.command_user import require_schema
 
 MIB = 2**20
 UNITS = {
@@ -113,7 +114,9 @@ def test_a_job_s_file_gets_the_demands_that_were_measured(tmp_path: Path) -> Non
     assert job.demand[:, :, 0].tolist() == [[0.99, 0.17, 0], [0.99, 0.17, 0], [0, 0, 2.2]]
     assert job.nodes[2].after == ("map.0", "map.1")
     assert 'program = "reduce.py"' in out.read_text()
-    told = json.loads(run("words", "--from", str(source), "--instant-s", "2", "--spare-s", "0", "--json")[0])
+    shown = run("words", "--from", str(source), "--instant-s", "2", "--spare-s", "0", "--json")[0]
+    require_schema("dios pack learn", shown)
+    told = json.loads(shown)
     assert told["toml"] == out.read_text()
     assert (told["runs"], told["margin"], len(told["members"])) == (2, 1.1, 3)
     assert "next" not in told

@@ -13,6 +13,7 @@ from dios.errors import InvalidError
 from dios.firmament.models.catalogue import MODELS
 from dios.firmament.simulate.command import SimulationOptions
 from dios.firmament.simulate.compare import COLUMNS, COMPARED_MAX, compare, models_of
+from tests.support.node.command_user import require_schema
 
 SAMPLE = Path(__file__).parents[3] / "data" / "google-trace"
 TINY = ("--synthetic", "google", "--machines", "3", "--hours", "0.01")
@@ -38,6 +39,7 @@ def test_the_models_see_the_same_tasks_of_a_trace() -> None:
     words = ("--trace", str(SAMPLE), "--hours", "0.2", "--round-interval", "20", "--json")
     status, shown, said = invoke(*words, "--model", "queue", "--model", "hawk")
     assert status == 0, said
+    require_schema("dios sched compare", shown)
     found = json.loads(shown)
     assert [each["model"] for each in found] == ["queue", "hawk"]
     assert found[0]["summary"]["submitted"] == found[1]["summary"]["submitted"] > 0

@@ -25,6 +25,7 @@ from dios.firmament.simulate.report import Spread, summarise
 from dios.firmament.simulate.run import SimulationConfig, simulate
 from dios.firmament.simulate.schedulers import scheduler_for
 from dios.firmament.simulate.workload import GoogleLike, GoogleWorkload
+from tests.support.node.command_user import require_schema
 
 SEED = 11
 SAMPLE = Path(__file__).parents[3] / "data" / "google-trace"
@@ -67,6 +68,7 @@ def test_the_command_writes_json_tables_and_pictures(tmp_path: Path) -> None:
         "--plots",
     )
     assert status == 0
+    require_schema("dios sched simulate", shown)
     told = json.loads(shown)
     assert told == json.loads((out / "summary.json").read_text())
     with (out / "tasks.csv").open(newline="") as file:
