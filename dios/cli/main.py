@@ -35,6 +35,7 @@ class _Commands(LazyGroup):
         "pause": "dios.cli.tasks.control:app",
         "resume": "dios.cli.tasks.control:app",
         "kill": "dios.cli.tasks.control:app",
+        "top": "dios.cli.tasks.top:app",
         "describe": "dios.cli.tasks.describe:app",
         "debug": "dios.cli.tasks.debug:app",
         "sandbox": "dios.cli.tasks.sandbox:app*",

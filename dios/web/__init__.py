@@ -3,6 +3,7 @@
 - ``metrics``: numbers for Prometheus (``dios metrics``).
 - ``observation``: what a user can see of a cluster, read at a bounded rate. The next shows it.
 - ``dashboard``: pages in a browser (``dios ui``).
+- ``terminal``: a live overview in a terminal (``dios top``).
 
 Nothing here runs inside of a daemon, and each view shows what its user may see.
 """

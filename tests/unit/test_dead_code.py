@@ -26,6 +26,7 @@ ALLOWED: Final = {
     "dios/bridges/mcp_http.py:*": "mcp and uvicorn call these by name",
     "dios/bridges/jupyter_kernel.py:*": "Jupyter calls the methods of a kernel by name",
     "dios/cli/tasks/shell.py:*": "cmd.Cmd calls these by name",
+    "dios/web/terminal/application.py:*": "Textual calls handlers and actions by name",
     "dios/bridges/joblib.py:*": "joblib calls the methods of a backend by name",
     "dios/lib/*:*": "the libraries' public interface is for users' programs",
     "dios/client/warm_up.py:rehearse_in_zygote": "the zygote calls it by a name in its first message",

@@ -16,6 +16,7 @@ _PACKAGES: Final[Mapping[str, frozenset[str]]] = {
     "mcp": frozenset({"mcp"}),
     "web": frozenset({"nicegui", "fastapi", "uvicorn"}),
     "metrics": frozenset({"prometheus_client"}),
+    "tui": frozenset({"textual"}),
     "jupyter": frozenset({"ipykernel", "jupyter_client"}),
 }
 """The packages of each extra that commands need."""

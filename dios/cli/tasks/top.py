@@ -1,0 +1,127 @@
+"""The command ``dios top``: a live overview of the cluster in a terminal, or a table of it."""
+
+from __future__ import annotations
+
+import sys
+import time
+from typing import Annotated, Final
+
+import typer
+
+from dios.cli.common.context import opened
+from dios.cli.common.extras import needing_extra
+from dios.cli.common.output import JsonOption, NodeOption, reporting, say, table, write_json, write_line
+from dios.cli.tasks.control import described
+from dios.client.keyring import Keyring
+from dios.client.sync.node import Node, connect
+from dios.errors import InvalidError
+from dios.web.observation.cluster_view import ClusterView, number, read_view
+from dios.web.terminal.overview import (
+    NODE_COLUMNS,
+    TASK_COLUMNS,
+    chosen_tasks,
+    headline,
+    node_cells,
+    task_cells,
+)
+
+app: Final = typer.Typer(rich_markup_mode=None)
+
+
+@app.callback()
+def _group() -> None:
+    """Hold the command by its name."""
+
+
+@app.command(
+    epilog="\b\nExamples:\n  dios top\n  dios top --sort node\n  dios top --once\n"
+    "  dios top --all --json | jq '.tasks[].label'"
+)
+def top(
+    node: NodeOption = None,
+    *,
+    once: Annotated[bool, typer.Option("--once", help="Print a table and end.")] = False,
+    everything: Annotated[bool, typer.Option("--all", "-a", help="Also show ended tasks.")] = False,
+    sort: Annotated[
+        str,
+        typer.Option("--sort", metavar="COLUMN", help=f"One of {', '.join(TASK_COLUMNS).lower()}."),
+    ] = "seconds",
+    as_json: JsonOption = False,
+) -> None:
+    """Show nodes and your tasks, as you may see them, and control the tasks with the keys of htop.
+
+    \b
+    F3 /    search        F9 k       kill, after a question
+    F4 \\    filter        p r        pause, resume
+    F6 >    sort          a          ended tasks, too
+    I       invert        F10 q      quit
+
+    It asks the node at most twice a second. With --once or --json, and without a terminal, it prints the
+    same data once.
+    """  # noqa: D301 - \b is typer's mark for lines to keep, and needs no raw string
+    with reporting("dios top", as_json=as_json):
+        column = sort.upper()
+        if column not in TASK_COLUMNS:
+            raise InvalidError(
+                f"cannot sort by {sort!r}: there is no such column. Choose one of "
+                f"{', '.join(TASK_COLUMNS).lower()}."
+            )
+        with opened(node) as place:
+            if once or as_json or not (sys.stdout.isatty() and sys.stdin.isatty()):
+                _print(read_view(place.node), column, everything=everything, as_json=as_json)
+                return
+        _run(node, column, everything=everything)
+
+
+def _print(view: ClusterView, column: str, *, everything: bool, as_json: bool) -> None:
+    now = time.time_ns()
+    tasks = chosen_tasks(view.tasks, now, column, reverse=False, ended=everything)
+    if as_json:
+        write_json(
+            {
+                "nodes": [
+                    {
+                        "node": member.name,
+                        "state": member.status.name.lower(),
+                        "draining": member.draining,
+                        "tasks": member.tasks,
+                        **_reserved(view, member.name),
+                    }
+                    for member in view.nodes
+                ],
+                "tasks": [described(task) for task in tasks],
+                "problems": list(view.problems),
+            }
+        )
+        return
+    for problem in view.problems:
+        say(problem)
+    write_line(headline(view))
+    if view.nodes:
+        write_line("")
+        table(NODE_COLUMNS, node_cells(view), right=("TASKS",))
+    if tasks:
+        write_line("")
+        table(list(TASK_COLUMNS), (task_cells(task, now) for task in tasks), right=("SECONDS", "DONE"))
+
+
+def _reserved(view: ClusterView, name: str) -> dict[str, float | None]:
+    row = view.rows_of_nodes.get(name)
+    keys = ("cpus", "cpus_set_aside", "memory_bytes", "memory_set_aside")
+    return {key: None if row is None else number(row.get(key)) for key in keys}
+
+
+def _run(node: str | None, column: str, *, everything: bool) -> None:
+    with needing_extra("tui", "live overviews"):
+        from dios.web.terminal.application import TopApplication  # noqa: PLC0415 - needs an extra
+    from dios.web.dashboard.session import DashboardSession  # noqa: PLC0415 - only for this
+
+    def session() -> Node:
+        return connect(node, groups=tuple(Keyring.load().presented())[:1], label="top")
+
+    shared = DashboardSession(session)
+    shared.watcher.add_viewer()
+    try:
+        TopApplication(lambda: shared.watcher.view, shared.act_on_task, column=column, ended=everything).run()
+    finally:
+        shared.close()
