@@ -36,6 +36,7 @@ class _Commands(LazyGroup):
         "resume": "dios.cli.tasks.control:app",
         "kill": "dios.cli.tasks.control:app",
         "top": "dios.cli.tasks.top:app",
+        "report": "dios.cli.tasks.report:app",
         "describe": "dios.cli.tasks.describe:app",
         "debug": "dios.cli.tasks.debug:app",
         "sandbox": "dios.cli.tasks.sandbox:app*",

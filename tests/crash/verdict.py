@@ -18,7 +18,9 @@ from dios.store.findings import FindingKind
 from dios.wire.types import ObjectType
 from tests.crash.writer import Journal, Value, named_groups, whole_value
 
-OURS: Final = frozenset({"lock", "node.sock", "node.pid", "node.log", "store", "extents", "audit", "restart.json"})
+OURS: Final = frozenset(
+    {"lock", "node.sock", "node.pid", "node.log", "store", "extents", "audit", "restart.json"}
+)
 _LEFT_BY_A_CRASH: Final = frozenset({FindingKind.ORPHAN, FindingKind.AUDIT_TORN})
 
 

@@ -6,6 +6,7 @@
 - ``kept_jobs``: ``dios attach`` and ``dios job``, programs that the cluster runs until they are done.
 - ``control``: ``dios ps``, ``logs``, ``pause``, ``resume`` and ``kill``.
 - ``top``: ``dios top``, all of them in a live overview.
+- ``report``: ``dios report``, a page about a job as a file.
 - ``describe``, ``debug``, ``shell``: the commands of these names.
 - ``sandbox``: ``dios sandbox``, code that nobody has read; ``mcp_server``: ``dios mcp``, for agents;
   ``kernel``: ``dios kernel``, for notebooks; ``sandbox_options``: the options of all three;

@@ -7,6 +7,7 @@ from typing import Final
 
 from dios.client.ops.status import Status
 from dios.client.plain_text import plain
+from dios.web.observation.jobs import in_lanes
 from dios.wire.types import TaskState
 
 Options = dict[str, object]
@@ -30,18 +31,9 @@ def colour_of(task: Status) -> str:
 
 def timeline(tasks: Sequence[Status], now_ns: int) -> Options:
     """Return a bar for each started task, in lanes for each node; the x axis is time."""
-    lanes: dict[str, list[int]] = {}
     rows: list[str] = []
     bars: list[dict[str, object]] = []
-    started = sorted((task for task in tasks if task.started_ns), key=lambda one: (one.node, one.started_ns))
-    for task in started:
-        node = plain(task.node) or "here"
-        ends = lanes.setdefault(node, [])
-        end = task.ended_ns or now_ns
-        lane = next((place for place, until in enumerate(ends) if until <= task.started_ns), len(ends))
-        if lane == len(ends):
-            ends.append(0)
-        ends[lane] = end
+    for node, lane, task, end in in_lanes(tasks, now_ns):
         row = f"{node} {lane + 1}"
         if row not in rows:
             rows.append(row)

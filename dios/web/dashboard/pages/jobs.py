@@ -14,6 +14,7 @@ from dios.client.plain_text import plain
 from dios.web.dashboard.layout import follow
 from dios.web.dashboard.session import DashboardSession
 from dios.web.observation.cluster_view import ClusterView
+from dios.web.observation.jobs import stages
 
 _JOBS_MAX: Final = 50
 _SLOW: Final = 2.0
@@ -38,10 +39,7 @@ def _jobs(view: ClusterView) -> None:
     for parent, tasks in newest[:_JOBS_MAX]:
         with ui.card().classes("w-full"):
             ui.link(labels.get(parent) or parent, f"/tasks/{parent}").classes("text-bold")
-            stages: dict[str, list[Status]] = {}
-            for task in tasks:
-                stages.setdefault(plain(task.label).rstrip("0123456789 -") or "tasks", []).append(task)
-            for stage, members in stages.items():
+            for stage, members in stages(tasks).items():
                 _stage(stage, members)
 
 

@@ -1,0 +1,58 @@
+"""The command ``dios report``: one page about a job as a file."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Final
+
+import typer
+
+from dios.cli.common.context import opened
+from dios.cli.common.output import JsonOption, NodeOption, progress, reporting, say, size_text, write_json
+from dios.cli.tasks.control import described
+from dios.errors import ExistsError
+from dios.web.report.collection import collect
+from dios.web.report.page import page_of
+
+app: Final = typer.Typer(rich_markup_mode=None)
+
+
+@app.callback()
+def _group() -> None:
+    """Hold the command by its name."""
+
+
+@app.command(epilog="\b\nExamples:\n  dios report count.py\n  dios report 3f9a -o monday.html --force")
+def report(
+    job: Annotated[
+        str,
+        typer.Argument(metavar="TASK", help="The first task: the beginning of a fingerprint, or a label."),
+    ],
+    output: Annotated[Path, typer.Option("--output", "-o", metavar="FILE", help="The page to write.")] = Path(
+        "report.html"
+    ),
+    *,
+    force: Annotated[bool, typer.Option("--force", help="Write over a file that exists.")] = False,
+    node: NodeOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Write a page about a job: a task and all tasks that it started, and that these started.
+
+    It has a timeline, stages, nodes, processor time, shares, why tasks wait or ended badly, and versions. The
+    page is one file of HTML without scripts, which needs no network and can be sent to others: it has labels,
+    reasons and the names of nodes and users. Make it soon after the end, before the nodes forget the tasks.
+    """
+    with reporting("dios report", as_json=as_json):
+        if output.exists() and not force:
+            raise ExistsError(f"cannot write {output}: it exists. Add --force, or choose another -o FILE.")
+        with opened(node) as place, progress("reading the job") as show:
+            found = collect(place.node, job, show)
+        page = page_of(found)
+        with output.open("w" if force else "x", encoding="utf-8", errors="backslashreplace") as file:
+            file.write(page)
+        if as_json:
+            write_json(
+                {"file": str(output), "job": found.mark, "tasks": [described(task) for task in found.tasks]}
+            )
+            return
+        say(f"{output}: tasks: {len(found.tasks)}, {size_text(output.stat().st_size)}")
