@@ -22,7 +22,8 @@ _STYLE: Final = """
 :root { color-scheme: light dark; font: 15px/1.4 system-ui, sans-serif; }
 body { max-width: 75rem; margin: 2rem auto; padding: 0 1rem; }
 table { border-collapse: collapse; } th, td { padding: .15rem .8rem .15rem 0; text-align: left; }
-th { font-weight: 600; border-bottom: 1px solid; } pre { white-space: pre-wrap; margin: 0 0 1rem; }
+th { font-weight: 600; } thead th { border-bottom: 1px solid; }
+pre { white-space: pre-wrap; margin: 0 0 1rem; }
 svg { width: 100%; } svg text { font-size: 11px; fill: currentColor; } svg line { stroke: #8886; }
 .running { fill: #1976d2; } .exited { fill: #2e7d32; } .failed { fill: #c62828; }
 .paused { fill: #b26a00; } .starting, .waiting { fill: #8e9aaf; }

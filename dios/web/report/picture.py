@@ -27,7 +27,7 @@ def timeline(tasks: Sequence[Status], now_ns: int) -> str:
     rows = {place: row for row, place in enumerate(sorted({(bar.node, bar.lane) for bar in bars}))}
     bottom = len(rows) * _LANE + 4
     parts = [
-        f'<svg viewBox="0 0 {_LEFT + _WIDTH + 40} {bottom + 18}" role="img" aria-label="timeline of tasks">'
+        f'<svg viewBox="0 0 {_LEFT + _WIDTH + 60} {bottom + 18}" role="img" aria-label="timeline of tasks">'
     ]
     parts += [_tick(tick, span, bottom) for tick in range(_TICKS + 1)]
     parts += [
