@@ -99,7 +99,9 @@ class Users:
             if former is not None:
                 # Until this put is acknowledged, the path may have either content.
                 self._files[path] = former | {mark}
-        done = self.site.type(f"dios put new.bin --group papers --as {path} --acknowledge {ACKNOWLEDGED}")
+        done = self.site.type(
+            f"dios put new.bin --group papers --as {path} --replace --acknowledge {ACKNOWLEDGED}"
+        )
         if done.status:
             self.counts["puts refused"] += 1
             self.refusals[done.errors.strip()[:160]] += 1

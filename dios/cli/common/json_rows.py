@@ -267,6 +267,8 @@ JSON: Final[Mapping[str, Output]] = {
     "node forget": Output(("cli.nodes.members:NodeRow",)),
     "node replace": Output(("cli.nodes.members:ReplacedNodeRow",), many=False),
     "doctor": Output(("node.doctor.diagnosis:Diagnosis",), many=False),
+    "top": Output(("cli.tasks.top:OverviewRow",), many=False),
+    "report": Output(("cli.tasks.report:ReportRow",), many=False),
     "metrics": Output(("cli.nodes.metrics:MetricRow",)),
     "limits": Output(("cli.nodes.limits:UsageRow",)),
     "limits set": Output(("cli.nodes.limits:UsageRow",)),

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Final
+from typing import Annotated, Final, TypedDict
 
 import typer
 
 from dios.cli.common.context import opened
+from dios.cli.common.json_rows import TaskRow
 from dios.cli.common.output import JsonOption, NodeOption, progress, reporting, say, size_text, write_json
 from dios.cli.tasks.control import described
 from dios.errors import ExistsError
@@ -20,6 +21,14 @@ app: Final = typer.Typer(rich_markup_mode=None)
 @app.callback()
 def _group() -> None:
     """Hold the command by its name."""
+
+
+class ReportRow(TypedDict):
+    """A written page, with the first task of the job and all its tasks."""
+
+    file: str
+    job: str
+    tasks: list[TaskRow]
 
 
 @app.command(epilog="\b\nExamples:\n  dios report count.py\n  dios report 3f9a -o monday.html --force")
@@ -51,8 +60,11 @@ def report(
         with output.open("w" if force else "x", encoding="utf-8", errors="backslashreplace") as file:
             file.write(page)
         if as_json:
-            write_json(
-                {"file": str(output), "job": found.mark, "tasks": [described(task) for task in found.tasks]}
-            )
+            row: ReportRow = {
+                "file": str(output),
+                "job": found.mark,
+                "tasks": [described(task) for task in found.tasks],
+            }
+            write_json(row)
             return
         say(f"{output}: tasks: {len(found.tasks)}, {size_text(output.stat().st_size)}")

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import sys
 import time
-from typing import Annotated, Final
+from typing import Annotated, Final, TypedDict
 
 import typer
 
 from dios.cli.common.context import opened
 from dios.cli.common.extras import needing_extra
+from dios.cli.common.json_rows import TaskRow
 from dios.cli.common.output import JsonOption, NodeOption, reporting, say, table, write_json, write_line
 from dios.cli.tasks.control import described
 from dios.client.keyring import Keyring
+from dios.client.ops.cluster import Member
 from dios.client.sync.node import Node, connect
 from dios.errors import InvalidError
 from dios.web.observation.cluster_view import ClusterView, number, read_view
@@ -73,26 +75,37 @@ def top(
         _run(node, column, everything=everything)
 
 
+class NodeOverviewRow(TypedDict):
+    """A node, with what is set aside there; null if no scheduler answers."""
+
+    node: str
+    state: str
+    draining: bool
+    tasks: int
+    cpus: float | None
+    cpus_set_aside: float | None
+    memory_bytes: float | None
+    memory_set_aside: float | None
+
+
+class OverviewRow(TypedDict):
+    """The cluster at one moment; ``problems`` are sentences about what could not be read."""
+
+    nodes: list[NodeOverviewRow]
+    tasks: list[TaskRow]
+    problems: list[str]
+
+
 def _print(view: ClusterView, column: str, *, everything: bool, as_json: bool) -> None:
     now = time.time_ns()
     tasks = chosen_tasks(view.tasks, now, column, reverse=False, ended=everything)
     if as_json:
-        write_json(
-            {
-                "nodes": [
-                    {
-                        "node": member.name,
-                        "state": member.status.name.lower(),
-                        "draining": member.draining,
-                        "tasks": member.tasks,
-                        **_reserved(view, member.name),
-                    }
-                    for member in view.nodes
-                ],
-                "tasks": [described(task) for task in tasks],
-                "problems": list(view.problems),
-            }
-        )
+        found: OverviewRow = {
+            "nodes": [_node_row(view, member) for member in view.nodes],
+            "tasks": [described(task) for task in tasks],
+            "problems": list(view.problems),
+        }
+        write_json(found)
         return
     for problem in view.problems:
         say(problem)
@@ -105,10 +118,22 @@ def _print(view: ClusterView, column: str, *, everything: bool, as_json: bool) -
         table(list(TASK_COLUMNS), (task_cells(task, now) for task in tasks), right=("SECONDS", "DONE"))
 
 
-def _reserved(view: ClusterView, name: str) -> dict[str, float | None]:
-    row = view.rows_of_nodes.get(name)
-    keys = ("cpus", "cpus_set_aside", "memory_bytes", "memory_set_aside")
-    return {key: None if row is None else number(row.get(key)) for key in keys}
+def _node_row(view: ClusterView, member: Member) -> NodeOverviewRow:
+    row = view.rows_of_nodes.get(member.name)
+
+    def reserved(key: str) -> float | None:
+        return None if row is None else number(row.get(key))
+
+    return {
+        "node": member.name,
+        "state": member.status.name.lower(),
+        "draining": member.draining,
+        "tasks": member.tasks,
+        "cpus": reserved("cpus"),
+        "cpus_set_aside": reserved("cpus_set_aside"),
+        "memory_bytes": reserved("memory_bytes"),
+        "memory_set_aside": reserved("memory_set_aside"),
+    }
 
 
 def _run(node: str | None, column: str, *, everything: bool) -> None:

@@ -7,7 +7,7 @@ program decides anything by an explanation.
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from typing import Literal
 
 Status = Literal["waits", "runs"]
@@ -89,10 +89,6 @@ class Explanation:
     enough: list[SufficientChange] = field(default_factory=list)
     before: int | None = None
     """The number of waiting tasks of its principal that come before it; None if it takes part in rounds."""
-
-    def to_json(self) -> dict[str, object]:
-        """Return plain values for ``--json``."""
-        return asdict(self)
 
     def lines(self) -> list[str]:
         """Return the explanation as lines of text."""

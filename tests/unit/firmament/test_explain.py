@@ -3,7 +3,7 @@ from __future__ import annotations
 import json
 import random
 import re
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import numpy as np
@@ -307,7 +307,7 @@ def test_an_explanation_is_plain_data_and_sentences() -> None:
     """It goes through JSON, and its lines name the task, its way and what would be enough."""
     scheduler, _ = crowd(1)
     said = scheduler.explain(waiting(scheduler)[0])
-    assert json.loads(json.dumps(said.to_json()))["task"] == said.task
+    assert json.loads(json.dumps(asdict(said)))["task"] == said.task
     lines = "\n".join(said.lines())
     assert "waits" in lines
     assert "its path" in lines
