@@ -239,6 +239,7 @@ charts: $(DIST_STAMP) ## Check the files for Kubernetes, Helm and Docker Compose
 
 changelog: setup ## Show what the next section of CHANGELOG.md will say (FOLD=1: write it, and remove the fragments).
 	$(BIN)/towncrier build $(if $(FOLD),--yes,--draft) --version $$(awk -F '"' '/^version/ { print $$2; exit }' pyproject.toml)
+	$(if $(FOLD),$(BIN)/python -m tests.support.changelog)
 
 # Measuring is left out: its figures belong to a quiet machine, and no test asserts a time.
 all: fmt-check lint type imports docs site test-all sim ## Everything that CI checks.
