@@ -83,7 +83,9 @@ def test_kept_pairs_are_not_computed_again(cluster: LocalCluster) -> None:
         nonlocal struck
         if not struck and progress.bytes_done >= 0.75 * progress.bytes_total:
             struck = True
-            _kill(cluster, 2)
+            names = [one.name for one in cluster.nodes]
+            reducing = {one.node for one in node.tasks() if "reducer" in one.label and not one.ended}
+            _kill(cluster, names.index(next(name for name in names[1:] if name in reducing)))
 
     with dios.connect(str(cluster.nodes[0].socket), groups=()) as node:
         result = mapreduce.run(node, JOB, [TEXT], splits=12, reducers=3, workers=3, keep=2, progress=strike)
