@@ -139,12 +139,12 @@ def _node_row(view: ClusterView, member: Member) -> NodeOverviewRow:
 def _run(node: str | None, column: str, *, everything: bool) -> None:
     with needing_extra("tui", "live overviews"):
         from dios.web.terminal.application import TopApplication  # noqa: PLC0415 - needs an extra
-    from dios.web.dashboard.session import DashboardSession  # noqa: PLC0415 - only for this
+    from dios.web.observation.session import ClusterSession  # noqa: PLC0415 - only for this
 
     def session() -> Node:
         return connect(node, groups=tuple(Keyring.load().presented())[:1], label="top")
 
-    shared = DashboardSession(session)
+    shared = ClusterSession(session)
     shared.watcher.add_viewer()
     try:
         TopApplication(lambda: shared.watcher.view, shared.act_on_task, column=column, ended=everything).run()

@@ -4,7 +4,6 @@ It runs as the user who starts it and shows what that user may see. Read in this
 
 - ``access``: only a browser with the token gets a page.
 - ``server``: starts the web server, and connects it with a node.
-- ``session``: what pages share: the watcher, and calls to the node in threads.
 - ``layout``: the frame of all pages; ``charts``: options of ECharts.
 - ``pages``: a module for each page.
 """

@@ -11,8 +11,8 @@ from typing import Final
 from nicegui import ui
 
 from dios.errors import DiosError
-from dios.web.dashboard.session import DashboardSession
 from dios.web.observation.cluster_view import ClusterView
+from dios.web.observation.session import ClusterSession
 
 PAGES: Final = (
     ("/", "Cluster"),
@@ -29,7 +29,7 @@ _STALE_S: Final = 10
 
 
 @contextmanager
-def page(session: DashboardSession, title: str) -> Iterator[None]:
+def page(session: ClusterSession, title: str) -> Iterator[None]:
     """Make the frame of a page, and its content inside of the block."""
     ui.page_title(f"{title} - DIOS")
     ui.dark_mode(value=None)
@@ -55,7 +55,7 @@ def heading(text: str, level: int = 2) -> None:
     ui.html(html.escape(text), sanitize=False, tag=f"h{level}").classes(style)
 
 
-def follow(session: DashboardSession, show: Callable[[ClusterView], None]) -> None:
+def follow(session: ClusterSession, show: Callable[[ClusterView], None]) -> None:
     """Show the newest view in a part of the page, again after each change, while the page is open."""
     watcher = session.watcher
     client = ui.context.client

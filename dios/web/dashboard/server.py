@@ -28,7 +28,7 @@ from dios.web.dashboard.pages import (
     shares,
     tasks,
 )
-from dios.web.dashboard.session import DashboardSession
+from dios.web.observation.session import ClusterSession
 
 _BACKLOG: Final = 32
 
@@ -55,7 +55,7 @@ def serve(connect: Callable[[], Node], place: DashboardPlace, started: Callable[
             "Add --certificate and --key, or use an SSH tunnel to a loopback address."
         )
     listener = _listener(place)
-    session = DashboardSession(connect)
+    session = ClusterSession(connect)
     token = secrets.token_urlsafe(TOKEN_BYTES)
     gate = TokenGate(cast("Application", _application(session)), token, secure=secure)
     config = uvicorn.Config(
@@ -91,7 +91,7 @@ def _listener(place: DashboardPlace) -> socket.socket:
     return listener
 
 
-def _application(session: DashboardSession) -> FastAPI:
+def _application(session: ClusterSession) -> FastAPI:
     application = FastAPI(openapi_url=None, docs_url=None, redoc_url=None)
 
     @ui.page("/")

@@ -1,7 +1,7 @@
 """Reads the cluster again and again while somebody looks, and keeps the recent past.
 
-The pause after a reading grows with its length, so that all viewers of one watcher together take a node at
-most ``BUSY_SHARE`` of a processor. Without viewers nothing is read.
+The pause after a reading grows with its length, so that reading takes at most ``BUSY_SHARE`` of the time,
+however many viewers there are. Without viewers nothing is read.
 """
 
 from __future__ import annotations

@@ -13,15 +13,15 @@ from dios.host.audit.log import segments
 from dios.host.audit.reader import AuditReader
 from dios.web.dashboard import charts
 from dios.web.dashboard.layout import heading, table
-from dios.web.dashboard.session import DashboardSession
 from dios.web.observation.cluster_view import Row, read_references
+from dios.web.observation.session import ClusterSession
 from dios.wire.types import Permission
 
 _EDGES_MAX: Final = 400
 _STORY_MAX: Final = 500
 
 
-async def show(session: DashboardSession, mark: str) -> None:
+async def show(session: ClusterSession, mark: str) -> None:
     """Make the content for the task or object with the fingerprint ``mark``, or for all tasks."""
     chosen = ui.input("Fingerprint of a task or an object", value=mark).classes("w-96")
     chosen.on("keydown.enter", lambda: ui.navigate.to(f"/capabilities?of={(chosen.value or '').strip()}"))

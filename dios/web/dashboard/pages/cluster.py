@@ -10,19 +10,19 @@ from nicegui import ui
 from dios.client.ops.cluster import Member
 from dios.client.plain_text import plain
 from dios.web.dashboard.layout import attempt, confirmed, follow, heading
-from dios.web.dashboard.session import DashboardSession
 from dios.web.observation.cluster_view import ClusterView, Row, number
+from dios.web.observation.session import ClusterSession
 from dios.wire.types import NodeStatus
 
 _GIB: Final = 2**30
 
 
-def show(session: DashboardSession) -> None:
+def show(session: ClusterSession) -> None:
     """Make the content."""
     follow(session, partial(_nodes, session))
 
 
-def _nodes(session: DashboardSession, view: ClusterView) -> None:
+def _nodes(session: ClusterSession, view: ClusterView) -> None:
     racks: dict[str, list[Member]] = {}
     for node in view.nodes:
         racks.setdefault(plain(node.rack) or "no rack", []).append(node)
@@ -34,7 +34,7 @@ def _nodes(session: DashboardSession, view: ClusterView) -> None:
                 _card(session, node, view.rows_of_nodes.get(node.name, {}))
 
 
-def _card(session: DashboardSession, node: Member, row: Row) -> None:
+def _card(session: ClusterSession, node: Member, row: Row) -> None:
     name = plain(node.name) or "this node"
     words = [node.status.name.lower()] + (["draining"] if node.draining else [])
     words += ["asked"] if node.here else []
@@ -68,11 +68,11 @@ def _bar(what: str, used: float, most: float, unit: str) -> None:
     ui.linear_progress(used / most if most else 0, show_value=False).props(f'aria-label="{what}"')
 
 
-async def _set(session: DashboardSession, name: str, wish: str) -> None:
+async def _set(session: ClusterSession, name: str, wish: str) -> None:
     await attempt(lambda: session.call(lambda node: node.set_node(name, wish)))
 
 
-async def _forget(session: DashboardSession, name: str) -> None:
+async def _forget(session: ClusterSession, name: str) -> None:
     question = f"Forget {plain(name)}? Its certificate is revoked for good; to come back it must join again."
     if await confirmed(question):
         await _set(session, name, "forget")

@@ -12,16 +12,16 @@ from nicegui import ui
 from dios.client.ops.status import Status
 from dios.client.plain_text import plain
 from dios.web.dashboard.layout import follow
-from dios.web.dashboard.session import DashboardSession
 from dios.web.observation.cluster_view import ClusterView
 from dios.web.observation.jobs import stages
+from dios.web.observation.session import ClusterSession
 
 _JOBS_MAX: Final = 50
 _SLOW: Final = 2.0
 """A running task is called slow after this multiple of the median time of the ended tasks of its job."""
 
 
-def show(session: DashboardSession) -> None:
+def show(session: ClusterSession) -> None:
     """Make the content."""
     ui.label("Tasks of one parent: those of MapReduce, of an executor, or of a program of yours.")
     follow(session, _jobs)

@@ -11,13 +11,13 @@ from dios.client.sync.node import Node
 from dios.errors import DiosError, NotPermittedError
 from dios.web.dashboard import charts
 from dios.web.dashboard.layout import heading, table
-from dios.web.dashboard.session import DashboardSession
 from dios.web.observation.cluster_view import StoredFile, read_files
+from dios.web.observation.session import ClusterSession
 
 _SHOWN_MAX: Final = 2_000
 
 
-async def show(session: DashboardSession) -> None:
+async def show(session: ClusterSession) -> None:
     """Make the content; files are read when the page is opened and when the user asks again."""
     ui.label("Files of the groups in your keyring. Objects without a file are not listed.")
     body = ui.column().classes("w-full")

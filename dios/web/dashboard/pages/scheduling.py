@@ -10,14 +10,14 @@ from nicegui import ui
 from dios.client.plain_text import plain
 from dios.web.dashboard import charts
 from dios.web.dashboard.layout import table
-from dios.web.dashboard.session import DashboardSession
 from dios.web.observation.cluster_view import Row, number, rows
+from dios.web.observation.session import ClusterSession
 
 _NETWORK_S: Final = 3.0
 _KEPT: Final = 100
 
 
-def show(session: DashboardSession) -> None:
+def show(session: ClusterSession) -> None:
     """Make the content; networks are read while the page is open, and the slider shows earlier ones."""
     facts = ui.label()
     ui.label(

@@ -10,13 +10,13 @@ from nicegui import ui
 from dios.client.plain_text import plain
 from dios.web.dashboard import charts
 from dios.web.dashboard.layout import follow, heading, table
-from dios.web.dashboard.session import DashboardSession
 from dios.web.observation.cluster_view import ClusterView, number, rows
+from dios.web.observation.session import ClusterSession
 
 _COLUMNS: Final = ("user", "weight", "entitled", "holds", "of", "commitment", "credit", "running", "waiting")
 
 
-async def show(session: DashboardSession) -> None:
+async def show(session: ClusterSession) -> None:
     """Make the content."""
     follow(session, partial(_shares, session))
     heading("Admitted jobs")
@@ -28,7 +28,7 @@ async def show(session: DashboardSession) -> None:
     table(columns, [[plain(str(job.get(key, ""))) for key in columns] for job in jobs], label="admitted jobs")
 
 
-def _shares(session: DashboardSession, view: ClusterView) -> None:
+def _shares(session: ClusterSession, view: ClusterView) -> None:
     found = rows(view.shares, "principals")
     if not found:
         ui.label("No shares are known.")

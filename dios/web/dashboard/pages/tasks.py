@@ -14,8 +14,8 @@ from dios.client.plain_text import plain, plain_lines
 from dios.client.sync.node import Task
 from dios.web.dashboard import charts
 from dios.web.dashboard.layout import attempt, confirmed, follow, heading, table
-from dios.web.dashboard.session import DashboardSession
 from dios.web.observation.cluster_view import ClusterView
+from dios.web.observation.session import ClusterSession
 from dios.web.observation.watcher import find_task
 from dios.wire.types import TaskState
 
@@ -24,7 +24,7 @@ _BARS_MAX: Final = 10_000
 _ROWS_MAX: Final = 1_000
 
 
-def show(session: DashboardSession) -> None:
+def show(session: ClusterSession) -> None:
     """Make the content: the timeline, and a table of the tasks that the search finds."""
     sought = ui.input("Search: label, fingerprint, node, state or cause").classes("w-full").props("clearable")
     bars = ui.echart(charts.timeline((), 0), on_point_click=_open).classes("w-full h-80")
@@ -79,7 +79,7 @@ def _row(task: Status) -> tuple[object, ...]:
     )
 
 
-def show_one(session: DashboardSession, mark: str) -> None:
+def show_one(session: ClusterSession, mark: str) -> None:
     """Make the page of the task with this fingerprint."""
     ui.link("all tasks", "/tasks")
     follow(session, partial(_facts, mark))
@@ -107,7 +107,7 @@ def show_one(session: DashboardSession, mark: str) -> None:
     ui.timer(0.1, update, once=True)
 
 
-async def _reasons(session: DashboardSession, task: Status) -> str:
+async def _reasons(session: ClusterSession, task: Status) -> str:
     if task.ended:
         return "It has ended."
     found = await session.ask({"ask": "explain", "task": task.fingerprint})
@@ -144,7 +144,7 @@ def _facts(mark: str, view: ClusterView) -> None:
     ui.link("its references", f"/capabilities?of={task.fingerprint}")
 
 
-async def _act(session: DashboardSession, mark: str, name: str, action: Callable[[Task], object]) -> None:
+async def _act(session: ClusterSession, mark: str, name: str, action: Callable[[Task], object]) -> None:
     task = find_task(session.watcher.view, mark)
     if task is None or (name == "kill" and not await confirmed(f"Kill {plain(task.label) or mark}?")):
         return

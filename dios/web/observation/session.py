@@ -1,4 +1,4 @@
-"""What the pages of one server share: the watcher, and calls to the node in threads.
+"""The session behind the pages of one server or a terminal: a watcher, and calls to the node in threads.
 
 The connection of the calls is not that of the watcher, so that a slow reading delays no click.
 """
@@ -6,6 +6,7 @@ The connection of the calls is not that of the watcher, so that a slow reading d
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import threading
 from collections.abc import Callable
 from functools import partial
@@ -14,7 +15,14 @@ from typing import Final, TypeVar
 from dios.client.ops.status import Status
 from dios.client.plain_text import plain, plain_lines
 from dios.client.sync.node import Node, Task
-from dios.errors import DiosError, EndOfStreamError, NoSuchTaskError, TimeLimitError
+from dios.errors import (
+    ClosedError,
+    DiosError,
+    EndOfStreamError,
+    NoSuchTaskError,
+    TimeLimitError,
+    UnreachableError,
+)
 from dios.web.observation.cluster_view import Row, ask
 from dios.web.observation.watcher import Watcher
 
@@ -23,8 +31,8 @@ T = TypeVar("T")
 OUTPUT_BYTES_MAX: Final = 256 * 1024
 
 
-class DashboardSession:
-    """The node of one server, with its watcher; ``connect`` opens a session as the user."""
+class ClusterSession:
+    """A node with a watcher of its cluster; ``connect`` opens a session as the user."""
 
     def __init__(self, connect: Callable[[], Node]) -> None:
         self._connect: Final = connect
@@ -46,8 +54,11 @@ class DashboardSession:
                 self._node = self._connect()
             try:
                 return action(self._node)
-            except OSError:
-                self._node = None
+            except (ClosedError, UnreachableError, OSError):
+                # The node has ended, perhaps to come back: the next call connects again.
+                node, self._node = self._node, None
+                with contextlib.suppress(DiosError, OSError):
+                    node.close()
                 raise
 
     async def ask(self, question: Row) -> Row:
