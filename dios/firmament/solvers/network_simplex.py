@@ -393,13 +393,26 @@ def solved(standard: StandardProblem, counters: Ints, *, patient: bool) -> Stand
         ended = pivots(arcs, tree, block_size(count), counters, NO_LIMIT, standard.stop)
     else:
         ended = _within_patience(arcs, tree, sent, counters, standard.stop)
+    return result_of(ended, standard, arcs, tree, sent, order)
+
+
+def result_of(
+    ended: int, standard: StandardProblem, arcs: SimplexArcs, tree: SimplexTree, sent: Ints, order: Ints
+) -> StandardResult | None:
+    """Return the result after pivots that ``ended``, or None if they gave up.
+
+    ``sent`` (V,) is the supply at the start of the pivots, ``order`` (K,) the order of the arcs in ``arcs``.
+
+    Raises:
+        StoppedError: the pivots were stopped from outside.
+    """
     if ended == STOPPED:
         raise StoppedError("the network simplex was stopped")
     if ended == GAVE_UP:
         return None
-    if carries_unsent(tree, count, sent):
+    if carries_unsent(tree, len(order), sent):
         return successive_shortest.shortage(standard)
-    found = np.empty(count, np.int64)
+    found = np.empty(len(order), np.int64)
     found[order] = flow_of(arcs, tree)
     return StandardResult(found, tree.price[:-1], NO_VERTICES)
 

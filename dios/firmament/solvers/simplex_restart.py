@@ -16,9 +16,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from dios.firmament.solvers import successive_shortest
 from dios.firmament.solvers.columns import Ints
-from dios.firmament.solvers.errors import StoppedError
 from dios.firmament.solvers.network_simplex import (
     ARC,
     BEFORE,
@@ -27,24 +25,21 @@ from dios.firmament.solvers.network_simplex import (
     DRIFT_MAX,
     EMPTY,
     FULL,
-    GAVE_UP,
     INSIDE,
     LAST,
     NONE,
     PARENT,
     SIZE,
-    STOPPED,
     UP,
     SimplexArcs,
     SimplexTree,
     block_size,
-    carries_unsent,
-    flow_of,
     pivots,
+    result_of,
     search_order,
 )
 from dios.firmament.solvers.problem import FlowProblem, FlowSolution
-from dios.firmament.solvers.standard import NO_VERTICES, StandardProblem, StandardResult, solve_by
+from dios.firmament.solvers.standard import StandardProblem, StandardResult, solve_by
 from dios.kernels import force_inlined_kernel, no_refcount_kernel
 from dios.limits import FLOW_UNBOUNDED
 
@@ -278,15 +273,7 @@ def solved_from(
     began = np.minimum(np.maximum(flow[order], 0), room)
     tree, sent = _tree_of(standard, arcs, began, prices, far + int(prices.max(initial=0)))
     ended = pivots(arcs, tree, block_size(count), counters, work_max, standard.stop)
-    if ended == STOPPED:
-        raise StoppedError("the network simplex was stopped")
-    if ended == GAVE_UP:
-        return None
-    if carries_unsent(tree, count, sent):
-        return successive_shortest.shortage(standard)
-    found = np.empty(count, np.int64)
-    found[order] = flow_of(arcs, tree)
-    return StandardResult(found, tree.price[:-1], NO_VERTICES)
+    return result_of(ended, standard, arcs, tree, sent, order)
 
 
 def solve_from(problem: FlowProblem, former: FormerSolution) -> FlowSolution | None:
