@@ -21,7 +21,7 @@ PAGES = {
     "/objects": ("rows.txt", "Calls that wait"),
     "/capabilities": ("read", "write"),
     "/scheduling": ("Flow from tasks",),
-    "/shares": ("shares are known",),
+    "/shares": ("shares are unknown",),
     "/jobs": ("Tasks of one parent",),
     "/functions": ("Network functions on this machine",),
 }

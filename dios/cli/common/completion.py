@@ -1,8 +1,8 @@
 """The shell's completion of groups, paths, nodes, tasks and services.
 
 ``attach`` gives each parameter the function that completes it, which follows from its option or its metavar.
-The functions ask the node that the command line names. They return nothing if it does not answer: a person
-who presses Tab wants no error.
+The functions ask the node that the command line names. They return nothing if it does not answer, because an
+error would disturb the line that is being typed.
 """
 
 from __future__ import annotations

@@ -37,8 +37,8 @@ def ui(
 ) -> None:
     """Show the cluster in a browser, as you may see it, until Ctrl-C.
 
-    The printed address has a token: whoever knows it can do with your tasks what you can do. The page asks
-    the node only while it is open.
+    The printed address has a token. With it, anybody can do with your tasks what you can do, so keep it
+    secret. The page asks the node only while it is open.
     """
     with reporting("dios ui"):
         if (certificate is None) != (key is None):

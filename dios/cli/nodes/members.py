@@ -331,7 +331,7 @@ def _has(member: Member, wanted: dict[str, str | None]) -> bool:
 
 
 class _Left(NamedTuple):
-    """The tasks and replicas that have to leave a node; ``settled`` if every object was looked at."""
+    """The tasks and replicas that have to leave a node; ``settled`` means that this includes every object."""
 
     tasks: int
     moving: int
@@ -555,8 +555,8 @@ def replace(
     by `dios node forget`: all nodes refuse its certificate, also if its machine comes back. Replicas that a
     promise keeps are made again at once. A node that lives is not replaced: drain it, and stop it, before.
 
-    The command can be repeated, for example when the token has expired. The token is made by the asked node,
-    where the new machine joins.
+    The command can be repeated, for example when the token has expired. The asked node makes the token,
+    and the new machine joins there.
     """
     with reporting("dios node replace", as_json=as_json), connect(node, groups=()) as connected:
         from dios.node import cluster  # noqa: PLC0415 - certificates take a tenth of a second

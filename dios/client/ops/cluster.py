@@ -119,8 +119,8 @@ class ClusterOps(SchedulingOps):
     def label_node_op(self, host: str, labels: Mapping[str, str | None]) -> Operation[list[Member]]:
         """Set labels of the node called ``host``, None to remove one; return the cluster as it is then.
 
-        The label "rack" is the node's fault domain. The labels are stored for the node's next starts, in
-        which they count more than its settings. For the nodes' own user, and root.
+        The label "rack" is the node's fault domain. The labels are stored, and count more than the
+        settings of the node's next starts. For the nodes' own user, and root.
         """
         given = tuple((key, value) for key, value in labels.items() if value is not None)
         removed = tuple(key for key, value in labels.items() if value is None)

@@ -201,8 +201,8 @@ class NodeOps(ClusterOps, Generic[R, T, G, S, C]):
     def share_group_op(self, group: Handle, reader: str, *, nonce: bytes, expires_ns: int) -> Operation[R]:
         """Let the processes of another user (``uid:1000``) read what is in a group, until ``expires_ns``.
 
-        Return the record of the share: destroying it withdraws the share. ``nonce`` are 32 random bytes,
-        which the reader needs. Raises NotPermittedError for a task, and if the caller is no member of the
+        Return the record of the share: destroying it withdraws the share. The reader needs ``nonce``, 32
+        random bytes. Raises NotPermittedError for a task, and if the caller is no member of the
         group.
         """
         call = messages.ShareGroup(refs_of((group,))[0], nonce, reader, expires_ns)

@@ -1,4 +1,4 @@
-"""Shares: sessions of another principal read what is in a group, for a time (ADR 0082).
+"""Shares: sessions of another principal read the objects of a group until a stated time (ADR 0082).
 
 The record of a share is an object in the home group of its issuer. Its name binds group, reader and end, and
 no other call makes a name like that, so that the record proves the share. A session that accepts it looks the

@@ -27,7 +27,7 @@ class EnforcingNodeAnswer(TypedDict):
 
 
 class NodeAnswer(EnforcingNodeAnswer):
-    """A node: its capacity, the part that is set aside for tasks, and its measured use if it is known."""
+    """A node: its capacity, the part reserved for tasks, and its measured use, null if unknown."""
 
     rack: str
     cpus: int

@@ -1,4 +1,4 @@
-"""What the program of a kept job saves for its next attempt: a few bytes, with a copy on every node."""
+"""The state that a kept job saves for its next attempt: a few bytes, with a copy on every node."""
 
 from __future__ import annotations
 

@@ -630,8 +630,8 @@ PROMISES: Final = (
     # -- Dashboard and metrics
     Promise(
         "Dashboard and metrics",
-        "Who reaches a dashboard's address without its token gets no page, no asset and no connection, and a page of another site cannot use a browser that has it",
-        left="whoever learns the printed address acts as its user",
+        "A browser without the token of a dashboard gets no page, no asset and no connection from it, and a page of another site cannot use a browser that has the token",
+        left="a person with the printed address acts as its user",
     ),
     Promise(
         "Dashboard and metrics",

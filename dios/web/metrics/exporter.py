@@ -28,7 +28,7 @@ _log: Final = logging.getLogger(__name__)
 
 
 class _NodeCollector(Collector):
-    """Reads the node's metrics anew for each request; requests take turns."""
+    """A collector that reads the node's metrics for each request; requests take turns."""
 
     def __init__(self, read: Callable[[], list[Reading]]) -> None:
         self._read: Final = read
@@ -71,7 +71,7 @@ def start(node: str | Path | None, place: ExporterPlace, tls: TlsFiles | None = 
     except OSError as error:
         raise InvalidError(
             f"cannot serve metrics at {place}: {error.strerror or error}. "
-            "Choose another address, or end the program that uses this one."
+            "Choose another address, or end the program that uses it."
         ) from None
 
     def stop() -> None:

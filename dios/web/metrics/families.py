@@ -48,7 +48,9 @@ FAMILIES: Final[Mapping[str, Family]] = {
         NANO,
     ),
     "dios_calls_untimed_total": Family(_COUNTER, "Calls that were not timed because too many calls waited."),
-    "dios_waiting_calls": Family(_GAUGE, "Calls that wait, for a task, an event or an object."),
+    "dios_waiting_calls": Family(
+        _GAUGE, "Calls whose answer waits: until a task ends, an event comes, or an object is free."
+    ),
     # Objects, references, tasks
     "dios_objects": Family(_GAUGE, "Objects in memory, and further objects in the store only.", ("place",)),
     "dios_names": Family(_GAUGE, "Names of objects that this node knows."),
@@ -123,7 +125,9 @@ FAMILIES: Final[Mapping[str, Family]] = {
         _GAUGE, "The fraction that the principal is entitled to.", ("principal",)
     ),
     "dios_share_credit": Family(
-        _GAUGE, "How much less than others the principal has used lately; negative: more.", ("principal",)
+        _GAUGE,
+        "The mean past use of all principals minus that of this one; others come first if it is negative.",
+        ("principal",),
     ),
     # Network functions of this machine
     "dios_nf_packets_total": Family(_COUNTER, "Packets that the function handled.", ("function", "core")),

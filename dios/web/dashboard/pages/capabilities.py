@@ -1,4 +1,4 @@
-"""The page of capabilities: who has which rights to what, and the story of one object in the audit log."""
+"""The page of capabilities: the rights of tasks to objects, and the story of one object in the audit log."""
 
 from __future__ import annotations
 

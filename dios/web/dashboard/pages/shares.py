@@ -1,4 +1,4 @@
-"""The page of shares: who has how much, past use, credit, and admitted jobs with demands over time."""
+"""The page of shares: the share, past use and credit of each user, and admitted jobs over time."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ async def show(session: ClusterSession) -> None:
 def _shares(session: ClusterSession, view: ClusterView) -> None:
     found = rows(view.shares, "principals")
     if not found:
-        ui.label("No shares are known.")
+        ui.label("The shares are unknown, because no scheduler answers.")
         return
     rule = plain(str(view.shares.get("fairness")))
     ui.label(
