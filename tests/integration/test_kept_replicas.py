@@ -170,7 +170,8 @@ def test_the_number_of_replicas_comes_back_after_each_loss(three: Keeping) -> No
 
     files = dict(FILES)
     assert found.promise is not None
-    for lost in (found.promise.leader, "n3"):
+    leader = found.promise.leader
+    for lost in (leader, "n1" if leader == "n3" else "n3"):
         three.kill(lost)
         three.person.writes(f"after-{lost}.txt", lost)
         three.types(f"dios put after-{lost}.txt --group papers")

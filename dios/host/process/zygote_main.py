@@ -489,8 +489,12 @@ def _let_the_daemon_answer_soon(control: socket.socket) -> None:
     """Give the daemon's loop a short time slice, so that it need not wait for the end of another's slice.
 
     It needs little processor time for each call. Where others compute on every processor, a call waited for
-    some of their slices, of milliseconds each. The daemon itself does not load what this needs.
+    some of their slices, of milliseconds each. The daemon itself does not load what this needs. The zygote
+    and its tasks get the kernel's slice, because whoever started the daemon may have a short one.
     """
+    with contextlib.suppress(OSError):  # only a preference
+        if os.sched_getscheduler(0) == os.SCHED_OTHER and linux_calls.time_slice(0):
+            linux_calls.set_time_slice(0, 0)
     credentials = control.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
     daemon = _CREDENTIALS.unpack(credentials)[0]
     # If the daemon has ended, its number may be another process's.

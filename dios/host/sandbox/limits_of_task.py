@@ -31,10 +31,20 @@ def seconds_of(cpu_ms: int) -> int:
 
 
 def _lower(kind: int, value: int) -> None:
-    hard = resource.getrlimit(kind)[1]
-    if hard != resource.RLIM_INFINITY:
-        value = min(value, hard)
-    resource.setrlimit(kind, (value, value))
+    """Set a limit of the calling process to at most ``value``.
+
+    The zygote may lower it at the same time (``tighten``): then the kernel refuses the greater one.
+    """
+    while True:
+        hard = resource.getrlimit(kind)[1]
+        bound = value if hard == resource.RLIM_INFINITY else min(value, hard)
+        try:
+            resource.setrlimit(kind, (bound, bound))
+        except (ValueError, OSError):  # Python reports EPERM as ValueError
+            if resource.getrlimit(kind)[1] == hard:
+                raise
+        else:
+            return
 
 
 def apply_to_zygote(*, pure: bool) -> None:

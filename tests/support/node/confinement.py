@@ -106,7 +106,10 @@ async def prepared_task(pool: ZygotePool, template: str, bounds: Limits = NO_LIM
 async def attempt(task: TaskProcess, command: str) -> str:
     """Have a task make one attempt; an empty answer means that it died of it."""
     await task.socket.send(command.encode())
-    return (await task.socket.recv(65536)).decode()
+    try:
+        return (await task.socket.recv(65536)).decode()
+    except ConnectionResetError:
+        raise AssertionError(f"it ended before it read {command}: {await task.wait()}") from None
 
 
 def children_of(pid: int) -> set[int]:

@@ -8,10 +8,11 @@ and a record in the audit log: it is made before the session has the whole answe
 from __future__ import annotations
 
 import contextlib
+import queue
 import ssl
 import threading
 from collections.abc import Callable, Mapping
-from typing import Final
+from typing import Final, NoReturn
 
 import msgspec
 
@@ -41,19 +42,24 @@ _headers: Final = msgspec.msgpack.Decoder(dict[int, list[Header]])
 
 
 def serve() -> None:
-    """Serve all lanes until the session or its caller ends."""
+    """Serve all lanes until the session or its caller ends.
+
+    Raise ``ProtocolError`` if the session breaks the protocol of a lane.
+    """
     node = connect()
     origins = parse_origins(node.arguments)
     context = tls_context(node.input(AUTHORITIES).read_bytes().decode())
     added = _headers.decode(node.input(ADDED).read_bytes())
-    ended = threading.Event()
+    ends = queue.SimpleQueue[BaseException | None]()
     for number in range(records.LANES):
         requests = node.input(records.request_label(number))
         responses = node.input(records.response_label(number))
         lane = Lane(requests.reader, responses.writer)  # type: ignore[attr-defined]
         server = _LaneServer(node, lane, origins, context, added)
-        threading.Thread(target=server.run, args=(ended,), name=f"lane {number}", daemon=True).start()
-    ended.wait()
+        threading.Thread(target=server.run, args=(ends,), name=f"lane {number}", daemon=True).start()
+    failure = ends.get()
+    if failure is not None:
+        raise failure
 
 
 class _LaneServer:
@@ -75,19 +81,23 @@ class _LaneServer:
         self._added: Final = added
         self._uploading = False
 
-    def run(self, ended: threading.Event) -> None:
-        """Serve requests until the other side ends, or breaks the protocol: then the gateway ends."""
+    def run(self, ends: queue.SimpleQueue[BaseException | None]) -> None:
+        """Serve requests until the other side ends, or something fails: ``ends`` gets None or the failure."""
         try:
-            while True:
-                kind, body = self._lane.receive()
-                if kind == records.REQUEST:
-                    self._serve(records.decode_request(body))
-                elif kind != records.ABORT:  # an abort may come after the end of its request
-                    raise ProtocolError(f"a frame of kind {kind} was not due")
+            self._serve_all()
         except (EndOfStreamError, ClosedError):
-            return
-        finally:
-            ended.set()
+            ends.put(None)
+        except BaseException as error:  # noqa: BLE001 - the first thread raises it
+            ends.put(error)
+
+    def _serve_all(self) -> NoReturn:
+        """Serve requests, one after the other, until the lane raises an error."""
+        while True:
+            kind, body = self._lane.receive()
+            if kind == records.REQUEST:
+                self._serve(records.decode_request(body))
+            elif kind != records.ABORT:  # an abort may come after the end of its request
+                raise ProtocolError(f"a frame of kind {kind} was not due")
 
     def _serve(self, head: RequestHead) -> None:
         """Make one request, and record its end before the session can know it."""

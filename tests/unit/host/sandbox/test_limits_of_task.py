@@ -143,3 +143,21 @@ limits_of_task.apply(memory_bytes=1 << 40, cpu_ms=0)
 print(*resource.getrlimit(resource.RLIMIT_DATA))
 """
     assert lines_of(program) == [f"{1 << 30} {1 << 30}"]
+
+
+def test_a_limit_that_the_zygote_lowers_meanwhile_stays(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Between the look at a limit and its change: the lower limit holds, and the child goes on."""
+    hards = [64, 256]  # what the process has, and what it had when it looked first
+
+    def getrlimit(_: int) -> tuple[int, int]:
+        return (hards[-1], hards.pop() if len(hards) > 1 else hards[0])
+
+    def setrlimit(_: int, bounds: tuple[int, int]) -> None:
+        if bounds[1] > hards[0]:
+            raise ValueError
+        hards[0] = bounds[1]
+
+    monkeypatch.setattr(resource, "getrlimit", getrlimit)
+    monkeypatch.setattr(resource, "setrlimit", setrlimit)
+    limits_of_task.apply(memory_bytes=128, cpu_ms=0)
+    assert hards == [64]

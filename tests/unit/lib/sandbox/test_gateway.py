@@ -8,7 +8,7 @@ from collections.abc import Callable
 import msgspec
 import pytest
 
-from dios.errors import EndOfStreamError
+from dios.errors import EndOfStreamError, ProtocolError
 from dios.lib.sandbox.network import gateway, records
 from dios.lib.sandbox.network.records import RequestHead
 from dios.wire.types import RequestEnd
@@ -24,10 +24,10 @@ Frame = tuple[int, bytes]
 class Scene:
     """A gateway between one lane, whose frames come one after the other, and a server with one answer."""
 
-    def __init__(self, frames: list[Frame], answer: list[bytes]) -> None:
+    def __init__(self, frames: list[Frame], answer: list[bytes], events: list[str]) -> None:
         self.frames = frames
         self.answer = answer
-        self.events: list[str] = []
+        self.events = events
 
     arguments = (ORIGIN,)
 
@@ -91,9 +91,11 @@ class _Lane:
         self.scene.events.append(f"frame {kind}")
 
 
-def played(monkeypatch: pytest.MonkeyPatch, frames: list[Frame], *answer: bytes) -> list[str]:
-    """Everything that the gateway does, in order, until its session ends."""
-    scene = Scene(frames, list(answer))
+def played(
+    monkeypatch: pytest.MonkeyPatch, frames: list[Frame], *answer: bytes, events: list[str] | None = None
+) -> list[str]:
+    """Everything that the gateway does, in order, until its session ends; ``events`` gets it as well."""
+    scene = Scene(frames, list(answer), [] if events is None else events)
     monkeypatch.setattr(gateway, "connect", lambda: scene)
     monkeypatch.setattr(gateway, "Lane", _Lane)
     gateway.serve()
@@ -132,19 +134,26 @@ def test_an_answer_of_unknown_length_ends_after_the_record(monkeypatch: pytest.M
     assert played(monkeypatch, [GET, END], *parts) == [RESPONSE, DATA, RECORDED, DONE]
 
 
-# A lane ends with the error of a session that breaks the protocol, and with it the gateway.
-@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
+ANSWER = (b"HTTP/1.1 200 OK\r\nContent-Length: 6\r\n\r\n", b"abc")
+
+
+@pytest.mark.parametrize("frames", [[GET], [GET, (records.BODY, b"x")]], ids=["ends", "too long"])
+def test_a_request_that_is_cut_off_is_recorded(monkeypatch: pytest.MonkeyPatch, frames: list[Frame]) -> None:
+    """By the end of the session, or by a body that is longer than declared."""
+    found = played(monkeypatch, frames, *ANSWER)
+    assert sum(each.startswith("record GET ") for each in found) == 1
+
+
 @pytest.mark.parametrize(
     "frames",
-    [
-        [GET],
-        [GET, (records.BODY, b"x")],
-        [GET, END, (records.BODY, b"x")],
-        [GET, (records.DONE, b"")],
-    ],
-    ids=["ends", "too long", "body after the end", "no such frame"],
+    [[GET, END, (records.BODY, b"x")], [GET, (records.DONE, b"")]],
+    ids=["body after the end", "no such frame"],
 )
-def test_a_request_that_is_cut_off_is_recorded(monkeypatch: pytest.MonkeyPatch, frames: list[Frame]) -> None:
-    """By the end of the session, or by one that breaks the protocol after its request went out."""
-    found = played(monkeypatch, frames, b"HTTP/1.1 200 OK\r\nContent-Length: 6\r\n\r\n", b"abc")
+def test_a_session_that_breaks_the_protocol_ends_the_gateway(
+    monkeypatch: pytest.MonkeyPatch, frames: list[Frame]
+) -> None:
+    """With the error, after the record of the request that went out."""
+    found: list[str] = []
+    with pytest.raises(ProtocolError, match="was not due"):
+        played(monkeypatch, frames, *ANSWER, events=found)
     assert sum(each.startswith("record GET ") for each in found) == 1
