@@ -117,7 +117,7 @@ PYTEST := $(BIN)/python -m pytest --numprocesses auto --dist loadfile
 test: setup ## Run the tests, some minutes (TESTS=path for a part; WORKERS=0 without parallel workers).
 	$(PYTEST) $(if $(WORKERS),--numprocesses $(WORKERS)) -m "not extended" $(TESTS)
 
-test-all: setup ## Run the tests, and the long ones besides: repeated experiments, campaigns, broken cores.
+test-all: setup ## Run the tests, and those that CI leaves out because they are long: other projects' suites, campaigns, broken cores.
 	$(PYTEST) $(if $(WORKERS),--numprocesses $(WORKERS)) $(TESTS)
 
 lab: setup ## Run real nodes on a network that fails in every way (root; SCALE=1: 16 nodes, RATES=1, GUARANTEES=1: a thin link, PLAY=1: a prompt).
@@ -242,7 +242,7 @@ changelog: setup ## Show what the next section of CHANGELOG.md will say (FOLD=1:
 	$(if $(FOLD),$(BIN)/python -m tests.support.changelog)
 
 # Measuring is left out: its figures belong to a quiet machine, and no test asserts a time.
-all: fmt-check lint type imports docs site test-all sim ## Everything that CI checks.
+all: fmt-check lint type imports docs site test sim ## Everything that CI checks.
 
 clean: ## Remove what setup, tests and demo made.
 	rm -rf $(VENV) $(BENCH_VENV) $(FUZZ_VENV) $(SITE_VENV) $(DIST_VENV) site .fuzz .demo .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache build dist

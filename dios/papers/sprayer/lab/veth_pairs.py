@@ -51,8 +51,11 @@ class VethPairs:
     def _add_pair(self, space: MachineNamespaces, ours: str, number: int) -> None:
         add = f"link add {ours} address 02:d1:05:01:00:{number:02x} type veth"
         peer = f"peer name {CABLE} address 02:d1:05:02:00:{number:02x} netns {space.pid}"
-        self.middle.batch([f"{add} {peer}", f"link set {ours} up"])
-        space.batch([f"address add 10.214.0.{number}/24 dev {CABLE}", f"link set {CABLE} up"])
+        # Without link-local addresses, for which the kernel sends frames of its own that would be counted.
+        quiet = [f"link set {name} addrgenmode none" for name in (ours, CABLE)]
+        self.middle.batch([f"{add} {peer}", quiet[0], f"link set {ours} up"])
+        address = f"address add 10.214.0.{number}/24 dev {CABLE}"
+        space.batch([quiet[1], address, f"link set {CABLE} up"])
         with space.entered():
             offs = [name for name in requested_features(CABLE) if name.startswith(_OFF)]
             change_features(CABLE, dict.fromkeys(offs, False))
