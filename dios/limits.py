@@ -116,6 +116,12 @@ LOG_HEAD_BYTES: Final = 12
 LOG_ENTRY_BYTES_MAX: Final = INLINE_BYTES_MAX - LOG_HEAD_BYTES
 LOG_FILES_OPEN_MAX: Final = 64
 
+# -- the node's own log ----------------------------------------------------------------------------
+NODE_LOG_LINES_KEPT: Final = 2_048  # in memory, for readers
+NODE_LOG_BYTES_KEPT: Final = 1 * MIB
+NODE_LOG_TEXT_CHARS_MAX: Final = 4_096  # of a message or a field
+NODE_LOG_FIELDS_CHARS_MAX: Final = 8_000  # of all fields of a record, as JSON
+
 # -- network streams ------------------------------------------------------------------------------
 PORT_MAX: Final = 65_535
 SOCKET_DESCRIPTORS: Final = 24  # of the node, for the socket and both rings of a network stream

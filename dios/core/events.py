@@ -13,6 +13,7 @@ from msgspec import Meta, Struct
 from dios import limits
 from dios.ids import Name, NodeId, ObjectId, PayloadId, Principal, TaskId, Ticket
 from dios.wire import dcp
+from dios.wire.codec import DCP_VERSION
 from dios.wire.fields import ByteCount, Counter
 from dios.wire.messages import AnyCall, Bound
 from dios.wire.types import Buffering, Cause, Deletion, ObjectType, Resource
@@ -184,6 +185,7 @@ class PeerUp(Struct, frozen=True, tag=13):
     name: str
     rack: str
     address: str
+    version: int = DCP_VERSION
 
 
 class PeerDown(Struct, frozen=True, tag=14):

@@ -14,6 +14,7 @@ Read in this order:
 - ``service_supervisors``: run the supervisors of users' services.
 - ``scrubbing``: compares stored objects with their digests in the background, and repairs them.
 - ``metrics``: the host's part of the node's metrics; ``metrics_exporter``: serves them for Prometheus.
+- ``log_table``: the newest records of the node's log, for ``dios node logs``.
 - ``local_cluster``: a cluster of nodes on one machine (``dios up``).
 - ``check``: verifies and repairs the data of a stopped node; ``doctor`` examines the machine.
 - ``machine``: the memory, the name and the processors of the machine; ``devices``: its devices for tasks.

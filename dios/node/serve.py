@@ -27,13 +27,13 @@ from dios.errors import DiosError
 from dios.host.audit.log import AuditLog
 from dios.host.handover.format import HostState
 from dios.host.loop.entropy import Entropy
-from dios.host.loop.node_log import close_log, open_log
+from dios.host.loop.node_log import NodeLog, close_log, open_log
 from dios.host.process.session_server import SessionServer
 from dios.host.process.zygote_pool import ZygotePool, open_zygote
 from dios.host.process.zygote_process import StartedZygote
 from dios.host.sandbox.mechanisms import LOST_WITHOUT, Mechanism, missing_for_pure, probe
 from dios.ids import Principal
-from dios.node import metrics, restart_status
+from dios.node import log_table, metrics, restart_status
 from dios.node.assembly import NodeHost
 from dios.node.continuation import Continuation, Predecessor
 from dios.node.launch import Launch
@@ -77,8 +77,11 @@ async def serve(
     program that continues the node, and ``predecessor`` has the state of the former program. Raise DiosError
     if the node cannot start.
     """
-    handler = open_log(
-        settings.log_level, as_json=settings.log_format is LogFormat.JSON, file=settings.log_file
+    node_log = open_log(
+        settings.log_level,
+        as_json=settings.log_format is LogFormat.JSON,
+        file=settings.log_file,
+        node=settings.name,
     )
     try:
         _raise_descriptor_limit()
@@ -106,10 +109,19 @@ async def serve(
             ) as zygote:
                 recovered = await trio.to_thread.run_sync(_recover, settings, store, recovering)
                 await _serve(
-                    settings, store, recovered, audit, zygote, mechanisms, started, launch, predecessor
+                    settings,
+                    store,
+                    recovered,
+                    audit,
+                    zygote,
+                    mechanisms,
+                    node_log,
+                    started,
+                    launch,
+                    predecessor,
                 )
     finally:
-        close_log(handler)
+        close_log(node_log)
 
 
 async def _serve(
@@ -119,6 +131,7 @@ async def _serve(
     audit: AuditLog,
     zygote: ZygotePool,
     mechanisms: Mapping[str, Mechanism],
+    node_log: NodeLog,
     started: Callable[[], None],
     launch: Launch | None,
     predecessor: Predecessor | None,
@@ -140,7 +153,13 @@ async def _serve(
                 zygote,
                 nursery,
                 complete=lambda answer: (
-                    metrics.completed(answer, host, store.usage(), scrubbing.counts, zygote.ready)
+                    metrics.completed(
+                        log_table.completed(answer, node_log),
+                        host,
+                        store.usage(),
+                        scrubbing.counts,
+                        zygote.ready,
+                    )
                     if isinstance(answer, TableRows)
                     else _completed(
                         answer,

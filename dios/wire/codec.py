@@ -17,8 +17,10 @@ from dios.wire import dcp
 from dios.wire.messages import AnyCall, AnyResult, Reply, Request, SelfEvent, TaskRow
 
 PROTOCOL_VERSION: Final = 1
-DCP_VERSION: Final = 3
+DCP_VERSION: Final = 4
 """The version of the messages between nodes; ``dios.wire.dcp_frames`` has the oldest one that is spoken."""
+TABLES_VERSION: Final = 4
+"""The first version in which a node may read tables of another one."""
 
 _LENGTH: Final = struct.Struct("<I")
 _pack_length: Final = _LENGTH.pack

@@ -262,6 +262,7 @@ JSON: Final[Mapping[str, Output]] = {
     "service rm": Output(("cli.tasks.service:ServiceNameRow",), many=False),
     "node ls": Output(("cli.nodes.members:NodeRow",), note="With --watch each line is such a document."),
     "node describe": Output(("cli.nodes.members:NodeDetailsRow",), many=False),
+    "node logs": Output(("cli.nodes.node_logs:NodeLogRow",), many=False, note=_LINES),
     "node label": Output(("cli.nodes.members:NodeRow",), many=False),
     "node drain": Output(("cli.nodes.members:NodeRow", "cli.nodes.members:DrainedNodeRow"), many=False),
     "node forget": Output(("cli.nodes.members:NodeRow",)),

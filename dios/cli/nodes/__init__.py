@@ -4,8 +4,7 @@
 - ``joining``: ``dios-node init`` and ``token``, and the first start with ``--join``.
 - ``check``: ``dios-node check``; ``orphans``: ``dios-node orphans``.
 - ``local_cluster``: ``dios up`` and ``dios down``; ``compose`` does the same with containers.
-- ``members``: ``dios node``; ``limits``: ``dios limits``; ``audit``: ``dios audit``; ``doctor``: ``dios
-  doctor``; ``metrics``: ``dios metrics``;
-  ``dashboard``: ``dios ui``.
+- ``members``: ``dios node``; ``node_logs``: ``dios node logs``; ``limits``: ``dios limits``; ``audit``:
+  ``dios audit``; ``doctor``: ``dios doctor``; ``metrics``: ``dios metrics``; ``dashboard``: ``dios ui``.
 - ``bringup``: ``dios up`` and ``dios down`` for other machines; ``config``: ``dios config``.
 """

@@ -30,6 +30,7 @@ from dios.cli.common.output import (
     time_text,
     write_json,
 )
+from dios.cli.nodes import node_logs
 from dios.cli.nodes.setting_options import seconds_of
 from dios.client.ops.cluster import Member
 from dios.client.sync.node import Node, connect
@@ -45,8 +46,14 @@ _CLEAR: Final = "\x1b[H\x1b[J"
 app: Final = typer.Typer(
     no_args_is_help=True,
     rich_markup_mode=None,
-    help="The nodes of the cluster: list, describe, label, drain, replace and forget them.",
+    help="The nodes of the cluster: list, describe, label, drain, replace and forget them, read their logs.",
 )
+
+app.command(
+    "logs",
+    epilog="\b\nExamples:\n  dios node logs --follow --level warning\n  dios node logs n2 --lines 20\n"
+    "  dios node logs --json | jq 'select(.fields.peer == \"n3\")'",
+)(node_logs.node_logs)
 
 NameArgument = Annotated[
     str, typer.Argument(metavar="NODE", help="A node's name, as `dios node ls` shows it.")

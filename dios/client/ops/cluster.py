@@ -144,14 +144,17 @@ class ClusterOps(SchedulingOps):
             found[name] = yield from self.read_table_op(name)
         return found
 
-    def read_table_op(self, name: str) -> Operation[list[dict[str, int | str]]]:
-        """Return the rows of one table of the node; for those who may read its state."""
+    def read_table_op(self, name: str, *, start: int = 0) -> Operation[list[dict[str, int | str]]]:
+        """Return the rows of one table of the node from a position on; for those who may read its state.
+
+        ``TABLE@NODE`` is the table of another node of the cluster.
+        """
         rows: list[dict[str, int | str]] = []
-        start: int | None = 0
-        while start is not None:
-            part = expect(messages.TableRows, (yield messages.ReadTable(name, start)))
+        position: int | None = start
+        while position is not None:
+            part = expect(messages.TableRows, (yield messages.ReadTable(name, position)))
             rows += [dict(zip(part.columns, row, strict=True)) for row in part.rows]
-            start = part.following or None
+            position = part.following or None
         return rows
 
 

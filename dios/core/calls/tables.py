@@ -15,13 +15,21 @@ from dios.core.model.accounts import Account
 from dios.core.model.names import KEPT, SERVICES
 from dios.core.model.records import Holder, LocalHolder, PhysicalObject, RemoteTask, Session, Task
 from dios.core.model.state import State
+from dios.core.remote import forwarding, remote_calls
 from dios.core.remote.peers import Peer
 from dios.core.step import Step
-from dios.errors import InvalidError
+from dios.errors import InvalidError, NotSupportedError
 from dios.wire import messages
+from dios.wire.codec import TABLES_VERSION
 from dios.wire.types import Resource
 
 TABLE_ROWS_MAX: Final = 256
+
+LOG: Final = "log"
+"""The table of the newest records of the node's log. The host has its rows; the core leaves ``start`` for it
+in ``following``.
+"""
+LOG_COLUMNS: Final = ("position", "number", "level", "from", "message", "fields")
 
 Row: TypeAlias = tuple[int | str, ...]
 
@@ -36,18 +44,36 @@ class _Table(NamedTuple):
 def read_table(step: Step, task: Holder, seq: int, call: messages.ReadTable) -> None:
     """Answer with the next rows of a table; without a table's name, with the names of all tables.
 
+    ``TABLE@NODE`` is a table of another node, which answers itself.
+
     Raises:
         NotPermittedError: the caller acts neither for the node's own user nor for root.
         InvalidError: no table has this name.
+        UnreachableError: no node has this name, or it does not answer.
+        NotSupportedError: the other node has a release whose tables only its own users can read.
     """
     access.require_nodes_own(step.state, task, "read the tables of this node")
     names = tuple(_TABLES)
+    name, _, host = call.table.partition("@")
+    if host:
+        peer = remote_calls.peer_named(step, host)
+        if peer is not None:
+            if peer.version < TABLES_VERSION:
+                raise NotSupportedError(
+                    f"cannot read a table of {host}: it has an earlier release. Update it, or ask it itself."
+                )
+            forwarding.pass_on(step, task, seq, call, peer)
+            return
+        call = messages.ReadTable(name, call.start)
     if not call.table:
         step.answer(task, seq, messages.TableRows("", (), (), 0, names))
         return
     table = _TABLES.get(call.table)
     if table is None:
         raise InvalidError(f"no table is called {call.table[:40]!r}; choose one of {', '.join(names)}")
+    if call.table == LOG:
+        step.answer(task, seq, messages.TableRows(LOG, LOG_COLUMNS, (), call.start, names))
+        return
     rows = tuple(islice(table.rows(step.state, call.start), TABLE_ROWS_MAX + 1))
     step.spend(len(rows) // 4)
     more = len(rows) > TABLE_ROWS_MAX
@@ -229,6 +255,11 @@ def _kept(state: State, start: int) -> Iterator[Row]:
     return ((principal,) for principal in islice(user_records.principals(state, KEPT), start, None))
 
 
+def _no_rows(state: State, start: int) -> Iterator[Row]:
+    del state, start
+    return iter(())
+
+
 _TABLES: Final[dict[str, _Table]] = {
     "node": _Table(("fact", "value"), _node),
     "objects": _Table(
@@ -267,5 +298,6 @@ _TABLES: Final[dict[str, _Table]] = {
     "services": _Table(("principal",), _services),
     "kept": _Table(("principal",), _kept),
     "metrics": _Table(node_metrics.COLUMNS, node_metrics.rows),
+    LOG: _Table(LOG_COLUMNS, _no_rows),
     "accounts": _Table(("scope", "subject", *(one.name.lower() for one in Resource)), _accounts),
 }  # fmt: skip

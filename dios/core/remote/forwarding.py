@@ -80,6 +80,7 @@ _PASSED_BACK: Final = (
     messages.QueueRows,
     messages.Placed,
     messages.Metered,
+    messages.TableRows,
     messages.Done,
     messages.Failure,
 )
@@ -176,7 +177,11 @@ def fit_attached(step: Step, row: Pending, then: FitAttached, answer: dcp.Answer
 
 def pass_on(step: Step, task: Holder, seq: int, call: messages.PlainCall, peer: Peer) -> None:
     """Forward a call that names another node, and let that node answer it."""
-    remote_call = messages.NodeInfo() if isinstance(call, messages.NodeInfo) else call
+    remote_call = call
+    if isinstance(call, messages.NodeInfo):
+        remote_call = messages.NodeInfo()
+    elif isinstance(call, messages.ReadTable):
+        remote_call = messages.ReadTable(call.table.partition("@")[0], call.start)
     row = wait(step, task, seq, call, peer.node)
     body = dcp.Forward(task.caller(), remote_call)
     requests.ask_for_call(step, row, peer.node, body, AnswerCaller(row.id))
@@ -187,6 +192,9 @@ def answer_caller(step: Step, row: Pending, then: AnswerCaller, answer: dcp.Answ
     del then
     if not isinstance(answer, _PASSED_BACK):
         raise ProtocolError("cannot accept the answer: its type does not fit the forwarded call")
+    if isinstance(answer, messages.TableRows) and isinstance(row.call, messages.ReadTable):
+        # The name with the node in it says to the host that the rows are complete.
+        answer = replace(answer, table=row.call.table)
     step.answer(row.task, row.seq, answer)
 
 

@@ -24,6 +24,7 @@ from dios.core.remote.version_cache import VersionCache
 from dios.core.remote.watermark import Watermark
 from dios.ids import Name, NodeId, ObjectId, Principal, RefId, TaskId, Ticket
 from dios.wire import dcp, messages
+from dios.wire.codec import DCP_VERSION
 from dios.wire.gossip import MemberRow
 from dios.wire.types import Mode, NodeStatus, Persistence, Proximity
 
@@ -283,6 +284,7 @@ class Peer:
         "unsent_brief",
         "unsent_lasting",
         "unsettled",
+        "version",
         "working_at",
         "working_ms",
         "working_since",
@@ -294,6 +296,7 @@ class Peer:
         self.rack = ""
         self.address = ""
         self.epoch = 0
+        self.version = DCP_VERSION  # of the messages on its last connection
         self.reconciled_epoch = 0
         self.reconciled_ns: int | None = None  # when its first reconciliation round was complete
         self.reconciled_unshared = 0  # the number of rounds since something was shared with it

@@ -45,6 +45,7 @@ _RESULTS: Final[dict[type, Kinds]] = {
     messages.Describe: (messages.TaskDetail,),
     messages.SetLimits: (messages.LimitRows,),
     messages.NodeInfo: (messages.Info,),
+    messages.ReadTable: (messages.TableRows,),
     messages.SetNode: (messages.Nodes,),
     messages.LabelNode: (messages.Nodes,),
     messages.ReadQueue: (messages.QueueRows,),

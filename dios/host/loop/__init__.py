@@ -10,6 +10,6 @@ Everything here runs in one thread, except the writer thread of ``persister`` an
   ``commit_results`` says which jobs of a batch succeeded.
 - ``fair_queue``: shares the worker threads among principals.
 - ``call_meter``: counts calls while somebody reads metrics.
-- ``clock``, ``entropy``, ``node_log``, ``recorder``: time, random bytes, the node's log, recordings for
-  replay.
+- ``node_log``: the node's own log; ``log_text`` keeps secrets out of it.
+- ``clock``, ``entropy``, ``recorder``: time, random bytes, recordings for replay.
 """

@@ -506,6 +506,13 @@ class Effector:
         result = effect.result
         kind = type(result)
         if kind is Welcome:
+            _log.debug(
+                "a task or session is known to the core",
+                extra={
+                    "connection": f"{effect.task:016x}",
+                    "fingerprint": cast("Welcome", result).self_ref.fingerprint,
+                },
+            )
             page = self._parts.pages.take_descriptor(effect.task)
             if page is not None:
                 whole = self._with_program(effect, cast("Welcome", result))

@@ -30,6 +30,7 @@ from dios.errors import (
     WouldBlockError,
 )
 from dios.host.handover import format as form
+from dios.host.loop.node_log import correlate
 from dios.host.peers import handshake
 from dios.host.peers.bulk import FileRange
 from dios.host.peers.connection_protocols import NodeDescription, PeerConnection, PeerNetwork
@@ -40,7 +41,7 @@ from dios.host.peers.sending import TransferQueue
 from dios.host.peers.statements import RevocationList
 from dios.ids import NodeId, Principal, TaskId
 from dios.wire import dcp
-from dios.wire.dcp_frames import Channel, Revoked
+from dios.wire.dcp_frames import Channel, Revoked, version_with
 
 _log: Final = logging.getLogger(__name__)
 _NOBODY: Final = TaskId(0)
@@ -446,12 +447,21 @@ class PeerLinks:
         self._met.set()
         self._met = trio.Event()
         self._parts.driver.feed(
-            PeerUp(self._parts.clock.now(), node, hello.epoch, hello.name, hello.rack, hello.address)
+            PeerUp(
+                self._parts.clock.now(),
+                node,
+                hello.epoch,
+                hello.name,
+                hello.rack,
+                hello.address,
+                version_with(hello),
+            )
         )
         return session
 
     async def _serve(self, link: PeerLink, session: PeerSession, bodies: list[bytes]) -> None:
         self._keep_connected(link)
+        correlate(peer=link.name)
         try:
             try:
                 await self._reading.read(link.node, session, bodies)

@@ -29,6 +29,7 @@ from dios.host.handover.gate import Gate
 from dios.host.loop.clock import Clock
 from dios.host.loop.driver import Driver
 from dios.host.loop.fair_queue import FairQueue, TaskPrincipals
+from dios.host.loop.node_log import correlate
 from dios.host.loop.outbox import Outbox
 from dios.host.loop.persister import Persister
 from dios.host.process.call_turns import CallTurns
@@ -444,7 +445,7 @@ class TaskHost:
             connection.attach(channel)
         parts.driver.post(TaskStarted(parts.clock.now(), task, process.pid))
         running.apply(process)
-        _log.debug("task started", extra={"task": task, "pid": process.pid})
+        _log.debug("task started", extra={"connection": f"{task:016x}", "pid": process.pid})
         return channel
 
     async def _serve_task(self, task: TaskId, channel: TaskChannel, payer: Payer, ended: trio.Event) -> None:
@@ -609,6 +610,7 @@ class TaskHost:
 
         An error inside a step of the core is raised, because the node's state may be wrong after it.
         """
+        correlate(connection=f"{task:016x}", principal=payer.principal)
         try:
             return await self.read_calls(task, channel, payer, bodies, ended)
         except Exception as error:

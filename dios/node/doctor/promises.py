@@ -642,5 +642,20 @@ PROMISES: Final = (
         "Metrics reach other machines only over mutual TLS, and hold no names of objects",
         left="on loopback every user of the machine reads them",
     ),
+    # -- Logs of nodes
+    Promise(
+        "Logs of nodes",
+        "The log of a node holds no name of an object, no grant and no token, at any level",
+        left="a program's own secrets in texts of errors, for which there is no pattern",
+    ),
+    Promise(
+        "Logs of nodes",
+        "Text of others in the log of a node adds no line, and controls no terminal",
+    ),
+    Promise(
+        "Logs of nodes",
+        "Only the user who runs the nodes, and root, read the log of a node through it",
+        left="who may read the file or the journal reads it there",
+    ),
 )
 """The rows in the order of the page."""

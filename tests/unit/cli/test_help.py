@@ -61,6 +61,7 @@ COMMANDS = [
         "up",
         "down",
         "node ls",
+        "node logs",
         "node describe",
         "node drain",
         "node forget",

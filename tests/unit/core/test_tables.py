@@ -26,6 +26,7 @@ TABLES = (
     "services",
     "kept",
     "metrics",
+    "log",
     "accounts",
 )
 

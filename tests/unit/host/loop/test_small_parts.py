@@ -1,16 +1,11 @@
-"""The clock, the entropy, the log, and how an end is described."""
+"""The clock, the entropy, and how an end is described."""
 
 from __future__ import annotations
-
-import json
-import logging
-from pathlib import Path
 
 from dios import limits
 from dios.host.content.consoles import TaskConsole
 from dios.host.loop.clock import Clock
 from dios.host.loop.entropy import Entropy
-from dios.host.loop.node_log import close_log, open_log
 from dios.host.process.session_server import fresh_task_id
 from dios.host.process.task_host import TaskHost, principal_of
 from dios.host.process.task_process import Exit
@@ -37,26 +32,6 @@ def test_ids_of_sessions() -> None:
     """A session's id fits 63 bits and is not 0; a principal says its user."""
     assert all(0 < fresh_task_id() < 2**63 for _ in range(100))
     assert principal_of(1000) == "uid:1000"
-
-
-def test_log_lines(tmp_path: Path) -> None:
-    """A log record is one line, with what stands beside its message, in JSON or as text."""
-    for as_json in (True, False):
-        file = tmp_path / f"log-{as_json}"
-        handler = open_log("info", as_json=as_json, file=file)
-        logging.getLogger("dios.host").warning("it happened", extra={"why": "a\nreason"})
-        logging.getLogger("dios.host").debug("unseen")
-        close_log(handler)
-        text = file.read_text()
-        if as_json:
-            fields = json.loads(text)
-            assert (fields["level"], fields["message"], fields["why"]) == (
-                "warning",
-                "it happened",
-                "a\nreason",
-            )
-        else:
-            assert "warning dios.host: it happened why=" in text
 
 
 def described(end: Exit, console: bytes) -> tuple[Cause, str]:

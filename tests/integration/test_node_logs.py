@@ -1,0 +1,129 @@
+"""The logs of the nodes of a cluster, as `dios node logs` shows them, and an attacker who writes into one."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from dios import limits
+from dios.cli import main
+from dios.client.sync.node import connect
+from dios.node import local_cluster
+from dios.node.local_cluster import LocalCluster
+from dios.wire.codec import PROTOCOL_VERSION, encode_request
+from dios.wire.messages import Create, Hello, Lookup
+from dios.wire.nametext import format_name
+from dios.wire.types import ObjectType
+from tests.support.node.raw_client import RawClient
+from tests.support.node.running_node import wait_until
+
+HOSTILE = "\x1b[31m\nforged \u202e"
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
+    """Two nodes that log everything."""
+    settings = {"accept_weaker_sandbox": "yes", "pool_size": "0", "log_level": "debug", "log_format": "json"}
+    made = local_cluster.make(tmp_path_factory.mktemp("logs") / "cluster", nodes=2, settings=settings)
+    try:
+        local_cluster.start(made)
+        with connect(str(made.nodes[0].socket), groups=()) as node:
+            wait_until(lambda: all(one.usable for one in node.nodes()), "both nodes")
+        yield made
+    finally:
+        local_cluster.stop(made)
+
+
+def shown(cluster: LocalCluster, *options: str) -> list[dict[str, object]]:
+    """The rows that the command prints."""
+    command = ["node", "logs", "--json", "--node", str(cluster.nodes[0].socket), *options]
+    found = CliRunner().invoke(main.app, command)
+    assert found.exit_code == 0, found.output
+    return [json.loads(line) for line in found.stdout.splitlines()]
+
+
+def test_the_logs_of_all_nodes_are_merged_by_time(cluster: LocalCluster) -> None:
+    """Every node's records are there once; a level, a name and a number choose among them."""
+    rows = shown(cluster)
+    assert {row["node"] for row in rows} == {"n1", "n2"}
+    times = [int(str(row["time"])) for row in rows]
+    assert times == sorted(times)
+    assert any(row["message"] == "the node serves" for row in rows)
+    assert {row["node"] for row in shown(cluster, "n2")} == {"n2"}
+    assert {row["level"] for row in shown(cluster, "--level", "warning")} <= {"warning", "error"}
+    assert len(shown(cluster, "--lines", "3")) == 3
+    about_n1 = [
+        row["fields"] for row in rows if row["node"] == "n2" and row["message"] == "a node is connected"
+    ]
+    assert [fields["peer"] for fields in about_n1 if isinstance(fields, dict)].count("n1") >= 1
+
+
+def test_new_records_are_followed(cluster: LocalCluster) -> None:
+    """A record of the other node that comes later is shown once, also if it is about hostile text."""
+    command = [sys.executable, "-m", "dios.cli.main", "node", "logs", "--follow"]
+    command += ["--node", str(cluster.nodes[0].socket)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        try:
+            assert process.stdout.readline()  # it has read both logs
+            with RawClient(cluster.nodes[1].socket) as client:
+                seen = client.welcome.self_ref.fingerprint
+            for line in iter(process.stdout.readline, ""):
+                assert line[:-1].isprintable()
+                if seen in line:
+                    break
+            else:
+                pytest.fail("the record was not shown")
+        finally:
+            process.terminate()
+            process.wait(30)
+
+
+def test_an_attacker_gets_no_secret_into_the_log(cluster: LocalCluster) -> None:
+    """Names in calls, labels and malformed frames of every kind are in no line of the log, in any form."""
+    place = cluster.nodes[0]
+    names = [os.urandom(32) for _ in range(4)]
+    grant, token = "diosgrant1" + "a2b3c4d5" * 20, "dios-join-1." + "aB3xYz_-" * 20
+    texts = [format_name(names[1]), grant, token]
+    with RawClient(place.socket, groups=(names[0],)) as client:
+        seen = client.welcome.self_ref.fingerprint
+        client.any(Lookup(names[1]))
+        for text in texts:
+            client.any(Create(ObjectType.TCP_STREAM, address=text + HOSTILE))
+            client.any(Create(ObjectType.SHMEM_BLOB, host=text))
+    for body in (
+        b"\x92\x01" + repr(names[2]).encode(),
+        encode_request(1, Lookup(names[2]))[4:] + names[3],
+        *(encode_request(1, Hello(9, (), text))[4:] for text in texts),
+        *(encode_request(1, Hello(PROTOCOL_VERSION, (), text + HOSTILE))[4:-1] for text in texts),
+        b"\xc4\x20" + names[3],
+    ):
+        with socket.socket(socket.AF_UNIX) as line:
+            line.connect(str(place.socket))
+            line.sendall(len(body).to_bytes(4, "little") + body)
+            line.settimeout(30)
+            while line.recv(limits.FRAME_BYTES_MAX):
+                pass
+    wait_until(lambda: any(seen in json.dumps(row) for row in shown(cluster)), "the session in the log")
+    log = Path(place.data, "node.log").read_text()
+    everything = log + "\n".join(json.dumps(row) for row in shown(cluster))
+    assert seen in log
+    assert all(line.isprintable() for line in log.splitlines())
+    for name in names:
+        for form in (
+            name.hex(),
+            format_name(name),
+            repr(name)[2:-1],
+            json.dumps(name.decode("latin1"))[1:-1],
+        ):
+            assert form[8:40] not in everything
+    for text in (grant, token):
+        assert text[12:40] not in everything
