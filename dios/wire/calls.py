@@ -311,10 +311,15 @@ class Attach(Call, frozen=True, tag=24):
 
 # -- an addition to the thesis: taking back delegated references --------------------------------------
 class Retire(Call, frozen=True, tag=25):
-    """Take away every reference that was delegated from ``ref``, directly and further on."""
+    """Take away every reference that was delegated from ``ref``, directly and further on.
+
+    With EVERYONE, ``holder`` is the fingerprint of a task or session, of which alone the references to the
+    object are taken away, with those delegated from them.
+    """
 
     ref: Identifier
     flags: U63 = 0
+    holder: Text = ""
 
 
 # -- an addition to the thesis: introspection that grants nothing -------------------------------------

@@ -18,7 +18,7 @@ PROGRAM = "import time\nprint('<b>bold</b> \\x1b[31m', flush=True)\ntime.sleep(6
 PAGES = {
     "/": ("n1", "n2", "n3", "rack r1", "drain"),
     "/tasks": (EVIL, "running"),
-    "/objects": ("rows.txt", "Calls that wait"),
+    "/objects": ("rows.txt", "it may write the object", "durable_blob"),
     "/capabilities": ("read", "write"),
     "/scheduling": ("Flow from tasks",),
     "/shares": ("shares are unknown",),
@@ -36,7 +36,7 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
     with cluster_in(folder, {"coordinator": "off"}) as found:
         found.dios("group", "create", "g")
         found.dios("put", "rows.txt", "--group", "g")
-        found.start("run", "job.py", "--label", EVIL)
+        found.start("run", "job.py", "--label", EVIL, "--host", "n1", "--input", "rows=g/rows.txt")
         yield found
 
 
@@ -58,13 +58,25 @@ def test_every_page_shows_the_cluster(pages: Pages) -> None:
     assert not errors
 
 
+def test_a_reference_is_retired(cluster: Cluster, pages: Pages) -> None:
+    """The page of an object has its replicas; that of its references retires one, and tells its story."""
+    (file,) = json.loads(cluster.dios("ls", "--json"))
+    pages.open(f"/objects/{file['fingerprint']}", "rows.txt", "replicas", "r1", "durable")
+    pages.open(f"/capabilities?of={file['fingerprint']}", "delegated by", "its holder ends", "created it")
+    pages.click("retire")
+    pages.wait_for("Take back", "yes")
+    pages.click("Yes")
+    pages.wait_for("retired the reference of")
+    assert "delegated by" not in pages.text()
+
+
 def test_a_task_is_read_and_killed(cluster: Cluster, pages: Pages) -> None:
     """The page of a task shows its output as text, and its button ends it after a question."""
     (task,) = [one for one in json.loads(cluster.dios("ps", "--json")) if one["label"] == EVIL]
     pages.open(f"/tasks/{task['fingerprint']}", "<b>bold</b>", "\\x1b[31m", "running")
-    pages.driver.find_element(By.XPATH, "//button[contains(., 'kill')]").click()
+    pages.click("kill")
     pages.wait_for("yes")
-    pages.driver.find_element(By.XPATH, "//button[contains(., 'Yes')]").click()
+    pages.click("Yes")
     pages.wait_for("killed")
 
 

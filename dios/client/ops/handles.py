@@ -137,14 +137,16 @@ class ReferenceOps(Handle, Generic[R]):
         result, fds = yield call
         expect(object, (result, fds))
 
-    def retire_op(self, *, everyone: bool = False) -> Operation[int]:
+    def retire_op(self, *, everyone: bool = False, holder: str = "") -> Operation[int]:
         """Take back every reference that was delegated from this one, directly and further on; return their
         number. This reference stays.
 
         ``everyone`` takes back every delegated reference to the object; needs the right to delete.
+        With ``everyone``, ``holder`` is the fingerprint of a task or session: only the references that it
+        holds are taken back, with those delegated from them.
         """
         flags = int(Flag.EVERYONE) if everyone else 0
-        return expect(messages.Done, (yield messages.Retire(self._info.ref, flags))).value
+        return expect(messages.Done, (yield messages.Retire(self._info.ref, flags, holder))).value
 
     def copy_op(
         self,

@@ -12,6 +12,7 @@ from dios.core.model.records import Holder, Pending, PhysicalObject, Provenance,
 from dios.core.model.work_items import Retirement
 from dios.core.remote import notices
 from dios.core.step import Step
+from dios.errors import InvalidError
 from dios.wire import messages
 from dios.wire.types import Flag, Permission
 
@@ -19,11 +20,18 @@ from dios.wire.types import Flag, Permission
 def retire(step: Step, task: Holder, seq: int, call: messages.Retire) -> None:
     """Retire every reference that was delegated from a reference, directly or through other tasks.
 
-    With EVERYONE, retire every delegated reference to the object; this needs the right to delete it. The
-    reference itself stays, and so do references that other tasks resolved by name. The call is answered with
-    the number of retired references when all are retired, which may take several steps.
+    With EVERYONE, retire every delegated reference to the object; this needs the right to delete it. With a
+    holder, too, retire only those that it holds, and those derived from them. The reference itself stays, and
+    so do references that other tasks resolved by name. The call is answered with the number of retired
+    references when all are retired, which may take several steps.
+
+    Raises:
+        InvalidError: there is a holder without EVERYONE.
+        NotPermittedError: EVERYONE without the right to delete.
     """
     flags = access.flags_of(call.flags, Flag.EVERYONE)
+    if call.holder and not flags:
+        raise InvalidError("cannot retire the references of one holder without the flag EVERYONE")
     reference = access.held(task, call.ref)
     target = reference.object
     step.require_unread(target)
@@ -36,7 +44,13 @@ def retire(step: Step, task: Holder, seq: int, call: messages.Retire) -> None:
         step.wait(row)
     target.retirements += 1
     task.retirements += 1
-    roots = list(reversed(target.references.values())) if everyone else [reference]
+    roots = [reference]
+    if everyone:
+        roots = [
+            one
+            for one in reversed(target.references.values())
+            if call.holder in {"", one.task.object.fingerprint}
+        ]
     item = Retirement(row, roots, everyone=everyone)
     if is_short:
         former, step.units_max = step.units_max, limits.STEP_WORK_MAX

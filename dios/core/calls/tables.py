@@ -24,6 +24,8 @@ from dios.wire.codec import TABLES_VERSION
 from dios.wire.types import Resource
 
 TABLE_ROWS_MAX: Final = 256
+WATCHED_MAX: Final = 8
+"""The row of a waiting call has the fingerprints of at most this number of the objects that it watches."""
 
 LOG: Final = "log"
 """The table of the newest records of the node's log. The host has its rows; the core leaves ``start`` for it
@@ -178,6 +180,7 @@ def _references(state: State, start: int) -> Iterator[Row]:
                 one.expires_ns,
                 len(one.buffers),
                 len(one.descendants),
+                one.origin.task.object.fingerprint if one.origin is not None else "",
             )
             for one in islice(task.table, first, None)
         )
@@ -195,6 +198,7 @@ def _waiting(state: State, start: int) -> Iterator[Row]:
             row.deadline or 0,
             len(row.requests),
             type(row.progress).__name__ if row.progress is not None else "",
+            " ".join(target.fingerprint for target in islice(row.watched, WATCHED_MAX)),
         )
         for row in islice(state.pending, start, None)
     )
@@ -279,11 +283,13 @@ _TABLES: Final[dict[str, _Table]] = {
     "references": _Table(
         (
             "task", "object", "permissions", "provenance", "slot", "home", "expires_ns", "buffers",
-            "descendants",
+            "descendants", "origin",
         ),
         _references,
     ),
-    "waiting": _Table(("task", "seq", "call", "watched", "deadline_ns", "requests", "progress"), _waiting),
+    "waiting": _Table(
+        ("task", "seq", "call", "watched", "deadline_ns", "requests", "progress", "objects"), _waiting
+    ),
     "requests": _Table(
         ("node", "number", "request", "continuation", "repeats", "silent_since_ns", "repeat_at_ns"),
         _requests,

@@ -62,11 +62,15 @@ class Verdict(msgspec.Struct, frozen=True):
 
 
 class AuditReader:
-    """A reader that can run while the log is written: ``poll`` yields newly flushed records."""
+    """A reader that can run while the log is written: ``poll`` yields newly flushed records.
 
-    def __init__(self, folder: Path) -> None:
+    With ``segments_max`` above 0 it begins with the oldest of the newest segments of this number.
+    """
+
+    def __init__(self, folder: Path, *, segments_max: int = 0) -> None:
         self._folder: Final = folder
-        self._number = 0
+        newest = segments(folder)[-segments_max:] if segments_max else []
+        self._number = int(newest[0].stem) if newest else 0
         self._offset = 0
         self._index = 0
 

@@ -22,6 +22,8 @@ _COLOURS: Final = {
 }
 _FAILED: Final = "#c62828"
 SANKEY_TASKS_MAX: Final = 40
+GRAPH_LABELS_MAX: Final = 8
+"""A graph with more edges shows the text of an edge only under the pointer."""
 
 
 def colour_of(task: Status) -> str:
@@ -110,7 +112,8 @@ def graph(nodes: Sequence[tuple[str, str]], edges: Sequence[tuple[str, str, str]
                         "source": source,
                         "target": target,
                         "name": text,
-                        "label": {"show": len(edges) < 60, "formatter": text},
+                        "label": {"show": len(edges) <= GRAPH_LABELS_MAX, "formatter": text, "fontSize": 10},
+                        "lineStyle": {"curveness": 0.15},
                     }
                     for source, target, text in edges
                 ],

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import html
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Final
 
 from nicegui import ui
 
+from dios.client.plain_text import plain
 from dios.errors import DiosError
 from dios.web.observation.cluster_view import ClusterView
 from dios.web.observation.session import ClusterSession
+from dios.web.observation.watcher import BUSY_SHARE
 
 PAGES: Final = (
     ("/", "Cluster"),
@@ -80,12 +82,29 @@ def follow(session: ClusterSession, show: Callable[[ClusterView], None]) -> None
         client.on_delete(watcher.remove_viewer)
 
 
+def poll(update: Callable[[], Awaitable[None]], seconds: float) -> None:
+    """Call ``update`` while the page is open: at once, and again after ``seconds``, or after a pause that is
+    longer the longer an update takes.
+    """
+    due = 0.0
+
+    async def turn() -> None:
+        nonlocal due
+        began = time.monotonic()
+        if began >= due:
+            await update()
+            now = time.monotonic()
+            due = now + max(seconds, (now - began) / BUSY_SHARE)
+
+    ui.timer(UPDATE_S, turn)
+
+
 def _show_problems(view: ClusterView) -> None:
     age = time.time() - view.taken_s if view.taken_s else 0.0
     if age > _STALE_S:
-        ui.label(f"These data are {age:.0f} s old.").classes("text-warning")
+        note(f"These data are {age:.0f} s old.")
     for problem in view.problems:
-        ui.label(problem).classes("text-warning").props('role="status"')
+        note(problem)
 
 
 def table(columns: Sequence[str], rows: Sequence[Sequence[object]], *, label: str) -> ui.table:
@@ -102,16 +121,47 @@ def table(columns: Sequence[str], rows: Sequence[Sequence[object]], *, label: st
     return shown.classes("w-full").props(f'dense flat bordered aria-label="{label}"')
 
 
-async def attempt(action: Callable[[], object]) -> None:
-    """Wait for an action of a user, and show its error or that it was done."""
+def fill(shown: ui.table, columns: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
+    """Replace the rows of a table."""
+    shown.rows[:] = [{"id": place, **dict(zip(columns, row, strict=True))} for place, row in enumerate(rows)]
+    shown.update()
+
+
+def link_column(shown: ui.table, column: str, prefix: str) -> None:
+    """Make the cells of a column links to ``prefix`` with the cell's text; empty cells stay empty."""
+    shown.add_slot(
+        f"body-cell-{column}",
+        '<q-td :props="props"><a v-if="props.value" class="nicegui-link" '
+        f""":href="'{prefix}' + encodeURIComponent(props.value)">{{{{ props.value }}}}</a></q-td>""",
+    )
+
+
+def button_column(shown: ui.table, column: str, action: Callable[[int], Awaitable[None]]) -> None:
+    """Make the cells of a column buttons with the cell's text, which call ``action`` with the row's id."""
+    shown.add_slot(
+        f"body-cell-{column}",
+        '<q-td :props="props"><q-btn v-if="props.value" flat dense no-caps :label="props.value" '
+        f"""@click="() => $parent.$emit('{column}', props.row.id)" /></q-td>""",
+    )
+    shown.on(column, lambda event: action(int(event.args)))
+
+
+def note(text: str) -> ui.label:
+    """Make a line about something that is missing, out of date or amiss."""
+    return ui.label(text).classes("text-warning").props('role="status"')
+
+
+async def attempt(action: Callable[[], object], done: str = "done") -> None:
+    """Wait for an action of a user, and show its error, or ``done`` with the number that it returned."""
     try:
         result = action()
-        if hasattr(result, "__await__"):
-            await result
+        if isinstance(result, Awaitable):
+            result = await result
     except (DiosError, OSError) as error:
-        ui.notify(str(error), type="negative", multi_line=True)
+        ui.notify(plain(str(error)), type="negative", multi_line=True)
     else:
-        ui.notify("done", type="positive")
+        is_number = isinstance(result, int) and not isinstance(result, bool)
+        ui.notify(f"{done}: {result}" if is_number else done, type="positive")
 
 
 async def confirmed(question: str) -> bool:

@@ -114,6 +114,11 @@ def _application(session: ClusterSession) -> FastAPI:
         with page(session, "Objects"):
             await objects.show(session)
 
+    @ui.page("/objects/{mark}")
+    async def _object(mark: str) -> None:
+        with page(session, "Objects"):
+            await objects.show_one(session, mark)
+
     @ui.page("/capabilities")
     async def _references(of: str = "") -> None:
         with page(session, "Capabilities"):

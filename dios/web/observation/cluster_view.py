@@ -1,4 +1,4 @@
-"""The data of one moment: nodes, tasks, objects, shares, and the scheduler's last round.
+"""The data of one moment: nodes, tasks, shares, and the scheduler's last round.
 
 Everything that tasks and other users chose arrives here as text, and leaves without control characters.
 """
@@ -12,33 +12,17 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final, TypeAlias
 
-from dios.client.keyring import Keyring
 from dios.client.ops.cluster import Member
 from dios.client.ops.status import Status
 from dios.client.plain_text import plain
 from dios.client.sync.node import Node
-from dios.errors import DiosError, NotPermittedError
-from dios.lib.files.catalogue_places import KeyringCatalogue
-from dios.lib.files.group_files import GroupFiles
-from dios.wire.nametext import fingerprint
+from dios.errors import DiosError
 
 TASKS_MAX: Final = 20_000
-FILES_MAX: Final = 20_000
-REFERENCES_MAX: Final = 5_000
 
 Row: TypeAlias = Mapping[str, object]
 
 _log: Final = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True, slots=True)
-class StoredFile:
-    """One file of a group: a durable object with an entry in the group's catalogue."""
-
-    group: str
-    path: str
-    size: int
-    fingerprint: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,43 +92,6 @@ def read_view(node: Node) -> ClusterView:
         shares = ask(node, {"ask": "shares"})
     newest = sorted(tasks, key=lambda task: task.started_ns)[-TASKS_MAX:]
     return ClusterView(time.time(), nodes, newest, status, shares, tuple(map(plain, problems)))
-
-
-def read_files(node: Node) -> tuple[list[StoredFile], list[str]]:
-    """Return the files of the user's groups, and sentences about groups that cannot be read."""
-    keyring = Keyring.load()
-    node.present_all()
-    known = {group.fingerprint: group for group in node.groups}
-    found: list[StoredFile] = []
-    problems: list[str] = []
-    for alias, name in keyring.groups.items():
-        group = known.get(fingerprint(name))
-        if group is None:
-            problems.append(f"this node does not know group {plain(alias)}")
-            continue
-        try:
-            entries = GroupFiles(node, group, KeyringCatalogue(node, keyring, alias, group)).entries()
-        except DiosError as error:
-            problems.append(f"group {plain(alias)}: {plain(error.message)}")
-            continue
-        found += [
-            StoredFile(plain(alias), plain(entry.file), entry.size, fingerprint(entry.name))
-            for entry in entries[: FILES_MAX - len(found)]
-        ]
-    if len(found) >= FILES_MAX:
-        problems.append(f"only the first {FILES_MAX} files are shown")
-    return found, problems
-
-
-def read_references(node: Node) -> tuple[list[Row], str]:
-    """Return the rows of all references at the node, and the reason why some or all are missing."""
-    try:
-        found: list[Row] = list(node.read_table("references"))
-    except NotPermittedError:
-        return [], "Only the node's own user and root can see the references of all tasks."
-    if len(found) > REFERENCES_MAX:
-        return found[:REFERENCES_MAX], f"Only {REFERENCES_MAX} of {len(found)} references are shown."
-    return found, ""
 
 
 def living(tasks: Sequence[Status]) -> Iterator[Status]:

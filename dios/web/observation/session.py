@@ -75,7 +75,8 @@ class ClusterSession:
             found = None if status.name is None else node.find(status.name)
             if not isinstance(found, Task):
                 raise NoSuchTaskError(f"the node does not keep task {status.fingerprint} any more")
-            return action(found)
+            with found:
+                return action(found)
 
         return await self.call(act)
 
@@ -83,13 +84,10 @@ class ClusterSession:
         """Return the last part of a task's output as harmless text."""
 
         def read(task: Task) -> str:
-            console = task.console()
             data = b""
-            try:
+            with task.console() as console, contextlib.suppress(EndOfStreamError, TimeLimitError):
                 while len(data) < OUTPUT_BYTES_MAX:
                     data += console.receive(timeout=0)
-            except (EndOfStreamError, TimeLimitError):
-                pass
             return plain_lines(data.decode(errors="backslashreplace"))
 
         try:

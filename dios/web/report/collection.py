@@ -87,7 +87,10 @@ def _versions(node: Node, view: ClusterView, tasks: Sequence[Status]) -> dict[st
 def _cpu_ms(node: Node, task: Status) -> int | None:
     try:
         found = None if task.name is None else node.find(task.name)
-        return node.describe(found).cpu_ms if isinstance(found, Task) else None
+        if not isinstance(found, Task):
+            return None
+        with found:
+            return node.describe(found).cpu_ms
     except DiosError:
         return None
 

@@ -22,6 +22,12 @@ _OPTIONS = (
     "--headless=new --no-sandbox --disable-gpu --disable-quic --no-first-run --disable-background-networking "
     "--disable-component-update --disable-sync --disable-dev-shm-usage"
 )
+_CLICK = """
+const found = [...document.querySelectorAll('button')]
+  .find(one => one.innerText.trim().toLowerCase() === arguments[0]);
+found?.click();
+return Boolean(found);
+"""
 
 
 def environment_in(folder: Path) -> dict[str, str]:
@@ -112,6 +118,12 @@ class Pages:
             if not missing:
                 return text
             assert time.monotonic() < end, (missing, text)
+
+    def click(self, word: str) -> None:
+        """Click the first button with this text as soon as there is one."""
+        end = time.monotonic() + WAIT_S
+        while not self.driver.execute_script(_CLICK, word.lower()):
+            assert time.monotonic() < end, (word, self.text())
 
     def open(self, path: str, *words: str) -> str:
         """Open a page, and wait for words on it."""

@@ -11,7 +11,7 @@ from dios.errors import Code
 from dios.ids import Principal
 from dios.wire import messages
 from dios.wire.nametext import fingerprint
-from dios.wire.types import Flag, ObjectType
+from dios.wire.types import Flag, Mode, ObjectType
 from tests.support.core.harness import Client, Node
 from tests.support.core.local_or_remote import Site
 
@@ -61,6 +61,24 @@ def test_rows_say_what_the_tables_hold() -> None:
     assert (row["type"], row["size"], row["references"]) == ("SHMEM_BLOB", 3, 1)
     assert len(read(owner, "references")) == sum(len(task.table) for task in node.core.state.everybody())
     assert [one["kind"] for one in read(owner, "tasks")] == ["session"]
+
+
+def test_the_giver_of_a_reference_and_the_objects_of_a_waiting_call_are_shown() -> None:
+    """A delegated reference has the fingerprint of its giver, and a waiting call those of its objects."""
+    node = Node()
+    owner = node.session()
+    made = owner.create(data=b"abc").reference
+    task = owner.run()
+    owner.delegate(made.ref, task.reference.ref)
+    owner.ask(messages.Buffer, messages.AcquireWrite(made.ref, 3))
+    owner.send(messages.Select((task.reference.ref,), Mode.READ))
+    rows = {(one["task"], one["object"]): one for one in read(owner, "references")}
+    holders = (owner.welcome.self_ref.fingerprint, task.reference.fingerprint)
+    mine, given = (rows[one, made.fingerprint] for one in holders)
+    assert (mine["origin"], mine["buffers"]) == ("", 1)
+    assert given["origin"] == mine["task"]
+    (waiting,) = read(owner, "waiting")
+    assert (waiting["task"], waiting["objects"]) == (mine["task"], given["task"])
 
 
 def test_a_long_table_is_read_in_parts() -> None:

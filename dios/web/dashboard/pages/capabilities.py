@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
+import time
+from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Final
 
@@ -9,101 +13,144 @@ from nicegui import ui
 
 from dios.client.plain_text import plain
 from dios.errors import DiosError
-from dios.host.audit.log import segments
-from dios.host.audit.reader import AuditReader
 from dios.web.dashboard import charts
-from dios.web.dashboard.layout import heading, table
-from dios.web.observation.cluster_view import Row, read_references
+from dios.web.dashboard.layout import attempt, button_column, confirmed, heading, link_column, note, table
+from dios.web.observation.references import HeldReference, read_references, read_story, retire
 from dios.web.observation.session import ClusterSession
-from dios.wire.types import Permission
 
 _EDGES_MAX: Final = 400
-_STORY_MAX: Final = 500
+_LOGGED_S: Final = 0.3
+"""The audit log has the record of a retirement after a tenth of a second."""
+_COLUMNS: Final = (
+    "task", "object", "rights", "from", "valid until", "open requests", "passed on",
+)  # fmt: skip
 
 
 async def show(session: ClusterSession, mark: str) -> None:
     """Make the content for the task or object with the fingerprint ``mark``, or for all tasks."""
-    chosen = ui.input("Fingerprint of a task or an object", value=mark).classes("w-96")
+    chosen = ui.input("Fingerprint of a task or an object", value=mark).classes("w-96 max-w-full")
     chosen.on("keydown.enter", lambda: ui.navigate.to(f"/capabilities?of={(chosen.value or '').strip()}"))
-    ui.label("References at this node. Objects and tasks appear by their fingerprints, never by names.")
+    ui.label(
+        "References at the asked node. Objects and tasks appear by their fingerprints, never by names. "
+        "References to objects of another node are complete on that node only: dios ui --node NAME."
+    )
+    body = ui.column().classes("w-full items-stretch")
+    await _load(session, mark, body)
+
+
+async def _load(session: ClusterSession, mark: str, body: ui.column) -> None:
+    """Read the references again, and show them in the place of those before."""
     try:
         rows, problem = await session.call(read_references)
     except (DiosError, OSError) as error:
-        rows, problem = [], f"The node does not answer: {error}"
-    if problem:
-        ui.label(problem).classes("text-warning")
-    rows = [row for row in rows if not mark or mark in {row.get("task"), row.get("object")}]
+        rows, problem = [], f"The node does not answer: {plain(str(error))}"
+    rows = [row for row in rows if not mark or mark in {row.task, row.object, row.giver}]
     labels = {task.fingerprint: plain(task.label) for task in session.watcher.view.tasks if task.label}
-    _graph(rows, labels)
-    table(
-        ("task", "object", "rights", "from", "until", "open buffers", "passed on"),
-        [
-            (
-                row.get("task"),
-                row.get("object"),
-                _rights(row.get("permissions")),
-                row.get("provenance"),
-                row.get("expires_ns") or "",
-                row.get("buffers"),
-                row.get("descendants"),
-            )
-            for row in rows
-        ],
-        label="references",
-    )
-    if mark:
-        heading("Its story in the audit log")
-        story, why = await session.call(lambda node: _story(Path(node.info().node), mark))
-        if why:
-            ui.label(why).classes("text-warning")
-        table(("record", "action", "outcome", "user", "task", "object", "detail"), story, label="audit log")
+    body.clear()
+    with body:
+        if problem:
+            note(problem)
+        _graph(rows, labels)
+        _table(session, mark, body, rows)
+        if mark:
+            _retire_all(session, mark, body, [row for row in rows if row.object == mark])
+            await _story(session, mark, labels)
 
 
-def _graph(rows: list[Row], labels: dict[str, str]) -> None:
+# -- the references ---------------------------------------------------------------------------------
+def _graph(rows: Sequence[HeldReference], labels: Mapping[str, str]) -> None:
     shown = rows[:_EDGES_MAX]
     if not shown:
         return
     if len(rows) > len(shown):
         ui.label(f"The picture has {len(shown)} of {len(rows)} references.")
 
-    def named(mark: object) -> str:
-        text = str(mark)
-        return f"{labels[text]} {text[:6]}" if text in labels else text
+    def named(mark: str) -> str:
+        return f"{labels[mark]} {mark[:6]}" if mark in labels else mark
 
-    tasks = {named(row.get("task")) for row in shown}
-    objects = {named(row.get("object")) for row in shown} - tasks
+    tasks = {named(row.task) for row in shown} | {named(row.giver) for row in shown if row.giver}
+    objects = {named(row.object) for row in shown} - tasks
     nodes = [(name, "task") for name in sorted(tasks)] + [(name, "object") for name in sorted(objects)]
-    edges = [
-        (named(row.get("task")), named(row.get("object")), _rights(row.get("permissions"))) for row in shown
-    ]
-    ui.echart(charts.graph(nodes, edges)).classes("w-full h-96")
+    edges = [(named(row.task), named(row.object), row.rights) for row in shown]
+    edges += [(named(row.giver), named(row.task), "gave a reference") for row in shown if row.giver]
+    ui.echart(charts.graph(nodes, edges)).classes("w-full h-96").props('role="img" aria-label="references"')
 
 
-def _rights(value: object) -> str:
-    held = Permission(value) if isinstance(value, int) else Permission(0)
-    return ", ".join(one.name.lower() for one in Permission if one.name and one in held)
+def until(until_ns: int, now_ns: int) -> str:
+    """Return when a reference ends, as a time and the seconds until then."""
+    if not until_ns:
+        return "its holder ends"
+    moment = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(until_ns / 1e9))
+    return f"{moment} (in {max(0, until_ns - now_ns) / 1e9:.0f} s)"
 
 
-def _story(data: Path, mark: str) -> tuple[list[tuple[object, ...]], str]:
-    """Return the newest records about a fingerprint, and the reason why there are none."""
-    folder = data / "audit"
-    try:
-        if not segments(folder):
-            return [], "The audit log of the node cannot be read from here."
-        found = [
-            entry for entry in AuditReader(folder).poll() if mark in {entry.record.task, entry.record.subject}
-        ][-_STORY_MAX:]
-    except (DiosError, OSError) as error:
-        return [], f"The audit log cannot be read: {error}"
-    return [
-        (
-            entry.index,
-            plain(entry.record.action),
-            plain(entry.record.outcome),
-            plain(entry.record.principal),
-            entry.record.task,
-            entry.record.subject,
-            plain(entry.record.detail),
+def _table(session: ClusterSession, mark: str, body: ui.column, rows: Sequence[HeldReference]) -> None:
+    now = time.time_ns()
+    shown = table(
+        (*_COLUMNS, "retire"),
+        [
+            (
+                row.task,
+                row.object,
+                row.rights,
+                f"delegated by {row.giver}" if row.giver else row.provenance,
+                until(row.until_ns, now),
+                row.requests,
+                row.passed_on,
+                "retire" if row.is_delegated else "",
+            )
+            for row in rows
+        ],
+        label="references",
+    )
+    link_column(shown, "task", "/capabilities?of=")
+    link_column(shown, "object", "/capabilities?of=")
+    button_column(shown, "retire", lambda place: _retire(session, mark, body, rows[place]))
+
+
+def _retire_all(session: ClusterSession, mark: str, body: ui.column, rows: Sequence[HeldReference]) -> None:
+    if any(row.is_delegated for row in rows):
+        ui.button(
+            "retire all delegated references to it", on_click=partial(_retire, session, mark, body, None)
+        ).props("flat color=negative no-caps")
+
+
+async def _retire(session: ClusterSession, mark: str, body: ui.column, row: HeldReference | None) -> None:
+    """Retire one reference, or without a row all to the object of this page, after a question."""
+    target, holder = (mark, "") if row is None else (row.object, row.task)
+    whose = f"of task {holder}" if holder else "of all tasks"
+    question = (
+        f"Take back the delegated references {whose} to {plain(target)}, and those that were delegated from "
+        "them? Programs that use them get errors. Bytes that they have read stay with them."
+    )
+    if await confirmed(question):
+        tasks = session.watcher.view.tasks
+        await attempt(
+            lambda: session.call(lambda node: retire(node, tasks, target, holder)), "references taken back"
         )
-        for entry in found
-    ], ""
+        await asyncio.sleep(_LOGGED_S)
+        await _load(session, mark, body)
+
+
+# -- the story --------------------------------------------------------------------------------------
+async def _story(session: ClusterSession, mark: str, labels: Mapping[str, str]) -> None:
+    heading("Its story in the audit log of the asked node")
+    try:
+        lines, problem = await session.call(lambda node: read_story(Path(node.info().node), mark, labels))
+    except (DiosError, OSError) as error:
+        lines, problem = [], f"The node does not answer: {plain(str(error))}"
+    if problem:
+        note(problem)
+    table(
+        ("time", "event", "user", "record"),
+        [
+            (
+                time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(line.time_ns / 1e9)),
+                line.text + (" (refused)" if line.refused else ""),
+                line.user,
+                line.record,
+            )
+            for line in lines
+        ],
+        label="story",
+    )

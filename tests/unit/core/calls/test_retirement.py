@@ -166,6 +166,25 @@ def test_everyone_by_who_was_given_it(line: Line) -> None:
     assert [has(task, ref) for task, ref in zip(line.tasks, refs, strict=True)] == [False, True, False]
 
 
+def test_one_holder_loses_its_references(line: Line) -> None:
+    """With a holder, its delegated references go with those derived from them; those of others stay."""
+    refs = line.chain()
+    rest = line.hand(line.owner, line.ref, line.tasks[0])
+    call = messages.Retire(line.ref, EVERYONE, line.tasks[1].reference.fingerprint)
+    assert line.owner.ask(messages.Done, call).value == 2
+    assert [has(task, ref) for task, ref in zip(line.tasks, refs, strict=True)] == [True, False, False]
+    assert has(line.tasks[0], rest)
+    assert line.owner.ask(messages.Done, messages.Retire(line.ref, EVERYONE, "nobody")).value == 0
+
+
+def test_one_holder_is_named_by_the_right_to_delete(line: Line) -> None:
+    """A holder without EVERYONE is refused, and so is a caller without the right to delete."""
+    holder = line.tasks[1].reference.fingerprint
+    held = line.hand(line.owner, line.ref, line.tasks[0], ALL & ~int(Permission.DELETE))
+    assert line.owner.refused(messages.Retire(line.ref, 0, holder)) == Code.EINVAL
+    assert line.tasks[0].refused(messages.Retire(held, EVERYONE, holder)) == Code.EPERM
+
+
 @pytest.mark.parametrize("flags", [0, EVERYONE])
 def test_what_a_task_began_with(line: Line, flags: int) -> None:
     """Inputs, outputs and the program of a task were delegated to it like everything else."""

@@ -1,14 +1,18 @@
-"""A session that loses its node connects again with the next call."""
+"""A session that loses its node connects again with the next call, and keeps no references."""
 
 from __future__ import annotations
 
+import asyncio
 from typing import cast
+from unittest import mock
 
 import pytest
 
-from dios.client.sync.node import Node
+from dios.client.ops.status import Status
+from dios.client.sync.node import Node, Task
 from dios.errors import ClosedError, NotPermittedError
 from dios.web.observation.session import ClusterSession
+from dios.wire.types import TaskState
 
 
 class Place:
@@ -51,3 +55,18 @@ def test_a_lost_session_is_opened_again_and_a_refusal_keeps_it() -> None:
         assert place.sessions == 2
     finally:
         session.close()
+
+
+def test_an_action_on_a_task_leaves_no_reference() -> None:
+    """The handle of a task is closed after each action on it."""
+    node = mock.MagicMock(spec=Node)
+    task = mock.MagicMock(spec=Task)
+    node.find.return_value = task
+    session = ClusterSession(lambda: cast("Node", node))
+    try:
+        status = Status("ab", "", TaskState.RUNNING, name=b"n")
+        asyncio.run(session.act_on_task(status, lambda found: found.kill()))
+    finally:
+        session.close()
+    task.kill.assert_called_once_with()
+    task.__exit__.assert_called_once()
