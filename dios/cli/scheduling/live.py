@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import sys
+import time
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Annotated, Final, TypedDict
@@ -28,8 +29,9 @@ from dios.cli.common.output import (
 )
 from dios.cli.scheduling import start_queues
 from dios.client.plain_text import plain_lines
-from dios.errors import InvalidError
+from dios.errors import ExistsError, InvalidError
 from dios.firmament.custom_model.source import SUFFIX, read_source
+from dios.web.report.decision import decision_page
 
 STATUS: Final = "\b\nFor example:\n  dios sched status\n  dios sched status --json"
 MODELS: Final = "\b\nFor example:\n  dios sched models"
@@ -52,7 +54,10 @@ EXPORT: Final = (
     "\b\nFor example:\n  dios sched export --dimacs network.dimacs   (then: dios solve network.dimacs)\n"
     "  dios sched export --dot - | dot -Tsvg > network.svg"
 )
-EXPLAIN: Final = "\b\nFor example:\n  dios explain job.py\n  dios explain 3f9a --json"
+EXPLAIN: Final = (
+    "\b\nFor example:\n  dios explain job.py\n  dios explain 3f9a --json\n"
+    "  dios explain 3f9a --picture why.html"
+)
 
 _MS: Final = 1000
 
@@ -327,6 +332,13 @@ def explain(
     ],
     node: NodeOption = None,
     *,
+    picture: Annotated[
+        Path | None,
+        typer.Option(
+            "--picture", metavar="FILE", help="Write a page that shows the decision: one file of HTML."
+        ),
+    ] = None,
+    force: Annotated[bool, typer.Option("--force", help="Write over a picture that exists.")] = False,
     as_json: JsonOption = False,
 ) -> None:
     """Explain why a task waits, or why it runs where it is, from the scheduler's current network.
@@ -334,18 +346,27 @@ def explain(
     Of a run in a node's start queue, it shows the place there and the reason; that needs no scheduler.
 
     Shows the path of the task's unit of flow with the cost of each arc, the more expensive alternatives, the
-    arc that limits it, the reasons that exclude other nodes, and the changes that would place it.
+    arc that limits it, the reasons that exclude other nodes, and the changes that would place it. With
+    --picture the same is a page without scripts, which needs no network and can be sent to others.
     """
     with reporting("dios explain", as_json=as_json):
+        if picture is not None and picture.exists() and not force:
+            raise ExistsError(f"cannot write {picture}: it exists. Add --force, or choose another file.")
         with opened(node) as place:
             found: Mapping[str, object] = start_queues.explanation(place.node.tasks(), task) or ask_at(
                 place, {"ask": "explain", "task": task}
             )
+        if picture is not None:
+            page = decision_page(found, time.time_ns())
+            with picture.open("w" if force else "x", encoding="utf-8", errors="backslashreplace") as file:
+                file.write(page)
         if as_json:
             write_json(found)
             return
         for line in _texts(found, "lines"):
             write_line(line)
+        if picture is not None:
+            say(f"written: {picture}")
 
 
 def rows_of(found: dict[str, object], key: str) -> list[dict[str, object]]:

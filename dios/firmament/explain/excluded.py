@@ -14,6 +14,9 @@ from dios.firmament.explain.explanation import ExcludedMachines
 from dios.firmament.policies.restrictions import Restrictions, allowed_by_affinity
 from dios.wire.types import Affinity, Operator
 
+EXCLUDED_NAMES = 16
+"""The number of machines that an explanation names for each reason."""
+
 _APART = {
     Affinity.SPREAD_NODES: "the job runs there already, and its tasks must be on different machines",
     Affinity.SPREAD_RACKS: "the job runs in that rack already, and its tasks must be in different racks",
@@ -37,9 +40,10 @@ def excluded_machines(
 
     def out(which: Flags, reason: str) -> None:
         nonlocal left
-        count = int(np.count_nonzero(left & which))
-        if count:
-            found.append(ExcludedMachines(count, reason))
+        gone = np.flatnonzero(left & which)
+        if len(gone):
+            names = tuple(tree.names[row] for row in gone[:EXCLUDED_NAMES].tolist())
+            found.append(ExcludedMachines(len(gone), reason, names))
             left = left & ~which
 
     described = tasks.descriptors[task]

@@ -41,10 +41,13 @@ class CandidateMachine:
 
 @dataclass(frozen=True, slots=True)
 class ExcludedMachines:
-    """The number of machines that the task cannot use, for one reason."""
+    """The machines that the task cannot use, for one reason."""
 
     machines: int
+    """Their number."""
     reason: str
+    names: tuple[str, ...] = ()
+    """The names of the first EXCLUDED_NAMES of them."""
 
 
 @dataclass(frozen=True, slots=True)

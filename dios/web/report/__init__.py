@@ -1,6 +1,8 @@
-"""One page about a job as a file (``dios report``): HTML without scripts, which needs no network.
+"""Pages as files (``dios report``, ``dios explain --picture``): HTML without scripts, which needs no network.
 
 - ``collection``: the data of a page, read from a node.
 - ``picture``: the timeline as SVG.
-- ``page``: the HTML. Every text of others is escaped there.
+- ``page``: the page about a job.
+- ``decision``: the page about one decision of the scheduler (``dios explain --picture``).
+- ``html_page``: the HTML of both. Every text of others is escaped there.
 """

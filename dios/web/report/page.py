@@ -1,45 +1,29 @@
-"""The HTML of a page about a job. Every text of others is escaped by ``_text``."""
+"""The HTML of a page about a job."""
 
 from __future__ import annotations
 
 import statistics
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Sequence
 from datetime import UTC, datetime
-from html import escape
 from typing import Final
 
 from dios.client.ops.status import Status
-from dios.client.plain_text import plain, plain_lines
 from dios.web.observation.cluster_view import number, rows
 from dios.web.observation.jobs import stages
 from dios.web.report.collection import EXPLAINED_MAX, JobReport
+from dios.web.report.html_page import pairs, preformatted, table, text, whole_page
 from dios.web.report.picture import BARS_MAX, timeline
 from dios.wire.types import TaskState
 
 _FAILURES_MAX: Final = 50
-_POLICY: Final = "default-src 'none'; style-src 'unsafe-inline'"
-_STYLE: Final = """
-:root { color-scheme: light dark; font: 15px/1.4 system-ui, sans-serif; }
-body { max-width: 75rem; margin: 2rem auto; padding: 0 1rem; }
-table { border-collapse: collapse; } th, td { padding: .15rem .8rem .15rem 0; text-align: left; }
-th { font-weight: 600; } thead th { border-bottom: 1px solid; }
-pre { white-space: pre-wrap; margin: 0 0 1rem; }
-svg { width: 100%; } svg text { font-size: 11px; fill: currentColor; } svg line { stroke: #8886; }
-.running { fill: #1976d2; } .exited { fill: #2e7d32; } .failed { fill: #c62828; }
-.paused { fill: #b26a00; } .starting, .waiting { fill: #8e9aaf; }
-"""
 
 
 def page_of(report: JobReport) -> str:
     """Return the page as HTML without scripts, which loads nothing."""
     title = f"Job {report.label}"
     parts = [
-        '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">',
-        f'<meta http-equiv="Content-Security-Policy" content="{_POLICY}">',
-        '<meta name="viewport" content="width=device-width">',
-        f"<title>{_text(title)}</title><style>{_STYLE}</style></head><body><main><h1>{_text(title)}</h1>",
-        _pairs(_facts(report)),
-        *(f"<p>{_text(problem)}</p>" for problem in report.view.problems),
+        pairs(_facts(report)),
+        *(f"<p>{text(problem)}</p>" for problem in report.view.problems),
         "<h2>Timeline</h2>",
         timeline(report.tasks, report.made_ns) or "<p>No task has started.</p>",
         f"<p>Only the newest {BARS_MAX} tasks are shown.</p>" if len(report.tasks) > BARS_MAX else "",
@@ -51,31 +35,9 @@ def page_of(report: JobReport) -> str:
         _waiting(report),
         _failures(report.tasks),
         "<h2>Versions</h2>",
-        _pairs(report.versions),
-        "</main></body></html>\n",
+        pairs(report.versions),
     ]
-    return "\n".join(part for part in parts if part)
-
-
-def _text(value: object) -> str:
-    return escape(plain(str(value)))
-
-
-def _lines(lines: Iterable[str]) -> str:
-    return f"<pre>{escape(plain_lines(chr(10).join(lines)))}</pre>"
-
-
-def _pairs(pairs: Mapping[str, object]) -> str:
-    cells = [
-        f"<tr><th scope=row>{_text(name)}</th><td>{_text(value)}</td></tr>" for name, value in pairs.items()
-    ]
-    return f"<table>{''.join(cells)}</table>"
-
-
-def _table(columns: Sequence[str], cells: Iterable[Sequence[object]]) -> str:
-    head = "".join(f"<th scope=col>{_text(column)}</th>" for column in columns)
-    body = "".join(f"<tr>{''.join(f'<td>{_text(cell)}</td>' for cell in row)}</tr>" for row in cells)
-    return f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
+    return whole_page(title, parts)
 
 
 def _facts(report: JobReport) -> dict[str, object]:
@@ -127,7 +89,7 @@ def _stages(report: JobReport) -> str:
             )
         )
     columns = ("stage", "tasks", "ended", "badly", "repeated", "median s", "longest s", "processor time")
-    return _table(columns, cells)
+    return table(columns, cells)
 
 
 def _nodes(report: JobReport) -> str:
@@ -143,7 +105,7 @@ def _nodes(report: JobReport) -> str:
         state = "" if member is None else member.status.name.lower()
         cpus = "" if member is None else member.cpus
         cells.append((name or "here", state, cpus, len(tasks), f"{busy:.2f}", _processor_time(report, tasks)))
-    return _table(("node", "state now", "processors", "tasks", "seconds of tasks", "processor time"), cells)
+    return table(("node", "state now", "processors", "tasks", "seconds of tasks", "processor time"), cells)
 
 
 def _shares(report: JobReport) -> str:
@@ -160,7 +122,7 @@ def _shares(report: JobReport) -> str:
         )
         for row in found
     ]
-    return "<h2>Shares now</h2>" + _table(("user", "entitled", "holds", "of", "credit"), cells)
+    return "<h2>Shares now</h2>" + table(("user", "entitled", "holds", "of", "credit"), cells)
 
 
 def _waiting(report: JobReport) -> str:
@@ -169,8 +131,8 @@ def _waiting(report: JobReport) -> str:
         return ""
     parts = ["<h2>Tasks that wait</h2>"]
     for task in waiting[:EXPLAINED_MAX]:
-        parts.append(f"<h3>{_text(task.label or task.fingerprint)}</h3>")
-        parts.append(_lines(report.explanations.get(task.fingerprint, ("unknown",))))
+        parts.append(f"<h3>{text(task.label or task.fingerprint)}</h3>")
+        parts.append(preformatted(report.explanations.get(task.fingerprint, ("unknown",))))
     if len(waiting) > EXPLAINED_MAX:
         parts.append(f"<p>{len(waiting) - EXPLAINED_MAX} more tasks wait.</p>")
     return "\n".join(parts)
@@ -182,8 +144,8 @@ def _failures(tasks: Sequence[Status]) -> str:
         return ""
     parts = ["<h2>Tasks that ended badly</h2>"]
     for task in failed[:_FAILURES_MAX]:
-        parts.append(f"<h3>{_text(task.label or task.fingerprint)}: {task.cause.name.lower()}</h3>")
-        parts.append(_lines([task.detail or "the reason is unknown"]))
+        parts.append(f"<h3>{text(task.label or task.fingerprint)}: {task.cause.name.lower()}</h3>")
+        parts.append(preformatted([task.detail or "the reason is unknown"]))
     if len(failed) > _FAILURES_MAX:
         parts.append(f"<p>{len(failed) - _FAILURES_MAX} more tasks ended badly.</p>")
     return "\n".join(parts)

@@ -245,6 +245,7 @@ def test_excluded_machines_are_counted_by_reason() -> None:
         (1, "too small"),
         (1, "drained"),
     }
+    assert [len(one.names) for one in said.excluded] == [one.machines for one in said.excluded]
     assert said.reason == "there is no machine that it may use"
 
 

@@ -1,0 +1,173 @@
+"""The page that shows one decision of the scheduler (``dios explain --picture``), from its answer."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from typing import Final
+
+from dios.web.observation.cluster_view import Row, number, rows
+from dios.web.report.html_page import pairs, preformatted, table, text, whole_page
+
+_WIDTH: Final = 1_000
+_BOX: Final = 34
+_BARS: Final = 360
+_ROW: Final = 26
+
+
+def decision_page(answer: Row, made_ns: int) -> str:
+    """Return the page. ``answer`` is the answer to ``explain``; malformed parts of it are left out."""
+    label = str(answer.get("label") or answer.get("task"))
+    found = answer.get("explanation")
+    explanation: Row = found if isinstance(found, dict) else {}
+    lines = answer.get("lines")
+    parts = [
+        pairs(_facts(answer, explanation, made_ns)),
+        _path(answer, explanation),
+        _machines(explanation),
+        _changes(explanation),
+        "<h2>In words</h2>",
+        preformatted(map(str, lines)) if isinstance(lines, list) else "",
+    ]
+    verb = explanation.get("status") or answer.get("phase")
+    return whole_page(f"Task {label}: {verb}", parts)
+
+
+def _facts(answer: Row, explanation: Row, made_ns: int) -> dict[str, object]:
+    made = datetime.fromtimestamp(made_ns / 1e9, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
+    found: dict[str, object] = {
+        "task": answer.get("task"),
+        "state": answer.get("phase"),
+        "node": answer.get("node") or "none yet",
+        "reason": explanation.get("reason", ""),
+        "cost model": answer.get("model", ""),
+        "round": explanation.get("round", ""),
+        "this page": f"made {made}",
+    }
+    return {name: value for name, value in found.items() if value != ""}
+
+
+# -- the path ---------------------------------------------------------------------------------------
+def _path(answer: Row, explanation: Row) -> str:
+    steps = rows(explanation, "path")
+    if not steps:
+        return ""
+    own = f"task {explanation.get('task')}"
+    names = [str(steps[0].get("source")), *(str(step.get("target")) for step in steps)]
+    shown = [f"task {answer.get('task')}" if name == own else name for name in names]
+    costs = [int(number(step.get("cost"))) for step in steps]
+    box = (_WIDTH - len(costs) * 110) / len(shown)
+    height = _BOX + 30
+    parts = [f'<svg viewBox="0 0 {_WIDTH} {height}" role="img" aria-label="{text(_told(shown, costs))}">']
+    for place, name in enumerate(shown):
+        left = place * (box + 110)
+        fitting = max(6, int(box / 7.5))
+        parts.append(
+            f'<rect class="vertex" x="{left + 1:.0f}" y="8" width="{box - 2:.0f}" height="{_BOX}" rx="6"/>'
+            f'<text class="wide" x="{left + box / 2:.0f}" y="{_BOX / 2 + 12:.0f}" text-anchor="middle">'
+            f"{text(_short(name, fitting))}<title>{text(name)}</title></text>"
+        )
+        if place < len(costs):
+            start, end, middle = left + box, left + box + 110, _BOX / 2 + 8
+            parts.append(
+                f'<line class="way" x1="{start:.0f}" x2="{end:.0f}" y1="{middle:.0f}" y2="{middle:.0f}"/>'
+                f'<path d="M{end - 7:.0f} {middle - 4:.0f} L{end:.0f} {middle:.0f} L{end - 7:.0f} '
+                f'{middle + 4:.0f} Z" fill="currentColor"/>'
+                f'<text x="{(start + end) / 2:.0f}" y="{middle - 6:.0f}" text-anchor="middle">'
+                f"{costs[place]}</text>"
+            )
+    parts.append("</svg>")
+    total = int(number(explanation.get("cost")))
+    return "\n".join(
+        [
+            "<h2>The path of its unit of flow, with the cost of each arc</h2>",
+            "".join(parts),
+            f"<p>{total} in all. The scheduler minimises the sum of the costs of all tasks.</p>",
+        ]
+    )
+
+
+def _told(names: Sequence[str], costs: Sequence[int]) -> str:
+    steps = [f"to {name} at cost {cost}" for name, cost in zip(names[1:], costs, strict=True)]
+    return f"from {names[0]} {', '.join(steps)}"
+
+
+def _short(name: str, most: int) -> str:
+    return name if len(name) <= most else f"{name[: most - 1]}…"
+
+
+# -- machines ---------------------------------------------------------------------------------------
+def _machines(explanation: Row) -> str:
+    parts = []
+    places = rows(explanation, "places")
+    if places:
+        against = [
+            (str(one.get("name")), int(number(one.get("cost"))), int(number(one.get("against_chosen"))), one)
+            for one in places
+        ]
+        parts.append("<h2>Other machines that it could use</h2>")
+        most = max(1, *(abs(difference) for _, _, difference, _ in against))
+        parts.append(
+            _bars(
+                "difference of cost to the present path, by machine",
+                [(name, abs(gap) / most, f"{gap:+d}", "possible") for name, _, gap, _ in against],
+            )
+        )
+        cells = [
+            (
+                name,
+                cost,
+                f"{gap:+d}",
+                one.get("full") or f"{one.get('free_slots')} slots free",
+                one.get("remark", ""),
+            )
+            for name, cost, gap, one in against
+        ]
+        parts.append(table(("machine", "cost", "compared with its path", "room", "remark"), cells))
+    excluded = rows(explanation, "excluded")
+    total = int(number(explanation.get("total_machines")))
+    if excluded:
+        parts.append(f"<h2>Machines that it cannot use, of {total}</h2>")
+        counted = [(str(one.get("reason")), number(one.get("machines"))) for one in excluded]
+        parts.append(
+            _bars(
+                "number of machines by reason",
+                [(reason, count / max(total, 1), f"{count:.0f}", "excluded") for reason, count in counted],
+            )
+        )
+        named = [(one.get("machines"), one.get("reason"), _names(one)) for one in excluded]
+        parts.append(table(("machines", "reason", "names"), named))
+    return "\n".join(parts)
+
+
+def _names(one: Row) -> str:
+    names = one.get("names")
+    found = list(map(str, names)) if isinstance(names, list) else []
+    more = int(number(one.get("machines"))) - len(found)
+    return ", ".join(found) + (f" and {more} more" if found and more > 0 else "")
+
+
+def _bars(label: str, bars: Sequence[tuple[str, float, str, str]]) -> str:
+    """Return a bar for each (name, share of the whole width, value, class of the style)."""
+    parts = [f'<svg viewBox="0 0 {_WIDTH} {len(bars) * _ROW}" role="img" aria-label="{text(label)}">']
+    for place, (name, share, value, kind) in enumerate(bars):
+        top = place * _ROW
+        width = max(2.0, min(1.0, share) * _BARS)
+        left = _WIDTH - _BARS - 120
+        parts.append(
+            f'<text class="wide" x="0" y="{top + 17}">{text(_short(name, 70))}'
+            f"<title>{text(name)}</title></text>"
+            f'<rect class="{kind}" x="{left}" y="{top + 4}" width="{width:.0f}" height="{_ROW - 8}"/>'
+            f'<text class="wide" x="{left + width + 8:.0f}" y="{top + 17}">{text(value)}</text>'
+        )
+    return "".join([*parts, "</svg>"])
+
+
+def _changes(explanation: Row) -> str:
+    changes = [str(one.get("text")) for one in rows(explanation, "enough")]
+    binding = str(explanation.get("binding") or "")
+    if not changes and not binding:
+        return ""
+    items = [f"bottleneck: {binding}"] if binding else []
+    listed = "".join(f"<li>{text(one)}</li>" for one in [*items, *changes])
+    return f"<h2>What limits it, and what would change the decision</h2><ul>{listed}</ul>"
