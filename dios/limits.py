@@ -590,6 +590,20 @@ FAIRNESS_MEMORY_MS_DEFAULT: Final = 1_000_000_000  # the SDRF paper's best disco
 FAIRNESS_MEMORY_MS_MIN: Final = 1_000
 FAIRNESS_MEMORY_MS_MAX: Final = 10 * 365 * 86_400_000
 GROUP_SHARES_PER_SESSION_MAX: Final = 64  # groups of others that a session may read
+SEALED_TOKEN_CAVEATS_MAX: Final = 16
+SEALED_TOKEN_PATH_CHARS_MAX: Final = 1_024  # of a path in a caveat
+SEALED_TOKEN_BYTES_MAX: Final = 8 * KIB
+SEALED_TOKEN_TEXT_CHARS_MAX: Final = 12_000
+TRUSTED_CLUSTERS_MAX: Final = 64
+BORDER_FRAME_BYTES_MAX: Final = 512 * KIB
+BORDER_PART_BYTES: Final = 256 * KIB  # of a file, in one frame
+BORDER_LIST_BYTES: Final = 256 * KIB  # of a list of files, in one frame
+BORDER_READ_BYTES_MAX: Final = 1024 * MIB  # of a file that a program reads at once
+BORDER_CONNECTIONS_MAX: Final = 64  # of programs of this machine, and as many of other clusters
+BORDER_CONNECTIONS_EACH_MAX: Final = 16  # of one user, or of one other cluster
+BORDER_REQUESTS_S: Final = 50  # of one other cluster, and of one user
+BORDER_REQUESTS_BURST: Final = 200
+BORDER_IDLE_MS_MAX: Final = 30_000  # until the next frame
 SHARES_PRINCIPALS_MAX: Final = 1_024  # principals whose shares coordinators exchange
 SHARES_WEIGHT_MAX: Final = 1_000
 SHARES_FORGOTTEN_S: Final = 30 * 86_400  # a principal that has run nothing for this long has no share
@@ -741,6 +755,7 @@ assert QUEUE_TASKS_MAX + QUEUE_ENDED_KEPT <= QUEUE_ROWS_MAX, "tasks fit the answ
 assert (  # noqa: S101
     RATES_MAX * 80 + GUARANTEES_MAX * (96 + 15 * GUARANTEE_STEPS_MAX) + SHARES_BYTES_MAX < FRAME_BYTES_MAX
 ), "rates, guarantees and shares fit one frame"
+assert SEALED_TOKEN_BYTES_MAX * 4 // 3 + 16 < SEALED_TOKEN_TEXT_CHARS_MAX, "every token has a text"  # noqa: S101
 assert PACKED_JOBS_BYTES_MAX < SHARES_BYTES_MAX, "jobs are sent together with shares"  # noqa: S101
 assert INLINE_BYTES_MAX < FRAME_BYTES_MAX, "an inline payload fits its frame"  # noqa: S101
 assert WELCOME_PROGRAM_BYTES_MAX <= INLINE_BYTES_MAX, "a small program is a small content"  # noqa: S101

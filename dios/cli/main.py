@@ -24,6 +24,7 @@ class _Commands(LazyGroup):
         "stat": "dios.cli.objects.replicas:app",
         "replicate": "dios.cli.objects.replicas:app",
         "group": "dios.cli.objects.groups:app*",
+        "token": "dios.cli.objects.tokens:app*",
         "log": "dios.cli.objects.logs:app*",
         "backup": "dios.cli.objects.backup:app*",
         "run": "dios.cli.tasks.run:app",

@@ -18,4 +18,5 @@ Read in this order:
 - ``enforcement``: texts about the needs of a task that its node enforces
 - ``constants``: the terms of the thesis that ``dios`` exports
 - ``grants``: the texts that let another user read a group
+- ``imported_tokens``: sealed tokens as files; ``border``: calls with them at the border of the user's node
 """

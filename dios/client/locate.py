@@ -13,6 +13,9 @@ from dios.trusted_files import UntrustedError, require_trusted
 SOCKET_NAME: Final = "node.sock"
 """The name of the socket in a node's data directory."""
 
+BORDER_SOCKET_NAME: Final = "border.sock"
+"""The name of the socket of a node's border, in the folder of ``SOCKET_NAME``."""
+
 _CONFIG_NAME: Final = "client.toml"
 
 

@@ -14,6 +14,7 @@
 - ``supervised``: replicas of programs that the cluster keeps running
 - ``kept``: replicas of objects whose number the cluster keeps
 - ``catalogue``: lists of stored objects; ``files``: the files of groups, and the fsspec file system
+- ``tokens``: sealed tokens, which give a right to files to other people and clusters
 - ``backup``: encrypted snapshots of groups in other stores
 - ``reservations``: jobs with needs over time (Packer)
 - ``pickers``: the choice among replicas; ``retrying``: repetition of attempts that conflict

@@ -10,6 +10,7 @@ Read in this order:
 - ``assembly``: connects the core and the parts of the host.
 - ``cluster``: makes a data directory a member of a cluster; ``cluster_port`` is the port for other nodes,
   ``seeds`` and ``discovery`` find them.
+- ``border``: the place where sealed tokens are used, also by trusted clusters.
 - ``coordinator_supervisor``: keeps the node's coordinator running.
 - ``service_supervisors``: run the supervisors of users' services.
 - ``scrubbing``: compares stored objects with their digests in the background, and repairs them.

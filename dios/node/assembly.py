@@ -364,6 +364,12 @@ class NodeHost:
         self.contents.reopen(target)
         self.pages.withhold(target)
 
+    def record_border(self, outcome: str, principal: Principal, mark: str, detail: str) -> None:
+        """Record in the audit log that a sealed token was used at the border, or refused."""
+        if self.journal.pressure is BacklogLevel.HIGH:
+            return  # as for refused connections
+        self.journal.append_refused(Audit(self.clock.now(), "border", outcome, principal, "", mark, detail))
+
     def record_scrubbing(self, outcome: str, mark: str, detail: str) -> None:
         """Record in the audit log that a stored object was found damaged, or repaired."""
         self.journal.append(Audit(self.clock.now(), "scrub", outcome, "node", "", mark, detail))

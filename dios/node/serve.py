@@ -260,6 +260,15 @@ def _start_helpers(
         from dios.node.coordinator_supervisor import keep_coordinator  # noqa: PLC0415 - as below
 
         nursery.start_soon(keep_coordinator, settings)
+    if settings.border and port is None:
+        _log.warning("the node is in no cluster, so it has no border", extra={"setting": "border"})
+    elif settings.border and port is not None:
+        from dios.node.border import Border, keep_border  # noqa: PLC0415 - as below
+
+        border = Border(
+            settings, port.identity, server, os.geteuid(), host.record_border, host.denied_connection
+        )
+        nursery.start_soon(keep_border, border, host.stopping)
     if port is not None:
         nursery.start_soon(act_for_users, server, os.geteuid(), host.stopping, settings, keepers)
     scrubbed = ScrubbedNode(host.distrust, host.record_scrubbing, server.open_for)

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from dios import limits
+from dios.client.locate import BORDER_SOCKET_NAME
 from dios.errors import InvalidError
 from dios.host.process.template_setting import (
     TEMPLATE_MEMORY_BYTES_DEFAULT,
@@ -135,7 +136,8 @@ class Settings:
     0 for never, and ``scrub_every`` (ms) the time from the start of one pass to that of the next.
     ``name`` and ``rack`` are the names of this node and of its fault domain. ``listen`` is the address for
     other nodes ("HOST:PORT"; empty for no network), ``advertise`` the address given to them if it differs,
-    and ``announce`` turns on the search for other nodes by UDP on the local network.
+    and ``announce`` turns on the search for other nodes by UDP on the local network. ``border`` is the
+    address for trusted clusters ("HOST:PORT"; empty for none).
     ``link_rate`` and ``store_rate`` are the bytes per second of its network and its disk, 0 to measure them;
     ``shape`` is the interface that is limited to ``link_rate`` (empty for none).
     ``coordinator``, ``scheduling`` and ``cost_model`` select the scheduler and its policy, ``fairness`` the
@@ -181,6 +183,7 @@ class Settings:
     listen: str = ""
     advertise: str = ""
     announce: bool = False
+    border: str = ""
     link_rate: int = 0
     store_rate: int = 0
     shape: str = ""
@@ -198,6 +201,11 @@ class Settings:
     def address(self) -> str:
         """The address for other nodes, "HOST:PORT"; empty without a network."""
         return self.advertise or self.listen
+
+    @property
+    def border_socket(self) -> Path:
+        """The socket at which programs use sealed tokens, if there is a border."""
+        return self.socket.with_name(BORDER_SOCKET_NAME)
 
     @property
     def identity(self) -> Path:
@@ -483,6 +491,7 @@ KEYS: Final[Mapping[str, Callable[[object], object]]] = {
     "listen": _listen,
     "advertise": _advertise,
     "announce": _boolean,
+    "border": _listen,
     "link_rate": _rate,
     "store_rate": _rate,
     "shape": _label_or_none,

@@ -11,6 +11,8 @@ Read in this order:
 - ``gossip``: the messages of the membership protocol
 - ``page``: the layout of the public page, on which a task sees its references without a call
 - ``addresses``: the text form of network addresses; ``origins``: servers of HTTP, and their addresses
+- ``border``: the calls with sealed tokens, also between clusters
+- ``sealed_tokens``: rights as a text that its holders can narrow, and nobody can widen
 - ``nametext``: names as text, and their fingerprints
 - ``node_labels``: the labels of a node as one text
 """

@@ -492,6 +492,29 @@ class AcceptShare(Call, frozen=True, tag=58):
     expires_ns: U63
 
 
+class IssueToken(Call, frozen=True, tag=71):
+    """Record the grant of a sealed token (``dios.wire.sealed_tokens``) for a group of the caller.
+
+    The answer has the record, an empty object in the caller's home group. Its name seals the token, and its
+    destruction revokes every token of this grant.
+    """
+
+    group: Identifier
+    grant: Annotated[bytes, Meta(max_length=limits.SEALED_TOKEN_BYTES_MAX)]
+
+
+class RedeemToken(Call, frozen=True, tag=72):
+    """Read what is in the group of a sealed token, as far as its caveats permit.
+
+    The answer has a reference to the group, for lookups in it. ``cluster`` and ``user`` name the holder of a
+    foreign cluster; only the node's own user may give them, and only that user redeems a token for paths.
+    """
+
+    token: Annotated[bytes, Meta(max_length=limits.SEALED_TOKEN_BYTES_MAX)]
+    cluster: Annotated[bytes, Meta(max_length=limits.DIGEST_BYTES)] = b""
+    user: User = ""
+
+
 PlainCall: TypeAlias = (
     Create
     | Lookup
@@ -539,6 +562,8 @@ PlainCall: TypeAlias = (
     | ReportProgress
     | ShareGroup
     | AcceptShare
+    | IssueToken
+    | RedeemToken
 )
 
 

@@ -294,6 +294,10 @@ _EVERY: Final[dict[type, Make | list[messages.PlainCall]]] = {
         )
     ),
     messages.AcceptShare: [messages.AcceptShare(bytes(32), bytes(32), "uid:7", 2**62)] * CALLS,
+    messages.IssueToken: some(
+        lambda scene, number: messages.IssueToken(scene.groups[0], bytes([number % 256]) * 100)
+    ),
+    messages.RedeemToken: [messages.RedeemToken(bytes(limits.SEALED_TOKEN_BYTES_MAX))] * CALLS,
     messages.RecordRequest: some(
         lambda scene, _: messages.RecordRequest(scene.blob, 0, "GET", RequestEnd.ANSWERED)
     ),

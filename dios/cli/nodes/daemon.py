@@ -29,7 +29,7 @@ from dios.cli.common.output import (
     write_json,
 )
 from dios.cli.common.streams import open_standard_streams
-from dios.cli.nodes import check, config, joining, orphans
+from dios.cli.nodes import check, config, joining, orphans, trust
 from dios.cli.nodes.joining import JoinOption, TokenFileOption, TokenOption
 from dios.cli.nodes.setting_options import SHOWN, settings_given
 from dios.client.locate import default_socket, resolve_node
@@ -337,6 +337,7 @@ app.add_typer(check.app)
 app.add_typer(orphans.app)
 app.add_typer(config.node_app)
 app.add_typer(joining.app)
+app.add_typer(trust.app, name="trust")
 
 
 def main() -> None:

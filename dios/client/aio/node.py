@@ -177,6 +177,8 @@ class AsyncNode(
     present_all = awaited(_Ops.present_all_op)
     share_group = awaited(_Ops.share_group_op)
     accept_share = awaited(_Ops.accept_share_op)
+    issue_token = awaited(_Ops.issue_token_op)
+    redeem_token = awaited(_Ops.redeem_token_op)
     lookup = awaited(_Ops.lookup_op)
     find = awaited(_Ops.find_op)
     run = awaited(_Ops.run_op)

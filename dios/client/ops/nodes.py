@@ -9,7 +9,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Final, Generic, TypeAlias, TypeVar, cast
+from typing import TYPE_CHECKING, Final, Generic, TypeAlias, TypeVar, cast
 
 from dios.client.buffers import memory_of
 from dios.client.ops.attributes import ClientLink, Handed, Handle
@@ -43,6 +43,9 @@ from dios.wire.types import (
     Permission,
     Semantics,
 )
+
+if TYPE_CHECKING:
+    from dios.wire.sealed_tokens import SealedToken, TokenGrant
 
 R = TypeVar("R", bound=Handle)
 T = TypeVar("T", bound=Handle)
@@ -218,6 +221,32 @@ class NodeOps(ClusterOps, Generic[R, T, G, S, C]):
         call = messages.AcceptShare(group, nonce, issuer, expires_ns)
         found = expect(messages.References, (yield call))
         return cast("G", self.handle(found.references[0], group))
+
+    def issue_token_op(self, group: Handle, grant: TokenGrant) -> Operation[R]:
+        """Record the grant of a sealed token for a group; return the record.
+
+        Its name seals the token (``dios.wire.sealed_tokens.seal_grant``), and its destruction revokes all
+        tokens of the grant. Raises NotPermittedError for a task, and if the caller is no member of the group,
+        InvalidError if the node is in no cluster or the grant is not for this group.
+        """
+        from dios.wire.sealed_tokens import encode_grant  # noqa: PLC0415 - few tasks need it
+
+        call = messages.IssueToken(refs_of((group,))[0], encode_grant(grant))
+        created = expect(messages.Created, (yield call))
+        return cast("R", self.handle(created.reference, created.name))
+
+    def redeem_token_op(self, token: SealedToken, *, cluster: bytes = b"", user: str = "") -> Operation[G]:
+        """Return the group of a sealed token of this cluster, for lookups in it.
+
+        Objects in it can be read, and neither written nor delegated. The node's own user names the holder of
+        another cluster with ``cluster`` and ``user``. Raises NotPermittedError if the token was changed or
+        revoked, is over, or is for somebody else.
+        """
+        from dios.wire.sealed_tokens import encode_token  # noqa: PLC0415 - as above
+
+        call = messages.RedeemToken(encode_token(token), cluster, user)
+        found = expect(messages.References, (yield call))
+        return cast("G", self.handle(found.references[0], token.grant.group))
 
     # -- lookup -----------------------------------------------------------------------------------
     def lookup_op(

@@ -171,6 +171,8 @@ class Node(
     present_all = blocking(_Ops.present_all_op)
     share_group = blocking(_Ops.share_group_op)
     accept_share = blocking(_Ops.accept_share_op)
+    issue_token = blocking(_Ops.issue_token_op)
+    redeem_token = blocking(_Ops.redeem_token_op)
     lookup = blocking(_Ops.lookup_op)
     find = blocking(_Ops.find_op)
     run = blocking(_Ops.run_op)

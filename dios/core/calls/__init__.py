@@ -4,7 +4,8 @@ Begin with ``dispatch``, which finds the function for a call, and ``access``, th
 Before, a call may have to wait at the ``entrance`` while other nodes have leases on its objects.
 
 - Objects: ``object_calls`` (create, delete, stat), ``resolution`` (names to references), ``groups``,
-  ``sharing`` (groups that others may read), ``delegation`` (copy), ``retirement`` (taking references back).
+  ``sharing`` (groups that others may read), ``tokens`` (sealed tokens), ``delegation`` (copy),
+  ``retirement`` (taking references back).
 - Input and output: ``io_calls`` and ``compound_calls`` on ``io_steps``, which they share;
   ``computed_objects`` (types without stored content), ``durable_streams``, ``network_streams``.
 - Tasks: ``run_calls`` (run), ``submissions`` (runs that wait for a node),

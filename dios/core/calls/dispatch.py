@@ -29,6 +29,7 @@ from dios.core.calls import (
     sharing,
     tables,
     task_calls,
+    tokens,
 )
 from dios.core.effects import AnswerVector, DropPayload, Reply
 from dios.core.model.records import Holder, LocalHolder, Pending, PhysicalObject
@@ -92,6 +93,8 @@ _HANDLERS: Final[dict[type, Handler]] = {
     messages.ReportProgress: task_calls.report_progress,
     messages.ShareGroup: sharing.share,
     messages.AcceptShare: sharing.accept,
+    messages.IssueToken: tokens.issue,
+    messages.RedeemToken: tokens.redeem,
 }
 
 _PayloadCall: TypeAlias = (
@@ -107,6 +110,7 @@ _ALONE: Final = (
     messages.Govern,
     messages.Leave,
     messages.AcceptShare,
+    messages.RedeemToken,
 )
 """Calls that a vector may not contain: they affect other calls, or the host takes part in their answers."""
 _COMMITTING: Final = (messages.CommitWrite, messages.CommitAcquireWrite, messages.ReleaseWrite)

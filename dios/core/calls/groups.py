@@ -189,8 +189,8 @@ def enter_share(
             task,
             seq,
             NotPermittedError(
-                f"the grant is not for {task.principal}, or it was changed or withdrawn. Ask its issuer "
-                "for a new one."
+                "there is no record of the share: it was withdrawn or revoked, or it is not for "
+                f"{task.principal}, or the grant was changed. Ask its issuer for a new one."
             ),
         )
         return

@@ -41,6 +41,18 @@ def share(step: Step, task: Holder, seq: int, call: messages.ShareGroup) -> None
         raise InvalidError("a share is for one user: name the user, as uid:1234")
     if not step.now < call.expires_ns <= step.now + limits.LIFETIME_NS_MAX:
         raise InvalidError("a share ends in the future, and at most a year from now")
+    name = share_name(call.nonce, group.name, call.reader, call.expires_ns)
+    shown = make_record(step, task, name)
+    step.audit(task, "share", "ok", group.fingerprint, f"with {call.reader}")
+    step.answer(task, seq, messages.Created(name, shown))
+
+
+def make_record(step: Step, task: Session, name: Name) -> messages.Reference:
+    """Make an empty durable object with this name in the caller's home group; return the reference to it.
+
+    Raises:
+        LimitError: the caller has no room for it.
+    """
     home = groups.home_of(step, task.principal)
     names = () if home.name is None else (home.name,)
     accounts = (task.account, *step.state.accounts_of_groups(names))
@@ -51,7 +63,6 @@ def share(step: Step, task: Holder, seq: int, call: messages.ShareGroup) -> None
         descriptors_of_object(ObjectType.DURABLE_BLOB, Buffering.DOUBLE),
         volatile=False,
     )
-    name = share_name(call.nonce, group.name, call.reader, call.expires_ns)
     rules = RULES[ObjectType.DURABLE_BLOB]
     record = PhysicalObject(
         ObjectId(step.state.fresh_id()),
@@ -66,9 +77,7 @@ def share(step: Step, task: Holder, seq: int, call: messages.ShareGroup) -> None
     step.state.add_object(record)
     step.put(record, WriteSource())
     step.emit(effects.ApplyWrite(record.id, WriteSource(), durable=True))
-    shown = lifetimes.grant_shown(step, task, record, Permission.ALL, Provenance.CREATED)
-    step.audit(task, "share", "ok", group.fingerprint, f"with {call.reader}")
-    step.answer(task, seq, messages.Created(name, shown))
+    return lifetimes.grant_shown(step, task, record, Permission.ALL, Provenance.CREATED)
 
 
 def accept(step: Step, task: Holder, seq: int, call: messages.AcceptShare) -> None:
@@ -82,11 +91,20 @@ def accept(step: Step, task: Holder, seq: int, call: messages.AcceptShare) -> No
         raise NotPermittedError("only a user's process accepts a share; a task is given references")
     if call.expires_ns <= step.now:
         raise NotPermittedError("the time of the grant is over. Ask its issuer for a new one.")
+    name = share_name(call.nonce, call.group, task.principal, call.expires_ns)
+    look_for_record(step, task, seq, name, call)
+
+
+def look_for_record(step: Step, task: Session, seq: int, name: Name, call: messages.AcceptShare) -> None:
+    """Let the session read the group if the record with this name exists, here or on another node.
+
+    Raises:
+        LimitError: the session reads too many groups of others already.
+    """
     if len(task.shares) >= limits.GROUP_SHARES_PER_SESSION_MAX and Name(call.group) not in task.shares:
         raise LimitError(f"the session reads {len(task.shares)} groups of others already. Connect again.")
     task.table.require_room(2)
     task.account.require(Resource.REFERENCES, 2)
-    name = share_name(call.nonce, call.group, task.principal, call.expires_ns)
     home = _home_name(step, Principal(call.issuer))
     names = (internal_name(name, home),)
     found = next(iter(step.state.find_named(names)), None)

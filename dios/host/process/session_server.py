@@ -95,6 +95,10 @@ class SessionServer:
                 self._open[peer.uid] += 1
                 nursery.start_soon(self._serve, sock, peer, name="session")
 
+    def admits(self, uid: int) -> bool:
+        """Return True if this user may connect."""
+        return uid in self._allowed
+
     def open_for(self, uid: int, nursery: trio.Nursery) -> socket.socket | None:
         """Open a session of the node itself that acts for a user, and return its other end.
 

@@ -50,6 +50,25 @@ PROMISES: Final = (
     ),
     Promise(
         "Isolation",
+        "A sealed token gives what its grant and all its caveats leave, and nothing else: a holder narrows it without asking, and a token that was forged, cut, reordered or widened, that is over by the clock of its cluster, or is for another cluster, user or path, is refused",
+        left="everybody who has a token can use it; present and former nodes of the issuing cluster can remove caveats from tokens that they saw; the user is the one that the holder's cluster states",
+    ),
+    Promise(
+        "Isolation",
+        "A revoked token, and every token made of it, is refused from the next use on in all clusters, and reading that is under way ends",
+        left="bytes that were read; nodes of the cluster that cannot be reached learn of it late, as with shares",
+    ),
+    Promise(
+        "Isolation",
+        "A trusted cluster can use tokens and nothing else: its certificates open no port but the border's, messages of other kinds end the connection, nothing is passed on to third clusters, and without the trust of both sides nothing is read",
+        left="only the other cluster knows which of its nodes it has removed",
+    ),
+    Promise(
+        "Isolation",
+        "Tokens are in no log, audit record, argument or repr; both sides record who used which token, and each refusal",
+    ),
+    Promise(
+        "Isolation",
         "Buffers belong to their task, and bytes that may only be read cannot be written",
         left="memory that is mapped stays so until its task ends",
         needs=("memfd_seals",),

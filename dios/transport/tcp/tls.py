@@ -136,9 +136,9 @@ class Listener:
 
     async def _shake(self, sock: socket.socket) -> Secured:
         identity = self._identity
-        tls = _wrapped(self._context, sock, server=True)
+        tls = wrapped(self._context, sock, server=True)
         try:
-            await _handshake(tls, self._turn)
+            await handshake(tls, self._turn)
             peer = await _accepted(tls, identity)
             return Secured(tls, peer, self._nursery, identity.trust)
         except BaseException:
@@ -184,6 +184,11 @@ async def listen(
 
     The listener runs in ``nursery``. Raises InvalidError for the address, OSError if it cannot be used.
     """
+    return Listener(await bind(address), identity, nursery, refused)
+
+
+async def bind(address: str) -> list[socket.socket]:
+    """Return listening sockets at "HOST:PORT". Raises InvalidError and OSError as ``listen`` does."""
     host, port = split_address(address)
     found = await trio.socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
     sockets: list[socket.socket] = []
@@ -199,7 +204,6 @@ async def listen(
             chosen = sockets[0].getsockname()[1] if len(sockets) > 1 else port
             sock.bind((where[0], chosen, *where[2:]))
             sock.listen(_BACKLOG)
-        return Listener(sockets, identity, nursery, refused)
     except OSError as error:
         for sock in sockets:
             sock.close()
@@ -208,6 +212,7 @@ async def listen(
         for sock in sockets:
             sock.close()
         raise
+    return sockets
 
 
 # -- dialling ---------------------------------------------------------------------------------------
@@ -254,9 +259,9 @@ async def connect(
         except OSError as error:
             raise UnreachableError(f"nobody answers at {address}: {_os_reason(error)}") from error
         sock = socket.socket(fileno=stream.socket.detach())
-        tls = _wrapped(context, sock, server=False)
+        tls = wrapped(context, sock, server=False)
         try:
-            await _handshake(tls, trio.Lock())
+            await handshake(tls, trio.Lock())
             peer = _peer_of(tls, cluster)
             _check_node(peer)
             check(peer)
@@ -324,7 +329,8 @@ async def _receive_acceptance(tls: ssl.SSLSocket) -> None:
 
 
 # -- both -------------------------------------------------------------------------------------------
-def _wrapped(context: ssl.SSLContext, sock: socket.socket, *, server: bool) -> ssl.SSLSocket:
+def wrapped(context: ssl.SSLContext, sock: socket.socket, *, server: bool) -> ssl.SSLSocket:
+    """Return the socket with TLS, before the handshake; it is closed if that fails."""
     try:
         sock.setblocking(False)
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -341,7 +347,8 @@ def _wrapped(context: ssl.SSLContext, sock: socket.socket, *, server: bool) -> s
         raise
 
 
-async def _handshake(tls: ssl.SSLSocket, turn: trio.Lock) -> None:
+async def handshake(tls: ssl.SSLSocket, turn: trio.Lock) -> None:
+    """Shake hands, one step in each turn. Raises ssl.SSLError and OSError."""
     while True:
         try:
             async with turn:
@@ -380,16 +387,20 @@ def _os_reason(error: OSError) -> str:
 
 def _peer_of(tls: ssl.SSLSocket, cluster: bytes) -> PeerIdentity:
     """Return the peer's identity from the chain of certificates that TLS has verified."""
-    if sys.version_info >= (3, 13):
-        chain = tls.get_verified_chain()
-    else:
-        # Public from Python 3.13 on; nothing else has the node that admitted the peer.
-        inside = cast("_Older", tls)._sslobj  # noqa: SLF001 - see above
-        chain = [ssl.PEM_cert_to_DER_cert(each.public_bytes()) for each in inside.get_verified_chain()]
+    chain = verified_chain(tls)
     cards = cards_of(chain)
     if hashlib.sha256(chain[-1]).digest() != cluster:
         raise NotPermittedError("the certificate is of another cluster")
     return PeerIdentity(cards[0].role, NodeId(cards[0].number), cards[0].name, cards)
+
+
+def verified_chain(tls: ssl.SSLSocket) -> list[bytes]:
+    """Return the certificates (DER) that TLS has verified, from the peer's to the authority's."""
+    if sys.version_info >= (3, 13):
+        return list(tls.get_verified_chain())
+    # Public from Python 3.13 on; nothing else has the node that admitted the peer.
+    inside = cast("_Older", tls)._sslobj  # noqa: SLF001 - see above
+    return [ssl.PEM_cert_to_DER_cert(each.public_bytes()) for each in inside.get_verified_chain()]
 
 
 async def _record(trust: Trust, peer: PeerIdentity) -> None:

@@ -24,6 +24,15 @@ COMMANDS = [
         "group accept",
         "group shares",
         "group unshare",
+        "token issue",
+        "token attenuate",
+        "token show",
+        "token import",
+        "token files",
+        "token get",
+        "token ls",
+        "token revoke",
+        "token forget",
         "put",
         "ls",
         "du",
@@ -68,7 +77,9 @@ COMMANDS = [
         "replicate",
     )
 ]
-NODE_COMMANDS = [(daemon.app, command) for command in ("start", "status", "stop", "init", "token", "config")]
+NODE_COMMANDS = [
+    (daemon.app, command) for command in ("start", "status", "stop", "init", "token", "config", "trust add")
+]
 
 
 def help_of(app: typer.Typer, command: str) -> str:

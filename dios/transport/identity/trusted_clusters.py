@@ -1,0 +1,133 @@
+"""The foreign clusters that this node trusts at its border: the certificates of their authorities (ADR 0101).
+
+Each is a file in the folder ``trusted`` of the node's identity, by the name that its operator chose. Files
+are read at each use, so that a running node obeys a change at once. Without a file nothing is trusted.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Final
+
+import msgspec
+
+from dios import limits
+from dios.errors import DamagedError, ExistsError, InvalidError, LimitError
+from dios.transport.identity import durable_files
+from dios.transport.identity.certificates import (
+    CertificateRole,
+    card_of,
+    chain_of_pem,
+    check_name,
+    check_signatures,
+    pem_of,
+)
+from dios.transport.identity.identity import Identity
+from dios.trusted_files import require_trusted
+
+_FOLDER: Final = "trusted"
+_ENDING: Final = ".json"
+
+
+@dataclass(frozen=True, slots=True)
+class TrustedCluster:
+    """A foreign cluster: the name here, its authority's certificate (DER), and the address of its border.
+
+    Without an address its users redeem tokens of this cluster, and this node redeems none of theirs.
+    """
+
+    name: str
+    authority: bytes
+    address: str
+
+    @property
+    def cluster(self) -> bytes:
+        """The SHA-256 of the authority's certificate, which identifies the cluster."""
+        return hashlib.sha256(self.authority).digest()
+
+
+class _Stored(msgspec.Struct, forbid_unknown_fields=True):
+    authority: Annotated[str, msgspec.Meta(max_length=16_384)]
+    address: Annotated[str, msgspec.Meta(max_length=limits.NODE_ADDRESS_CHARS_MAX)] = ""
+
+
+_decode: Final = msgspec.json.Decoder(_Stored).decode
+
+
+def trusted_clusters(own: Identity) -> Mapping[bytes, TrustedCluster]:
+    """Return the trusted clusters by their digests. Raise DamagedError if a file cannot be read."""
+    folder = own.folder / _FOLDER
+    try:
+        paths = sorted(path for path in folder.iterdir() if path.name.endswith(_ENDING))
+    except FileNotFoundError:
+        return {}
+    require_trusted(folder, "the folder of trusted clusters")
+    found = {}
+    for path in paths[: limits.TRUSTED_CLUSTERS_MAX]:
+        require_trusted(path, "a trusted cluster")
+        try:
+            stored = _decode(path.read_bytes())
+        except (msgspec.DecodeError, UnicodeDecodeError) as error:
+            raise DamagedError(
+                f"{path} cannot be read: {error}. Remove it, and add the cluster again."
+            ) from None
+        one = TrustedCluster(
+            path.name.removesuffix(_ENDING), _authority_of(stored.authority.encode()), stored.address
+        )
+        found[one.cluster] = one
+    return found
+
+
+def add_trusted(own: Identity, name: str, authority: bytes, address: str) -> TrustedCluster:
+    """Trust the cluster with this authority (PEM) at the border; return it.
+
+    Raise InvalidError for an invalid name, for a certificate that is not an authority's, and for this node's
+    own cluster, ExistsError if the cluster or the name is there already, LimitError if there are too many.
+    """
+    check_name(name)
+    one = TrustedCluster(name, _authority_of(authority), address)
+    if one.cluster == own.cluster:
+        raise InvalidError(
+            "this is the authority of the node's own cluster. Copy the file identity/authority.pem of a node "
+            "of the other cluster."
+        )
+    known = trusted_clusters(own)
+    same = next((each for each in known.values() if each.name == name or each.cluster == one.cluster), None)
+    if same is not None:
+        raise ExistsError(f"this cluster is trusted as {same.name} already. Remove that one first.")
+    if len(known) >= limits.TRUSTED_CLUSTERS_MAX:
+        raise LimitError(f"{len(known)} clusters are trusted already, which is the maximum")
+    folder = own.folder / _FOLDER
+    folder.mkdir(mode=0o700, exist_ok=True)
+    stored = _Stored(pem_of((one.authority,)).decode(), address)
+    durable_files.write(folder / f"{name}{_ENDING}", msgspec.json.encode(stored))
+    return one
+
+
+def remove_trusted(own: Identity, name: str) -> None:
+    """Trust the cluster with this name no longer. Raise InvalidError if there is none."""
+    path: Path = own.folder / _FOLDER / f"{check_name(name)}{_ENDING}"
+    try:
+        path.unlink()
+    except FileNotFoundError:
+        raise InvalidError(f"no cluster {name!r} is trusted. `dios-node trust ls` lists them.") from None
+
+
+def cluster_of_authority(authority: bytes) -> bytes:
+    """Return the digest of the cluster with this authority (PEM). Raise InvalidError for other files."""
+    return hashlib.sha256(_authority_of(authority)).digest()
+
+
+def _authority_of(text: bytes) -> bytes:
+    """Return the only certificate of a PEM text, which must be that of an authority."""
+    chain = chain_of_pem(text)
+    if len(chain) != 1 or card_of(chain[0]).role is not CertificateRole.AUTHORITY:
+        raise InvalidError(
+            "the certificate is not that of an authority. Copy the file identity/authority.pem of a node of "
+            "the other cluster."
+        )
+    check_signatures(chain)
+    return chain[0]

@@ -1,0 +1,118 @@
+"""Connections between two clusters: TLS 1.3 with certificates of one trusted cluster at each end (ADR 0101).
+
+A border has its own port and its own TLS contexts: a certificate of a foreign cluster opens nothing on the
+port for nodes, and one of the own cluster nothing here. ``dios.transport.identity.trusted_clusters`` has the
+clusters; both sides must trust each other.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import socket
+import ssl
+from collections.abc import Callable, Mapping, Sequence
+from typing import Final
+
+import trio
+
+from dios import limits
+from dios.errors import DiosError, InvalidError, NotPermittedError, UnreachableError
+from dios.ids import NodeId
+from dios.transport.identity.certificates import CertificateRole, card_of, cards_of
+from dios.transport.identity.identity import Identity, bare_context, load_own
+from dios.transport.identity.trusted_clusters import TrustedCluster
+from dios.transport.tcp.secured import PeerIdentity, Secured, close_socket, frame_of
+from dios.transport.tcp.tls import Listener, Refused, connect, handshake, verified_chain, wrapped
+
+TrustedNow = Callable[[], Mapping[bytes, TrustedCluster]]
+"""Returns the present trusted clusters; raises DamagedError."""
+
+
+class BorderListener(Listener):
+    """A port for the nodes of trusted clusters."""
+
+    def __init__(
+        self,
+        sockets: Sequence[socket.socket],
+        identity: Identity,
+        trusted: TrustedNow,
+        nursery: trio.Nursery,
+        refused: Refused,
+    ) -> None:
+        super().__init__(sockets, identity, nursery, refused)
+        self._trusted: Final = trusted
+
+    async def _shake(self, sock: socket.socket) -> Secured:
+        try:
+            trusted = self._trusted()
+            context = _context(self._identity, ssl.PROTOCOL_TLS_SERVER, [*trusted.values()])
+            context.num_tickets = 0
+        except BaseException:
+            sock.close()
+            raise
+        tls = wrapped(context, sock, server=True)
+        try:
+            await handshake(tls, self._turn)
+            try:
+                peer = _foreign_peer(tls, trusted)
+            except DiosError as error:
+                tls.write(frame_of(error.message.encode()[: limits.REFUSAL_BYTES_MAX]))
+                raise
+            tls.write(frame_of(b""))
+            return Secured(tls, peer, self._nursery, None)
+        except BaseException:
+            close_socket(tls)
+            raise
+
+
+async def call_border(identity: Identity, trusted: TrustedCluster, nursery: trio.Nursery) -> Secured:
+    """Connect to the border of a trusted cluster.
+
+    Raises InvalidError if no address is known, UnreachableError if nobody answers, NotPermittedError if the
+    peer is of another cluster or does not trust this one, ProtocolError if it does not speak TLS 1.3.
+    """
+    if not trusted.address:
+        raise InvalidError(
+            f"no address of the border of {trusted.name} is known. Remove it with `dios-node trust rm`, and "
+            "add it again with --address HOST:PORT."
+        )
+    context = _context(identity, ssl.PROTOCOL_TLS_CLIENT, [trusted])
+    try:
+        peer, tls = await connect(trusted.address, context, trusted.cluster, lambda _: None)
+    except NotPermittedError as error:
+        raise NotPermittedError(
+            f"the border of {trusted.name} and this node do not trust each other: {error.message}"
+        ) from None
+    except UnreachableError as error:
+        raise UnreachableError(
+            f"the border of {trusted.name} does not answer: {error.message}. Try again later."
+        ) from None
+    return Secured(tls, peer, nursery, None)
+
+
+def cluster_of(secured: Secured, trusted: Mapping[bytes, TrustedCluster]) -> TrustedCluster:
+    """Return the trusted cluster of an accepted peer. Raise NotPermittedError if it is trusted no longer."""
+    authority = secured.peer.chain[-1]
+    for one in trusted.values():
+        if card_of(one.authority) == authority:
+            return one
+    raise NotPermittedError("this cluster is trusted no longer")
+
+
+def _context(identity: Identity, kind: ssl._SSLMethod, trusted: Sequence[TrustedCluster]) -> ssl.SSLContext:
+    # Without a trusted cluster every peer is refused: after the handshake if it is of the own cluster.
+    context = bare_context(kind, identity.chain[-1] if not trusted else trusted[0].authority)
+    for one in trusted[1:]:
+        context.load_verify_locations(cadata=one.authority)
+    load_own(context, identity.chain[:-1], identity.key())
+    return context
+
+
+def _foreign_peer(tls: ssl.SSLSocket, trusted: Mapping[bytes, TrustedCluster]) -> PeerIdentity:
+    chain = verified_chain(tls)
+    cards = cards_of(chain)
+    if cards[0].role is not CertificateRole.NODE:
+        raise NotPermittedError("the peer is not a node")
+    if hashlib.sha256(chain[-1]).digest() not in trusted:
+        raise NotPermittedError("the certificate is of a cluster that is not trusted here")
+    return PeerIdentity(cards[0].role, NodeId(cards[0].number), cards[0].name, cards)
