@@ -37,7 +37,7 @@ app: Final = typer.Typer(
 
 FUNCTION: Final = (
     "A file with a subclass of dios.sprayer.NetworkFunction (nat.py, or nat.py:Name), or a built-in one: "
-    "nat, firewall, balancer, monitor, redundancy, synthetic."
+    "nat, firewall, balancer, monitor, redundancy, dpi, nat64, synthetic."
 )
 READY: Final = (
     "  nat         addresses, ports, flows_max\n"
@@ -45,6 +45,8 @@ READY: Final = (
     "  balancer    service, servers, inner, flows_max\n"
     "  monitor     flows_max\n"
     "  redundancy  role, key, remembered\n"
+    "  dpi         patterns, window, rings, flows_max\n"
+    "  nat64       addresses, prefix, ports, mtu, flows_max\n"
     "  synthetic   cycles_each, flows_max\n"
 )
 _RUN: Final = (
@@ -54,6 +56,8 @@ _RUN: Final = (
     "  dios nf run monitor --in eth0 --out eth1 --steer rss --json > seen.json\n"
     "  dios nf run firewall --in eth0 --out eth1 \\\n"
     "    --set 'rules=[{ target = \"192.0.2.0/24\", protocol = 6, ports = [443, 443] }]'\n"
+    '  dios nf run dpi --in eth0 --out eth1 --set \'patterns=[{ name = "x", text = "/etc/passwd", '
+    'action = "drop" }]\'\n'
     f"\b\nSettings of the built-in functions (--set):\n{READY}"
     "\b\nThe interfaces forward frames to each other like a bridge, so they should have no addresses."
 )
@@ -275,6 +279,7 @@ def replay(
                 *_below(told),
             ]
         )
+        _show_alerts(told)
 
 
 @contextlib.contextmanager
@@ -322,6 +327,7 @@ def show(told: JsonObject, before: JsonObject | None = None) -> None:
     )
     table(columns, rows, right=columns)
     facts([("Jain's index", f"{told['jain']:.4f}"), *_below(told)])
+    _show_alerts(told)
 
 
 def _below(told: JsonObject) -> list[tuple[str, str]]:
@@ -337,6 +343,22 @@ def _below(told: JsonObject) -> list[tuple[str, str]]:
     if counters:
         found.append(("counted", ", ".join(f"{name} {count}" for name, count in counters.items())))
     return found
+
+
+def _show_alerts(told: JsonObject) -> None:
+    """Show the last alerts of a function, if it has any."""
+    alerts = cast("list[dict[str, str | int]]", told["alerts"])
+    columns = ["FOUND", "FROM", "TO", "AT BYTE", "ACTION"]
+    rows = [
+        [
+            *(str(each["pattern"]), f"{each['source']} {each['source_port']}"),
+            *(f"{each['target']} {each['target_port']}", str(each["end"])),
+            "dropped" if each["dropped"] else "alert",
+        ]
+        for each in alerts
+    ]
+    if rows:
+        table(columns, rows)
 
 
 def _only() -> str:

@@ -8,8 +8,9 @@ context for that core, an address and a count:
   descriptors of ``PACKET``; return their number. If there are none, it may wait for some milliseconds. The
   bytes stay in place, and may be changed, until they are released.
 - ``transmit(context, packets, count)``: send the packets whose ``verdict`` is ``FORWARD`` out of the side
-  opposite to ``side``, with their current ``length``; return the number of accepted packets. The bytes are
-  copied or sent when it returns. A core also transmits packets that other cores received.
+  opposite to ``side``, and those with ``BACK`` out of that side, with their current ``length``; return the
+  number of accepted packets. The bytes are copied or sent when it returns. A core also transmits packets that
+  other cores received.
 - ``release(context, frames, count)``: ``count`` numbers (int64) of frames that this core received and that
   are not needed any more, in any order. Each frame is released once, by the core that received it.
 

@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from dios.sprayer.compile.intrinsics import array_at, callable_at, copy_bytes, int64, uint8
-from dios.sprayer.packets.packet import FORWARD, PACKET
+from dios.sprayer.packets.packet import BACK, DROP, PACKET
 
 _WORD: Final = np.dtype(np.int64)
 _BYTE: Final = np.dtype(np.uint8)
@@ -64,19 +64,19 @@ def _transmit(context: int, packets: int, count: int) -> int:
     if words[_BYTES] == 0:
         sent = 0
         for i in range(count):
-            sent += 1 if batch[i].verdict == FORWARD else 0
+            sent += 1 if batch[i].verdict != DROP else 0
         return sent
-    out = array_at(words[_SENT], (words[_SENT_SIZE], 3), _WORD)
+    out = array_at(words[_SENT], (words[_SENT_SIZE], 4), _WORD)
     sent = 0
     for i in range(count):
-        if batch[i].verdict != FORWARD:
+        if batch[i].verdict == DROP:
             continue
         length, at = int64(batch[i].length), words[_BYTES_NEXT]
         if words[_SENT_NEXT] == words[_SENT_SIZE] or at + length > words[_BYTES_SIZE]:
             break
         copy_bytes(words[_BYTES] + at, batch[i].address, length)
         row = out[words[_SENT_NEXT]]
-        row[0], row[1], row[2] = batch[i].frame, at, length
+        row[0], row[1], row[2], row[3] = batch[i].frame, at, length, batch[i].verdict == BACK
         words[_SENT_NEXT] += 1
         words[_BYTES_NEXT] += length
         sent += 1
@@ -104,6 +104,8 @@ class SentFrame(NamedTuple):
     """The index of the frame in the constructor's order."""
     core: int
     data: bytes
+    back: bool = False
+    """True if it left at the side where it came in."""
 
 
 class MemoryEngine:
@@ -146,7 +148,7 @@ class MemoryEngine:
             np.ascontiguousarray(ordered[cores_of[ordered] == core]) for core in range(cores)
         ]
         space = 2 * int(lengths.sum()) + grow * count + 64 if room is None else room
-        self._sent: Final = [np.zeros((count + 1, 3), np.int64) for _ in range(cores)]
+        self._sent: Final = [np.zeros((count + 1, 4), np.int64) for _ in range(cores)]
         self._bytes: Final = [np.zeros(max(space, 1), np.uint8) for _ in range(cores)]
         self._contexts: Final = np.zeros((cores, _WORDS), np.int64)
         for core, words in enumerate(self._contexts):
@@ -168,7 +170,7 @@ class MemoryEngine:
     def sent(self) -> list[SentFrame]:
         """Return the transmitted frames by core, in order of transmission."""
         return [
-            SentFrame(int(frame), core, self._bytes[core][at : at + length].tobytes())
+            SentFrame(int(frame), core, self._bytes[core][at : at + length].tobytes(), bool(back))
             for core in range(self.cores)
-            for frame, at, length in self._sent[core][: self._contexts[core, _SENT_NEXT]]
+            for frame, at, length, back in self._sent[core][: self._contexts[core, _SENT_NEXT]]
         ]

@@ -5,7 +5,8 @@ It is compiled by ``compile/compile_handlers.py`` and run by ``runtime/workers.p
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, TypedDict
 
 import numpy as np
 import numpy.typing as npt
@@ -19,6 +20,19 @@ if TYPE_CHECKING:
 
 class HandlerError(InvalidError):
     """A handler is not Python code that can be compiled; the message names its file and line."""
+
+
+class AlertReport(TypedDict):
+    """A pattern that was found in a flow; ``end`` is the number of bytes up to its end."""
+
+    pattern: str
+    source: str
+    source_port: int
+    target: str
+    target_port: int
+    protocol: int
+    end: int
+    dropped: bool
 
 
 class NetworkFunction:
@@ -43,6 +57,15 @@ class NetworkFunction:
     """The number of seconds without a packet after which a flow expires."""
     stateless = False
     """True if the function has no flows: all packets are regular and stay on the core where they arrive."""
+    writes_each_packet = False
+    """True if every packet may change the entry of its flow (thesis section 3.5).
+
+    Then all packets except ICMP errors go to ``connection_packets``, and spraying one flow gains nothing.
+    """
+    by_inside_end = False
+    """True if the designated core is chosen by the end of a flow that is inside: ``inside_flow(packet)``."""
+    takes_fragments = False
+    """True if ``regular_packets`` gets fragments, too, with the cause ``FRAGMENT`` and without ports."""
     grows = 0
     """The number of bytes by which a packet may grow; engines reserve this space if needed."""
 
@@ -82,6 +105,14 @@ class NetworkFunction:
         known = self.__dict__.setdefault("_counters", [])
         known.append((names, counts))
         return counts
+
+    def own_networks(self) -> Sequence[str]:
+        """Return the addresses and networks that no machine has, so neighbours are answered here."""
+        return ()
+
+    def recent_alerts(self) -> list[AlertReport]:
+        """Return what the function found lately; it may be called while workers run."""
+        return []
 
     def totals(self) -> dict[str, int]:
         """Return the current sums of the ``counters`` over all cores."""

@@ -13,6 +13,7 @@ from pathlib import Path
 import numpy as np
 
 from dios.sprayer.functions.balancer import Balancer
+from dios.sprayer.functions.dpi import DeepInspection, Pattern
 from dios.sprayer.functions.firewall import Firewall
 from dios.sprayer.functions.monitor import Monitor
 from dios.sprayer.functions.nat import Nat
@@ -35,6 +36,9 @@ FUNCTIONS: dict[str, Callable[[], NetworkFunction]] = {
     "monitor": lambda: Monitor(flows_max=_TABLES),
     "balancer": lambda: Balancer(
         SERVICE, [("10.0.0.1", 1100), ("10.0.0.2", 1101)], "10.0.0.250", flows_max=_TABLES
+    ),
+    "inspection": lambda: DeepInspection(
+        [Pattern("zeros", hex="00 00", action="drop"), Pattern("a", "a", nocase=True)], rings=8, flows_max=64
     ),
 }
 """Functions with tables that are too small for the traffic."""

@@ -12,7 +12,7 @@ from typing import Final
 
 from dios.kernels import no_refcount_kernel
 from dios.sprayer.compile.intrinsics import int64, uint64
-from dios.sprayer.packets.packet import DROP, FUNCTION, Flow, Packet
+from dios.sprayer.packets.packet import DROP, FUNCTION, INSIDE, Flow, Packet
 
 MIX_KEY: Final = 0x9E3779B97F4A7C15
 _ONE: Final = uint64(MIX_KEY)
@@ -92,6 +92,16 @@ def get_five_tuple(packet: Packet) -> Flow:
         uint64(packet.target_port),
         uint64(packet.protocol),
     )
+
+
+@no_refcount_kernel
+def inside_flow(packet: Packet) -> Flow:
+    """Return the end of a packet's flow that is inside, as a flow to nowhere; ICMP is that of IPv4."""
+    high, low, port = packet.target_high, packet.target_low, packet.target_port
+    if packet.side == INSIDE:
+        high, low, port = packet.source_high, packet.source_low, packet.source_port
+    protocol = uint64(1 if packet.protocol == 58 else packet.protocol)
+    return Flow(high, low, uint64(0), uint64(0), uint64(port), uint64(0), protocol)
 
 
 @no_refcount_kernel

@@ -95,6 +95,7 @@ class Balancer(NetworkFunction):
             raise ValueError(f"inner and the service have the address {inner}; give inner another one")
         if not 0 < service[1] < 2**16:
             raise ValueError(f"the port of the service is {service[1]}; give one from 1 to 65535")
+        self._own = [service[0], inner]
         self._source = servers if callable(servers) else None
         if not callable(servers):
             if not servers:
@@ -107,6 +108,10 @@ class Balancer(NetworkFunction):
         self.counts = self.counters(cores, "opened")
         self.by_server = np.zeros((cores, SERVICE_MEMBERS_MAX), np.int64)
         """(cores, servers) connections, by the current index of a server."""
+
+    def own_networks(self) -> Sequence[str]:
+        """Return the address of the service and that for the servers."""
+        return self._own
 
     def manage(self) -> None:
         """Update the servers if they come from a function; servers of another version of IP are left out."""

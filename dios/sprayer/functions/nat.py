@@ -71,6 +71,7 @@ class Nat(NetworkFunction):
         checked.sort(key=lambda address: ":" in address)
         self.addresses = np.array([halves(address) for address in checked], np.uint64)
         """(A, 2) those of IPv4 first."""
+        self._own = checked
         self.of_4 = sum(":" not in address for address in checked)
         self.ports = np.array(ports, np.int64)
 
@@ -79,6 +80,10 @@ class Nat(NetworkFunction):
         self.next = np.zeros((cores, 16), np.int64)
         self.next[:, PORT] = self.next[:, PORT_6] = np.arange(cores) * len(self.ports) // cores
         self.counts = self.counters(cores, "opened", "closed", "expired")
+
+    def own_networks(self) -> Sequence[str]:
+        """Return the addresses outside."""
+        return self._own
 
     def connection_packets(self, batch: Batch, flows: Flows) -> None:
         """Choose a port for connections that are opened from inside; translate the other packets."""

@@ -33,7 +33,7 @@ from dios.sprayer.compile.intrinsics import (
 )
 from dios.sprayer.engine import function_address
 from dios.sprayer.linux.wait_kernels import PORTS, WAIT_WORDS, Integer, pin_thread, wait_if_idle
-from dios.sprayer.packets.packet import FORWARD, PACKET, Packets
+from dios.sprayer.packets.packet import BACK, DROP, PACKET, Packets
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -192,7 +192,8 @@ def _transmit(context: int, packets: int, count: int) -> int:
         ready = 0
         for i in range(count):
             came = np.int64(batch[i].frame) // ring
-            if batch[i].verdict == FORWARD and words[FIRST_PORT + came * PORT_WORDS + TO] == port:
+            to = came if batch[i].verdict == BACK else words[FIRST_PORT + came * PORT_WORDS + TO]
+            if batch[i].verdict != DROP and to == port:
                 vectors[2 * ready] = batch[i].address
                 vectors[2 * ready + 1] = batch[i].length
                 ready += 1

@@ -34,7 +34,7 @@ from dios.sprayer.compile.intrinsics import (
 )
 from dios.sprayer.engine import function_address
 from dios.sprayer.linux.wait_kernels import PORTS, WAIT_WORDS, Integer, pin_thread, wait_if_idle
-from dios.sprayer.packets.packet import FORWARD, PACKET, Packets
+from dios.sprayer.packets.packet import BACK, DROP, PACKET, Packets
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -219,10 +219,12 @@ def _transmit(context: int, packets: int, count: int) -> int:
     states = array_at(words[STATES], (words[PORTS] * words[EACH],), _WORD)
     sent = 0
     for i in range(count):
-        if batch[i].verdict != FORWARD:
+        if batch[i].verdict == DROP:
             continue
         frame = np.int64(batch[i].frame)
-        base = FIRST_PORT + words[FIRST_PORT + frame // words[EACH] * PORT_WORDS + TO] * PORT_WORDS
+        came = frame // words[EACH]
+        to = came if batch[i].verdict == BACK else words[FIRST_PORT + came * PORT_WORDS + TO]
+        base = FIRST_PORT + to * PORT_WORDS
         ring = base + SENDING
         at = words[ring + NEXT]
         if (at - _index(words[ring + _CONSUMER])) & _MASK >= words[ring + _COUNT]:

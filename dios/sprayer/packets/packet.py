@@ -121,6 +121,10 @@ OUTSIDE: Final = 1
 
 FORWARD: Final = 0
 DROP: Final = 1
+BACK: Final = 2
+"""Send it out of the interface at which it came in."""
+HANDLE: Final = 2
+"""In the table of causes: to the function's ``regular_packets``, with the cause."""
 
 # The causes, in the order of ``CAUSES`` below.
 FINE: Final = 0
@@ -148,6 +152,10 @@ NO_SERVER: Final = 21
 NOT_KNOWN: Final = 22
 MAPPED: Final = 23
 NO_ADDRESS: Final = 24
+BAD_SUM: Final = 25
+MATCHED: Final = 26
+CHANGED: Final = 27
+NOT_INSPECTED: Final = 28
 
 
 class FrameCause(NamedTuple):
@@ -190,12 +198,21 @@ CAUSES: Final = (
     # Its flow would be that of a packet of IPv4.
     FrameCause("mapped", "an IPv6 packet with an address of ::ffff:0:0/96", DROP, DROP),
     FrameCause("no_address", "the function has no address of the packet's version of IP", DROP, DROP),
+    FrameCause(
+        "bad_sum", "a wrong checksum, where the function must know what a receiver accepts", DROP, DROP
+    ),
+    FrameCause("matched", "it completes a pattern, or belongs to a connection that has one", DROP, DROP),
+    FrameCause("changed", "other bytes than were sent before at the same place of a stream", DROP, DROP),
+    FrameCause("not_inspected", "its bytes cannot be inspected: too far ahead, or no room", DROP, DROP),
 )
 
 
-def verdicts(*, stateless: bool) -> npt.NDArray[np.uint8]:
-    """Return the verdict for a frame by cause: ``FORWARD`` or ``DROP``."""
-    return np.array([cause.stateless if stateless else cause.stateful for cause in CAUSES], np.uint8)
+def verdicts(*, stateless: bool, fragments: bool = False) -> npt.NDArray[np.uint8]:
+    """Return the verdict for a frame by cause: ``FORWARD``, ``DROP``, or ``HANDLE`` for ``fragments``."""
+    found = np.array([cause.stateless if stateless else cause.stateful for cause in CAUSES], np.uint8)
+    if fragments:
+        found[FRAGMENT] = HANDLE
+    return found
 
 
 def halves(address: str) -> tuple[int, int]:

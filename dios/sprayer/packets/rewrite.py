@@ -25,7 +25,7 @@ from dios.sprayer.packets.packet import Packet
 
 
 @no_refcount_kernel
-def _words(high: int, low: int, version: int) -> int:
+def address_words(high: int, low: int, version: int) -> int:
     """Return the sum of the 16-bit words of an address."""
     total = int64(low & uint64(0xFFFF)) + int64((low >> uint64(16)) & uint64(0xFFFF))
     if version == 4:
@@ -37,10 +37,10 @@ def _words(high: int, low: int, version: int) -> int:
 
 
 @no_refcount_kernel
-def _adjust(address: int, less: int, more: int) -> None:
-    """Update a checksum of at most nine words whose sum was ``less`` and is ``more`` now."""
+def adjust_checksum(address: int, less: int, more: int) -> None:
+    """Update a checksum of at most twenty words whose sum was ``less`` and is ``more`` now."""
     # Equation 3 of RFC 1624: ~(~HC + ~m + m').
-    total = (int64(peek16(address)) ^ 0xFFFF) + (9 * 0xFFFF - less) + more
+    total = (int64(peek16(address)) ^ 0xFFFF) + (20 * 0xFFFF - less) + more
     while total >> 16:
         total = (total & 0xFFFF) + (total >> 16)
     poke16(address, uint16(total ^ 0xFFFF))
@@ -50,15 +50,15 @@ def _adjust(address: int, less: int, more: int) -> None:
 def _adjust_inside(address: int, outer: int, less: int, more: int) -> None:
     """Update a checksum that is itself covered by another checksum at ``outer``."""
     old = int64(peek16(address))
-    _adjust(address, less, more)
-    _adjust(outer, old, int64(peek16(address)))
+    adjust_checksum(address, less, more)
+    adjust_checksum(outer, old, int64(peek16(address)))
 
 
 @no_refcount_kernel
 def _adjust_udp(address: int, less: int, more: int) -> None:
     """Update a UDP checksum: 0 means no checksum, so a result of 0 is written as 0xFFFF."""
     if peek16(address):
-        _adjust(address, less, more)
+        adjust_checksum(address, less, more)
         if peek16(address) == 0:
             poke16(address, uint16(0xFFFF))
 
@@ -70,7 +70,7 @@ def _put_address(where: int, high: int, low: int, version: int) -> int:
         old = int64(peek16(where)) + int64(peek16(where + 2))
         poke32(where, uint32(low & uint64(0xFFFFFFFF)))
         return old
-    old = _words(peek64(where), peek64(where + 8), version)
+    old = address_words(peek64(where), peek64(where + 8), version)
     poke64(where, high)
     poke64(where + 8, low)
     return old
@@ -80,63 +80,63 @@ def _put_address(where: int, high: int, low: int, version: int) -> int:
 def _change(packet: Packet, high: int, low: int, port: int, away: int) -> None:
     """Set the source (``away`` 0) or target (1) of a packet: address, port and checksums."""
     version = int64(packet.version)
-    more = _words(high, low, version)
+    more = address_words(high, low, version)
     network, transport = packet.address + packet.network, packet.address + packet.transport
     place = 12 + away * 4 if version == 4 else 8 + away * 16
     less = _put_address(network + place, high, low, version)
     if version == 4:
-        _adjust(network + 10, less, more)
+        adjust_checksum(network + 10, less, more)
     if packet.error:
         if version == 6:
-            _adjust(transport + 2, less, more)
+            adjust_checksum(transport + 2, less, more)
         _change_inside(packet, high, low, port, 1 - away)
     elif packet.protocol in (6, 17):
         old = int64(peek16(transport + 2 * away))
         poke16(transport + 2 * away, uint16(port))
         if packet.protocol == 6:
-            _adjust(transport + 16, less + old, more + port)
+            adjust_checksum(transport + 16, less + old, more + port)
         else:
             _adjust_udp(transport + 6, less + old, more + port)
     else:
         if version == 6:
-            _adjust(transport + 2, less, more)
+            adjust_checksum(transport + 2, less, more)
         # The identifier of an echo request is its source port, that of a reply its target port.
         if (peek8(transport) in (8, 128)) == (away == 0):
             old = int64(peek16(transport + 4))
             poke16(transport + 4, uint16(port))
-            _adjust(transport + 2, old, port)
+            adjust_checksum(transport + 2, old, port)
 
 
 @no_refcount_kernel
 def _change_inside(packet: Packet, high: int, low: int, port: int, away: int) -> None:
     """Change the packet inside an ICMP error, as far as it is included, and the checksum of the error."""
     version = int64(packet.version)
-    more = _words(high, low, version)
+    more = address_words(high, low, version)
     network, transport = packet.address + packet.inner, packet.address + packet.inner_transport
     outer = packet.address + packet.transport + 2
     place = 12 + away * 4 if version == 4 else 8 + away * 16
     less = _put_address(network + place, high, low, version)
-    _adjust(outer, less, more)
+    adjust_checksum(outer, less, more)
     if version == 4:
         _adjust_inside(network + 10, outer, less, more)
     if packet.protocol in (6, 17):
         old = int64(peek16(transport + 2 * away))
         poke16(transport + 2 * away, uint16(port))
-        _adjust(outer, old, port)
+        adjust_checksum(outer, old, port)
         if packet.protocol == 6:
             if packet.inner_transport + 18 <= packet.end:
                 _adjust_inside(transport + 16, outer, less + old, more + port)
         else:
             sum_before = int64(peek16(transport + 6))
             _adjust_udp(transport + 6, less + old, more + port)
-            _adjust(outer, sum_before, int64(peek16(transport + 6)))
+            adjust_checksum(outer, sum_before, int64(peek16(transport + 6)))
         return
     if version == 6:
         _adjust_inside(transport + 2, outer, less, more)
     if (peek8(transport) in (8, 128)) == (away == 0):
         old = int64(peek16(transport + 4))
         poke16(transport + 4, uint16(port))
-        _adjust(outer, old, port)
+        adjust_checksum(outer, old, port)
         _adjust_inside(transport + 2, outer, old, port)
 
 
@@ -169,7 +169,7 @@ def set_payload_size(packet: Packet, size: int) -> bool:
     network = packet.address + packet.network
     if packet.version == 4:
         poke16(network + 2, uint16(new))
-        _adjust(network + 10, old, new)
+        adjust_checksum(network + 10, old, new)
     else:
         poke16(network + 4, uint16(new - 40))
     if packet.protocol == 17:

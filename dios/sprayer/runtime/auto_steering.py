@@ -57,14 +57,16 @@ class SteeringSample(NamedTuple):
 class AutoSteering:
     """The choice of the steering: ``steer`` now, and ``why``. It reads no clock and changes no engine."""
 
-    def __init__(self, cores: int, processors: int) -> None:
+    def __init__(self, cores: int, processors: int, *, gathers: bool = False) -> None:
         self.steer = "rss"
-        self._possible: Final = cores > 1 and processors > 1
+        self._possible: Final = cores > 1 and processors > 1 and not gathers
         self.why = (
             f"{cores} workers on {processors} processors, none of them full"
             if self._possible
             else f"{cores} workers on {processors} processors: a flow cannot gain from spreading"
         )
+        if gathers:
+            self.why = "the function changes a flow's state with each packet, so one core has the flow"
         self._samples: list[SteeringSample] = []
         """Samples with the present steering, without the first."""
         self._age = 0
@@ -171,7 +173,8 @@ def idle_seconds(allowed: set[int], stat: Path = Path("/proc/stat")) -> float:
 @contextlib.contextmanager
 def steering_automatically(workers: Workers, engine: AfPacketEngine | AfXdpEngine) -> Iterator[AutoSteering]:
     """Choose the steering of an engine while its workers run; yield the choice."""
-    choice = AutoSteering(workers.cores, len(os.sched_getaffinity(0)))
+    gathers = workers.function is not None and workers.function.writes_each_packet
+    choice = AutoSteering(workers.cores, len(os.sched_getaffinity(0)), gathers=gathers)
     ended = threading.Event()
 
     def keep() -> None:

@@ -25,6 +25,8 @@ BUILT_IN: Final = {
     "balancer": "Balancer",
     "monitor": "Monitor",
     "redundancy": "Redundancy",
+    "dpi": "DeepInspection",
+    "nat64": "Nat64",
     "synthetic": "Synthetic",
 }
 """Modules of ``dios.sprayer.functions``, and the class in each."""

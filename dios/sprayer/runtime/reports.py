@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import NotRequired, TypedDict
 
+from dios.sprayer.network_function import AlertReport
+
 
 class CoreReport(TypedDict):
     """The statistics of one core since the start; ``dropped`` is by cause."""
@@ -27,13 +29,14 @@ class CoreReport(TypedDict):
 
 
 class CoresReport(TypedDict):
-    """The statistics of each core and of all cores together, and the function's own counters."""
+    """The statistics of each core and of all cores together; the function's own counters and last alerts."""
 
     cores: list[CoreReport]
     packets: int
     dropped: dict[str, int]
     jain: float
     counters: dict[str, int]
+    alerts: list[AlertReport]
 
 
 class FunctionReport(TypedDict):
@@ -61,3 +64,4 @@ class ReplayReport(TypedDict):
     dropped: dict[str, int]
     flows: dict[str, int]
     counters: dict[str, int]
+    alerts: list[AlertReport]

@@ -169,6 +169,7 @@ def report(workers: Workers, engine: AfPacketEngine | AfXdpEngine) -> CoresRepor
         "dropped": causes,
         "jain": round(jain(packets), 6),
         "counters": {} if workers.function is None else workers.function.totals(),
+        "alerts": [] if workers.function is None else workers.function.recent_alerts(),
     }
 
 
@@ -179,6 +180,7 @@ def summary(found: Statistics, function: NetworkFunction | None) -> ReplayReport
         "dropped": _dropped(found, function),
         "flows": found.flows,
         "counters": {} if function is None else function.totals(),
+        "alerts": [] if function is None else function.recent_alerts(),
     }
 
 

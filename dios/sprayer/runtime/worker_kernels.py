@@ -33,13 +33,15 @@ from dios.sprayer.compile.intrinsics import (
     store_release,
     uint64,
 )
-from dios.sprayer.flows.five_tuple import core_of_hash
+from dios.sprayer.flows.five_tuple import core_of_hash, hash_flow, inside_flow
+from dios.sprayer.packets.neighbours import answer_neighbour, learn_hardware_address
 from dios.sprayer.packets.packet import (
     CAUSES,
     DROP,
     FINE,
     FORWARD,
     FUNCTION,
+    HANDLE,
     NOT_SENT,
     RING_FULL,
     Packet,
@@ -103,6 +105,14 @@ class Worker(NamedTuple):
     release: int
     engine_context: int
     stateless: int
+    gathers: int
+    """1 if all packets of a flow go to its designated core, except ICMP errors."""
+    by_inside_end: int
+    """1 if the end inside chooses the designated core."""
+    owned: npt.NDArray[np.uint64]
+    """(N, 4) the networks for which neighbours are answered."""
+    hardware: npt.NDArray[np.uint64]
+    """(2,) the hardware address of the last frame of each side, shared by all cores."""
     places: int
     """The number of places of each core's table."""
     words_at: int
@@ -240,7 +250,17 @@ def _classify(w: Worker, got: int, own: int) -> tuple[int, int, int, int]:
         packet.home = w.core
         w.counters[BYTES] += packet.length
         cause = parse(packet, w.seed[0])
+        if len(w.owned):
+            if packet.length >= 14:
+                learn_hardware_address(packet, w.hardware)
+            answer_neighbour(packet, cause, w.owned, w.hardware)
         if cause != FINE:
+            if w.rules[cause] == HANDLE:
+                packet.cause = cause
+                if regular != i:
+                    w.regular[regular] = packet
+                regular += 1
+                continue
             w.counters[cause] += 1
             if w.rules[cause] == FORWARD:
                 w.passing[passing] = packet
@@ -249,8 +269,10 @@ def _classify(w: Worker, got: int, own: int) -> tuple[int, int, int, int]:
                 w.frames[spent] = packet.frame
                 spent += 1
             continue
+        if w.by_inside_end:
+            packet.hash = hash_flow(inside_flow(packet), w.seed[0])
         core = core_of_hash(packet.hash, w.cores)
-        if w.stateless or not _is_connection_packet(packet):
+        if w.stateless or not _is_connection_packet(w, packet):
             if not w.stateless:
                 home = core * w.places + int64(packet.hash & uint64(w.places - 1))
                 prefetch(w.words_at + home * 8)
@@ -271,11 +293,11 @@ def _classify(w: Worker, got: int, own: int) -> tuple[int, int, int, int]:
 
 
 @no_refcount_kernel
-def _is_connection_packet(packet: Packet) -> bool:
+def _is_connection_packet(w: Worker, packet: Packet) -> bool:
     """Return True if a packet may change its flow's entry: SYN, FIN, RST; UDP and ICMP except errors."""
     if packet.error:
         return False
-    return packet.protocol != 6 or packet.syn | packet.fin | packet.rst != 0
+    return w.gathers != 0 or packet.protocol != 6 or packet.syn | packet.fin | packet.rst != 0
 
 
 @no_refcount_kernel

@@ -24,6 +24,7 @@ from dios.sprayer.engine import Engine
 from dios.sprayer.flows import flow_table
 from dios.sprayer.flows.flow_table import Flows
 from dios.sprayer.network_function import NetworkFunction
+from dios.sprayer.packets.neighbours import networks_of
 from dios.sprayer.packets.packet import CAUSES, PACKET, verdicts
 from dios.sprayer.runtime.worker_kernels import COUNTER_NAMES, COUNTERS, LINE, NOW, STOP, Worker, work
 
@@ -132,6 +133,8 @@ class Workers:
         self._rings: Final = np.zeros(cores * cores * SPRAYER_RING, PACKET)
         self._returned: Final = np.zeros(cores * cores * SPRAYER_RING, np.int32)
         self._marks: Final = np.zeros((4, cores * cores * LINE), np.int64)
+        self._owned: Final = networks_of(function.own_networks() if function else ())
+        self._hardware: Final = np.zeros(2, np.uint64)
         self._handlers: Final[list[CompiledHandlers]] = []
         self.workers: Final = [self._worker(core) for core in range(cores)]
         self._threads: list[threading.Thread] = []
@@ -156,6 +159,10 @@ class Workers:
             release=engine.release,
             engine_context=engine.context(core),
             stateless=int(stateless),
+            gathers=int(function is not None and function.writes_each_packet),
+            by_inside_end=int(function is not None and function.by_inside_end),
+            owned=self._owned,
+            hardware=self._hardware,
             places=flows.words.size // self.cores,
             words_at=flows.words.ctypes.data,
             table_at=flows.table.ctypes.data,
@@ -163,7 +170,7 @@ class Workers:
             row_bytes=flows.table.itemsize,
             seed=self.seed,
             now=now,
-            rules=verdicts(stateless=stateless),
+            rules=verdicts(stateless=stateless, fragments=function is not None and function.takes_fragments),
             connection=connection,
             regular=regular,
             passing=np.zeros(SPRAYER_BATCH, PACKET),

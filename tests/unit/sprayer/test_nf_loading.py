@@ -18,6 +18,7 @@ from dios.sprayer.runtime.loading import BUILT_IN, load, settings_of
 BASE = "from dios.sprayer import NetworkFunction\n"
 ONE = BASE + "class One(NetworkFunction):\n    def __init__(self, size=3):\n        self.size = size\n"
 TWO = ONE + "class Two(NetworkFunction):\n    pass\n"
+PATTERNS = ['patterns=[{ name = "x", text = "y" }]']
 BALANCER = ['service=["192.0.2.1", 80]', 'servers=[["10.0.0.2", 8080]]', "inner=10.0.0.1"]
 
 
@@ -47,7 +48,12 @@ def test_words_that_set_nothing_are_refused(words: list[str], told: str) -> None
 @pytest.mark.parametrize("name", BUILT_IN)
 def test_every_ready_function_is_there_by_its_name(name: str) -> None:
     """Each has a class that is made with what it must have, and a missing setting is named."""
-    needed = {"nat": ["addresses=192.0.2.1"], "balancer": BALANCER}.get(name, [])
+    needed = {
+        "nat": ["addresses=192.0.2.1"],
+        "nat64": ["addresses=192.0.2.1"],
+        "balancer": BALANCER,
+        "dpi": PATTERNS,
+    }.get(name, [])
     assert type(load(name, settings_of(needed))).__name__ == BUILT_IN[name]
     if needed:
         with pytest.raises(InvalidError, match=f"{needed[0].partition('=')[0]}.* must be set"):
