@@ -13,7 +13,8 @@ source and sink of frames). Then read the packages:
 - ``linux``: engines on packet sockets and AF_XDP sockets.
 - ``functions``: NAT, NAT64, firewall, load balancer, monitor, redundancy elimination, deep packet inspection.
 
-``memory_engine`` has frames in memory for tests, and ``pcap`` replays files with it.
+``memory_engine`` has frames in memory for tests, and ``pcap`` replays files with it. ``trace`` describes the
+flows of a capture.
 """
 
 from dios.sprayer.flows.five_tuple import drop, get_five_tuple, reverse, with_source, with_target

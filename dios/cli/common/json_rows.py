@@ -351,6 +351,7 @@ JSON: Final[Mapping[str, Output]] = {
         note="With --watch each line is such a document.",
     ),
     "nf replay": Output(("sprayer.runtime.reports:ReplayReport",), many=False),
+    "nf trace": Output(("sprayer.trace:TraceReport",), many=False),
     **dict.fromkeys(
         [f"repro {family}" for family in ("firmament", "sdrf", "dc-drf", "packer", "sprayer")],
         Output(("papers.figures:WrittenFigureRow",)),
