@@ -593,3 +593,18 @@ def test_groups_of_a_long_keyring_are_presented_when_they_are_needed(place: str)
         assert node.find(name, group=group) is not None
         assert node.group(bytes(range(32))) is None
     assert place
+
+
+def test_a_moved_reference_is_the_receivers_alone(node: Node) -> None:
+    """The receiver reads the object, the mover's handle is closed, and a refused move leaves it open."""
+    program = b"import dios\nprint(dios.connect().next_event(20).reference.read_bytes())\n"
+    receiver, gone = node.run(program), node.run(b"")
+    assert gone.wait(30).ok
+    blob = node.create(dios.SHMEM_BLOB, data=b"abc", naming=dios.ANONYMOUS)
+    with pytest.raises(dios.DiosError):
+        blob.move(gone)
+    assert blob.read_bytes() == b"abc"
+    blob.move(receiver, "read")
+    with pytest.raises(dios.DiosError):
+        blob.stat()
+    assert output_of(receiver).strip() == "b'abc'"

@@ -146,6 +146,7 @@ class AsyncReference(ReferenceOps["AsyncReference"], ContentOps):
     delete = awaited(ReferenceOps["AsyncReference"].delete_op)
     destroy = awaited(ReferenceOps["AsyncReference"].destroy_op)
     delegate = awaited(ReferenceOps["AsyncReference"].delegate_op)
+    move = awaited(ReferenceOps["AsyncReference"].move_op)
     retire = awaited(ReferenceOps["AsyncReference"].retire_op)
     copy = awaited(ReferenceOps["AsyncReference"].copy_op)
 

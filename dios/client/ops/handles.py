@@ -137,6 +137,15 @@ class ReferenceOps(Handle, Generic[R]):
         result, fds = yield call
         expect(object, (result, fds))
 
+    def move_op(self, task: Handle, *rights: Rights, expires: float | None = None) -> Operation[None]:
+        """Delegate this reference to ``task`` as ``delegate`` does, then close it (B.1.3).
+
+        If the delegation is refused, this reference stays. The mover can no longer take the new reference
+        back; a task from which it had its own still can.
+        """
+        yield from self.delegate_op(task, *rights, expires=expires)
+        yield from self.close_op()
+
     def retire_op(self, *, everyone: bool = False, holder: str = "") -> Operation[int]:
         """Take back every reference that was delegated from this one, directly and further on; return their
         number. This reference stays.

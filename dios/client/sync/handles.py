@@ -164,6 +164,7 @@ class Reference(ReferenceOps["Reference"], ContentOps):
     delete = blocking(ReferenceOps["Reference"].delete_op)
     destroy = blocking(ReferenceOps["Reference"].destroy_op)
     delegate = blocking(ReferenceOps["Reference"].delegate_op)
+    move = blocking(ReferenceOps["Reference"].move_op)
     retire = blocking(ReferenceOps["Reference"].retire_op)
     copy = blocking(ReferenceOps["Reference"].copy_op)
 
