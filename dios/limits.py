@@ -319,6 +319,12 @@ LOAD_PERIOD_MS: Final = 3_000
 # -- catalogues -----------------------------------------------------------------------------------
 CATALOGUE_ENTRIES_MAX: Final = 100_000
 DIGEST_BYTES: Final = 32  # of the bytes of a file, in its catalogue
+FILE_WHOLE_BYTES_MAX: Final = 256 * MIB  # a larger file is stored in parts
+FILE_PART_BYTES: Final = 64 * MIB
+FILE_PARTS_MAX: Final = 4_096  # of one file; larger files have larger parts
+FILE_PARTS_ANNOUNCED: Final = 16  # objects of parts that are listed before their bytes are stored
+CATALOGUE_PARTS_MAX: Final = 65_536  # of all files of a catalogue
+CATALOGUE_UNFINISHED_MAX: Final = 1_024
 CATALOGUE_LOOK_MS: Final = 10_000  # a writer looks for new replicas of a catalogue this often
 CATALOGUE_EDITS_MAX: Final = 64
 SERVICE_LISTS_MAX: Final = 3  # nodes with a list of a service's members, unless its creator says where

@@ -11,7 +11,7 @@ it has them all.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from typing import Annotated, Final, Protocol
+from typing import Annotated, Final, NamedTuple, Protocol
 
 import msgspec
 
@@ -21,16 +21,48 @@ from dios.errors import Busy, Conflict, DamagedError, InvalidError, LimitError
 from dios.lib.retrying import Pauses
 from dios.wire.types import Proximity, Semantics
 
-FORMAT_VERSION: Final = 2
-"""Version 2 added the digests; catalogues of version 1 are read, and written as version 2."""
+FORMAT_VERSION: Final = 3
+"""Version 2 added the digests, version 3 files in parts.
 
-_VERSIONS: Final = frozenset({1, FORMAT_VERSION})
+A catalogue without parts is written as version 2. Version 1 is read, too.
+"""
+
+_WITHOUT_PARTS: Final = 2
+_VERSIONS: Final = frozenset({1, _WITHOUT_PARTS, FORMAT_VERSION})
+_PART_BYTES: Final = limits.NAME_BYTES + limits.DIGEST_BYTES
+_UNKNOWN: Final = bytes(limits.DIGEST_BYTES)
+
+_Parts = Annotated[bytes, msgspec.Meta(max_length=_PART_BYTES * limits.FILE_PARTS_MAX)]
+
+
+class Part(NamedTuple):
+    """An object with some of a file's bytes: its name, and the BLAKE3 of its bytes, empty if unknown."""
+
+    name: bytes
+    digest: bytes
+
+    def __repr__(self) -> str:
+        """Return a text without the name, which is a secret."""
+        return f"Part({self.digest.hex()[:12]})"
+
+
+def pack_parts(parts: Iterable[Part]) -> bytes:
+    """Return the stored form of parts: the name and the digest of each, one after the other."""
+    return b"".join(part.name + (part.digest or _UNKNOWN) for part in parts)
+
+
+def _unpacked(packed: bytes) -> tuple[Part, ...]:
+    middle = limits.NAME_BYTES
+    found = (packed[start : start + _PART_BYTES] for start in range(0, len(packed), _PART_BYTES))
+    return tuple(Part(one[:middle], b"" if one[middle:] == _UNKNOWN else one[middle:]) for one in found)
 
 
 class CatalogueEntry(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
-    """One stored object: its file, its name, its size, its time (nanoseconds), the BLAKE3 of its bytes.
+    """One stored file: its path, its name, its size, its time (nanoseconds), the BLAKE3 of its bytes.
 
-    ``digest`` is empty if it is not known: of directories, logs, and files that version 1 listed.
+    ``digest`` is empty if it is not known: of directories, logs, and files that version 1 listed. A large
+    file has ``packed_parts``, objects with ``part_bytes`` each and the rest in the last one. Its ``name`` is
+    that of the first part.
     """
 
     file: str
@@ -38,49 +70,153 @@ class CatalogueEntry(msgspec.Struct, frozen=True, array_like=True, forbid_unknow
     size: int
     put_ns: int
     digest: Annotated[bytes, msgspec.Meta(max_length=limits.DIGEST_BYTES)] = b""
+    part_bytes: Annotated[int, msgspec.Meta(ge=0, le=limits.BLOB_BYTES_MAX)] = 0
+    packed_parts: _Parts = b""
+
+    @property
+    def in_parts(self) -> bool:
+        """True if the file is stored in several objects."""
+        return bool(self.packed_parts)
+
+    @property
+    def names(self) -> list[bytes]:
+        """The names of all objects of the file; none of a directory."""
+        if not self.packed_parts:
+            return [self.name] if self.name else []
+        return [part.name for part in _unpacked(self.packed_parts)]
+
+    def parts(self) -> tuple[Part, ...]:
+        """Return the parts in their order; DamagedError if they cannot be those of a file of this size."""
+        found = _unpacked(self.packed_parts)
+        least, most = self.part_bytes * (len(found) - 1), self.part_bytes * len(found)
+        whole = (
+            len(found) * _PART_BYTES == len(self.packed_parts) and found[:1] and found[0].name == self.name
+        )
+        if not whole or not least < self.size <= most or not all(part.digest for part in found):
+            raise DamagedError(
+                f"the catalogue is damaged: the parts of {self.file!r} are not {self.size} bytes"
+            )
+        return found
+
+    def size_of_part(self, number: int) -> int:
+        """Return the number of bytes of the part with this number, from 0 on."""
+        return min(self.part_bytes, self.size - number * self.part_bytes)
 
     def __repr__(self) -> str:
         """Return a text without the name, which is a secret."""
         return f"Entry({self.file!r}, {self.size} bytes)"
 
 
+class UnfinishedFile(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
+    """A large file that is being stored, or whose storing was interrupted: nobody can read it yet.
+
+    ``run`` is a random mark of the program that stores it, and ``size`` is 0 if it is not known. The parts
+    are in no order; those without a digest may be empty.
+    """
+
+    file: str
+    run: Annotated[bytes, msgspec.Meta(max_length=limits.DIGEST_BYTES)]
+    size: int
+    begun_ns: int
+    part_bytes: Annotated[int, msgspec.Meta(ge=0, le=limits.BLOB_BYTES_MAX)]
+    packed_parts: _Parts = b""
+
+    @property
+    def parts(self) -> tuple[Part, ...]:
+        """The parts that were created."""
+        return _unpacked(self.packed_parts)
+
+    @property
+    def stored_bytes(self) -> int:
+        """The number of bytes that are stored; those of the newest parts are not counted yet."""
+        stored = self.part_bytes * sum(bool(part.digest) for part in self.parts)
+        return min(stored, self.size) if self.size else stored
+
+    def __repr__(self) -> str:
+        """Return a text without the names, which are secrets."""
+        return f"Unfinished({self.file!r}, {len(self.parts)} parts)"
+
+
+class Listed(NamedTuple):
+    """The content of a catalogue: its files and directories, and the files that are not stored completely."""
+
+    entries: tuple[CatalogueEntry, ...]
+    unfinished: tuple[UnfinishedFile, ...] = ()
+
+
 class _CatalogueContent(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
     version: int
     entries: tuple[CatalogueEntry, ...]
+    unfinished: (
+        Annotated[tuple[UnfinishedFile, ...], msgspec.Meta(max_length=limits.CATALOGUE_UNFINISHED_MAX)] | None
+    ) = None
 
 
 _encode: Final = msgspec.msgpack.Encoder().encode
 _decode: Final = msgspec.msgpack.Decoder(_CatalogueContent).decode
-_decode_parts: Final = msgspec.msgpack.Decoder(
-    tuple[int, Annotated[list[msgspec.Raw], msgspec.Meta(max_length=limits.CATALOGUE_ENTRIES_MAX)]]
+_decode_pieces: Final = msgspec.msgpack.Decoder(list[msgspec.Raw]).decode
+_decode_version: Final = msgspec.msgpack.Decoder(int).decode
+_decode_list: Final = msgspec.msgpack.Decoder(
+    Annotated[list[msgspec.Raw], msgspec.Meta(max_length=limits.CATALOGUE_ENTRIES_MAX)]
 ).decode
 _decode_entry: Final = msgspec.msgpack.Decoder(CatalogueEntry).decode
+_FIELDS_WITHOUT_PARTS: Final = 5
 
 
-def encode(entries: Iterable[CatalogueEntry]) -> bytes:
+def encode(entries: Iterable[CatalogueEntry], unfinished: Iterable[UnfinishedFile] = ()) -> bytes:
     """Return the stored form of a catalogue; raises LimitError if it is full."""
-    listed = tuple(entries)
+    listed, begun = tuple(entries), tuple(unfinished)
     if len(listed) > limits.CATALOGUE_ENTRIES_MAX:
         raise LimitError(
             f"the catalogue is full: it holds at most {limits.CATALOGUE_ENTRIES_MAX} objects. "
             "Remove some, or put the others into another group."
         )
-    return _encode(_CatalogueContent(FORMAT_VERSION, listed))
+    if len(begun) > limits.CATALOGUE_UNFINISHED_MAX:
+        raise LimitError(
+            f"the group has {len(begun) - 1} unfinished files. `dios ls --unfinished` lists them; put them "
+            "again, or remove them with `dios rm`."
+        )
+    rows = [
+        msgspec.structs.astuple(entry)[: None if entry.packed_parts else _FIELDS_WITHOUT_PARTS]
+        for entry in listed
+    ]
+    packed = sum(len(one.packed_parts) for one in listed) + sum(len(one.packed_parts) for one in begun)
+    if not packed and not begun:
+        return _encode((_WITHOUT_PARTS, rows))
+    if packed > limits.CATALOGUE_PARTS_MAX * _PART_BYTES:
+        raise LimitError(
+            f"the catalogue is full: its large files have more than {limits.CATALOGUE_PARTS_MAX} parts. "
+            "Remove some, or put the others into another group."
+        )
+    return _encode((FORMAT_VERSION, rows, begun))
 
 
 def decode(data: bytes) -> tuple[CatalogueEntry, ...]:
     """Return the entries in the order of their storage; none for an empty object. Raises DamagedError."""
+    return decode_all(data).entries
+
+
+def decode_all(data: bytes) -> Listed:
+    """Return the entries and the unfinished files; none for an empty object. Raises DamagedError."""
     if not data:
-        return ()
+        return Listed(())
     try:
         content = _decode(data)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise DamagedError(f"the catalogue cannot be read: {error}") from None
     if content.version not in _VERSIONS:
+        raise _other_version(content.version)
+    if (content.unfinished is None) is (content.version == FORMAT_VERSION):
         raise DamagedError(
-            f"the catalogue has version {content.version}, this program reads {FORMAT_VERSION}. Update it."
+            f"the catalogue cannot be read: it has not the fields of version {content.version}"
         )
-    return content.entries
+    return Listed(content.entries, content.unfinished or ())
+
+
+def _other_version(version: int) -> DamagedError:
+    return DamagedError(
+        f"the catalogue has version {version}, this program reads {FORMAT_VERSION}. Update it."
+    )
 
 
 def decode_slowly(data: bytes) -> Iterator[CatalogueEntry]:
@@ -88,16 +224,17 @@ def decode_slowly(data: bytes) -> Iterator[CatalogueEntry]:
 
     Raises DamagedError, also after the first entries.
     """
+    if not data:
+        return
     try:
-        version, parts = _decode_parts(data) if data else (FORMAT_VERSION, [])
-        if version in _VERSIONS:
-            yield from map(_decode_entry, parts)
+        pieces = _decode_pieces(data)
+        version = _decode_version(pieces[0]) if pieces else 0
+        if version in _VERSIONS and len(pieces) == (3 if version == FORMAT_VERSION else 2):
+            yield from map(_decode_entry, _decode_list(pieces[1]))
+            return
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise DamagedError(f"the catalogue cannot be read: {error}") from None
-    if version not in _VERSIONS:
-        raise DamagedError(
-            f"the catalogue has version {version}, this program reads {FORMAT_VERSION}. Update it."
-        )
+    raise _other_version(version)
 
 
 class CatalogueObject(Protocol):

@@ -156,6 +156,14 @@ class CommandContext:
                 if not is_directory(entry):
                     yield CataloguedFile(alias, entry)
 
+    def catalogued_names(self) -> Iterator[bytes]:
+        """Yield the names of all objects that catalogues have: files, parts, unfinished files."""
+        for alias in self.reachable_groups():
+            for entry in self.entries(alias):
+                yield from entry.names
+            for one in self.files(alias).tree().unfinished.values():
+                yield from (part.name for part in one.parts)
+
     def entries(self, alias: str) -> tuple[CatalogueEntry, ...]:
         """Return the entries of a group's catalogue; none, with a notice, if its node does not answer."""
         try:
@@ -209,12 +217,21 @@ class CommandContext:
         return Name(fitting[0].entry.name), fitting[0]
 
     def object(self, text: str, group: str = "") -> Reference:
-        """Return a reference to the object that a NAME argument means. Raise InvalidError without one."""
+        """Return a reference to the object that a NAME argument means. Raise InvalidError without one.
+
+        A file in parts is not one object, and is refused.
+        """
         return self.object_and_digest(text, group)[0]
 
     def object_and_digest(self, text: str, group: str = "") -> tuple[Reference, bytes]:
         """Return ``object`` and the digest of its bytes, which is empty if no catalogue has it."""
         name, found = self.find(text, group)
+        if found is not None and found.entry.in_parts:
+            raise InvalidError(
+                f"{found.group}/{found.path} is stored in {len(found.entry.names)} parts, and this needs one "
+                "object. A task reads such a file as dios:// path: give it the group, with "
+                "dios.Executor(files=...) or files_for_task."
+            )
         reference = self.node.find(name, group=self._group_to_search(found))
         if reference is None:
             raise InvalidError(

@@ -63,6 +63,17 @@ class RemovedRow(TypedDict):
     incomplete: bool
 
 
+class UnfinishedRow(TypedDict):
+    """A file of which some bytes are ``stored``; ``size`` is null if it is not known."""
+
+    group: str
+    file: str
+    path: str
+    stored: int
+    size: int | None
+    begun: int
+
+
 class SyncRow(TypedDict):
     """The differences that were, or with ``dry_run`` would be, carried over."""
 
@@ -223,7 +234,7 @@ _LINES: Final = "Each line is such a document."
 
 JSON: Final[Mapping[str, Output]] = {
     "put": Output((FileRow,)),
-    "ls": Output((FileRow, DirectoryRow, OrphanRow)),
+    "ls": Output((FileRow, DirectoryRow, OrphanRow, UnfinishedRow)),
     "du": Output((UseRow,)),
     "get": Output((WrittenRow,), many=None),
     "sync": Output((SyncRow,), many=False),
@@ -249,8 +260,8 @@ JSON: Final[Mapping[str, Output]] = {
     "ps": Output((TaskRow,)),
     "kill": Output((KilledRow,)),
     "config": Output((SettingRow,)),
-    "stat": Output(("cli.objects.replicas:StatRow",), many=False),
-    "replicate": Output(("cli.objects.replicas:MadeReplicaRow",), many=False),
+    "stat": Output(("cli.objects.replicas:StatRow", "cli.objects.replicas:PartsRow"), many=False),
+    "replicate": Output(("cli.objects.replicas:MadeReplicaRow",), many=None),
     "group describe": Output(("cli.objects.groups:GroupRow",), many=False),
     "logs": Output((LoggedTaskRow, StoredConsoleRow), many=False),
     "pause": Output((PausedRow,), many=False),

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import sys
-import tempfile
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from itertools import chain
@@ -13,9 +12,8 @@ from typing import Annotated, Final
 
 import typer
 
-from dios import limits
 from dios.cli.common.context import CataloguedFile, CommandContext, opened
-from dios.cli.common.json_rows import FileRow, RemovedRow, SyncRow, UseRow
+from dios.cli.common.json_rows import FileRow, RemovedRow, SyncRow, UnfinishedRow, UseRow
 from dios.cli.common.output import (
     BytesOutput,
     InGroupOption,
@@ -35,11 +33,17 @@ from dios.cli.common.output import (
     write_json_list,
     write_line,
 )
-from dios.cli.objects.removal import Target, all_targets, destroy_targets, require_none_left
+from dios.cli.objects.removal import (
+    Target,
+    all_targets,
+    destroy_targets,
+    require_none_left,
+    unfinished_target,
+)
 from dios.core.model.names import KEPT, SERVICES, special_name
 from dios.errors import ExistsError, InvalidError, UnreachableError
 from dios.lib.catalogue import CatalogueEntry
-from dios.lib.files import synchronize
+from dios.lib.files import downloads, synchronize
 from dios.lib.files.group_files import GroupFiles
 from dios.lib.files.paths import checked_path, path_of_local, stored_path
 from dios.lib.files.staging import StagedFiles
@@ -49,7 +53,7 @@ from dios.lib.kept.promises import Promises
 from dios.wire.nametext import fingerprint, format_name
 from dios.wire.types import ObjectType, Semantics
 
-CHUNK_BYTES: Final = 4 * limits.MIB
+_STANDARD_INPUT: Final = Path("-")
 _LABEL_CHARACTERS: Final = 100
 
 app: Final = typer.Typer(rich_markup_mode=None)
@@ -106,12 +110,15 @@ def put(
     successfully, the objects survive a power failure, and with --acknowledge N also the loss of N - 1 nodes.
     If fewer nodes take the files, nothing is stored. --replicas promises a number for these files, whatever
     is promised for the group.
+
+    A file of more than 256 MiB is stored in parts. If the command is interrupted, the same command continues
+    after the parts that are stored.
     """
     with reporting("dios put", as_json=as_json):
         if label and len(files) != 1:
             raise InvalidError("--as is for a single file or directory; put the others separately")
-        with _with_standard_input(files, label) as typed, opened(node, [group]) as place:
-            local = [each for path in typed for each in _local_files(path, label, recursive=recursive)]
+        with opened(node, [group]) as place:
+            local = [each for path in files for each in _local_files(path, label, recursive=recursive)]
             staged = StagedFiles(place.files(group))
             if not replace:
                 _require_new(staged, group, local)
@@ -122,36 +129,33 @@ def put(
                         if size is None:
                             staged.add_directory(stored)
                             continue
+                        if path == _STANDARD_INPUT:
+                            staged.add_pipe(stored, sys.stdin.buffer, moved)
+                            continue
                         with path.open("rb", buffering=0) as file:
                             staged.add_file(stored, file, size, moved)
                 if acknowledge > 1:
                     staged.hold(acknowledge)
                 if replicas is not None:
                     # A promise for objects that are discarded ends with them.
-                    labels = {entry.name: entry.file[-_LABEL_CHARACTERS:] for entry in staged.stored()}
+                    labels = {
+                        name: entry.file[-_LABEL_CHARACTERS:]
+                        for entry in staged.stored()
+                        for name in entry.names
+                    }
                     Promises(place.node).keep_objects(place.group(group), labels, replicas=replicas)
             except BaseException:
-                staged.discard()
+                kept = staged.suspend()
+                if kept:
+                    say(
+                        f"{size_text(kept)} of large files stay stored. The same command continues with "
+                        "them; `dios ls --unfinished` shows them, and `dios rm` removes them."
+                    )
                 raise
             stored_entries = [entry for entry in staged.publish() if entry.name]
             if acknowledge > 1:
                 _hold_list(staged.files, acknowledge)
             _show_put(group, stored_entries, names=names, as_json=as_json)
-
-
-@contextmanager
-def _with_standard_input(files: list[Path], label: str) -> Iterator[list[Path]]:
-    """Yield the files; in place of "-" the path of a file with everything from standard input."""
-    if Path("-") not in files:
-        yield files
-        return
-    if not label:
-        raise InvalidError("standard input has no path; choose one with --as PATH")
-    # An object's size must be known before its first byte, so the input is kept on the disk until its end.
-    with tempfile.TemporaryFile(buffering=0) as kept:
-        while part := sys.stdin.buffer.read(CHUNK_BYTES):
-            kept.write(part)
-        yield [Path(f"/proc/self/fd/{kept.fileno()}")]
 
 
 def _require_new(staged: StagedFiles, group: str, local: list[LocalFile]) -> None:
@@ -182,6 +186,11 @@ def _hold_list(files: GroupFiles, disks: int) -> None:
 
 def _local_files(path: Path, label: str, *, recursive: bool) -> Iterator[LocalFile]:
     """Yield a file, or everything in a directory: symbolic links to directories are not followed."""
+    if path == _STANDARD_INPUT:
+        if not label:
+            raise InvalidError("standard input has no path; choose one with --as PATH")
+        yield LocalFile(path, checked_path(label), 0)
+        return
     stored = checked_path(label) if label else path_of_local(str(path))
     if not path.is_dir():
         yield LocalFile(path, stored, synchronize.size_of(path))
@@ -232,6 +241,9 @@ def list_objects(
     orphans: Annotated[
         bool, typer.Option("--orphans", help="List your stored objects that no catalogue or keyring has.")
     ] = False,
+    unfinished: Annotated[
+        bool, typer.Option("--unfinished", help="List large files whose storing was interrupted, or goes on.")
+    ] = False,
     names: NamesOption = False,
     node: NodeOption = None,
     as_json: JsonOption = False,
@@ -248,6 +260,9 @@ def list_objects(
     with reporting("dios ls", as_json=as_json), opened(node, group or ()) as place:
         if orphans:
             _list_orphans(place, as_json=as_json)
+            return
+        if unfinished:
+            _list_unfinished(place, group or ([path] if path else None), as_json=as_json)
             return
         if path:
             _list_directory(place, path, names=names, as_json=as_json)
@@ -267,9 +282,49 @@ def list_objects(
             table(head, chain([first], rows), right=("SIZE",), whole=names)
 
 
+def _list_unfinished(place: CommandContext, groups: list[str] | None, *, as_json: bool) -> None:
+    """List the large files of groups that are not stored completely, with what is stored of them."""
+    found = [
+        (alias, one)
+        for alias in (place.reachable_groups() if groups is None else groups)
+        for one in place.files(alias).tree().unfinished.values()
+    ]
+    if as_json:
+        shown: list[UnfinishedRow] = [
+            {
+                "group": alias,
+                "file": one.file,
+                "path": f"{alias}/{one.file}",
+                "stored": one.stored_bytes,
+                "size": one.size or None,
+                "begun": one.begun_ns,
+            }
+            for alias, one in found
+        ]
+        write_json(shown)
+    elif found:
+        table(
+            ("FILE", "STORED", "SIZE", "BEGUN", "GROUP"),
+            [
+                (
+                    one.file,
+                    size_text(one.stored_bytes),
+                    size_text(one.size) if one.size else "-",
+                    time_text(one.begun_ns),
+                    alias,
+                )
+                for alias, one in found
+            ],
+            right=("STORED", "SIZE"),
+        )
+        say("put a file again to continue it, or remove it: dios rm GROUP/FILE")
+    else:
+        say("no file of yours is unfinished")
+
+
 def _list_orphans(place: CommandContext, *, as_json: bool) -> None:
     """List this user's durable blobs on this node that nobody uses and no catalogue or alias leads to."""
-    known = {item.fingerprint for item in place.catalogued()}
+    known = {fingerprint(name) for name in place.catalogued_names()}
     known |= {fingerprint(name) for name in place.keyring.objects.values()}
     for records in (SERVICES, KEPT):
         known |= {each.fingerprint for each in place.node.lookup(special_name(records))}
@@ -483,22 +538,39 @@ def _show_plan(plan: SyncPlan, *, dry_run: bool, as_json: bool) -> None:
 @contextmanager
 def _destination(output: Path | None) -> Iterator[BytesOutput]:
     """Open the output: a file that appears only when it is complete, or standard output."""
-    if output is None or str(output) == "-":
+    target = _target_file(output)
+    if target is not None:
+        with downloads.replaced_file(target) as file:
+            yield file
+    elif output is None or str(output) == "-":
         shown = bytes_output(sys.stdout)
         yield shown
         shown.flush()
-        return
+    else:
+        # Write to a device or pipe directly: renaming a file over it would replace it for everybody.
+        with output.open("wb") as device:
+            yield device
+
+
+def _target_file(output: Path | None) -> Path | None:
+    """Return the path that a complete file takes; None for standard output, a device or a pipe."""
+    if output is None or str(output) == "-":
+        return None
     # For a link, write the file that it points to.
     output = output.resolve()
     if output.is_dir():
         raise InvalidError(f"{output} is a directory; give a file in it")
-    if output.exists() and not output.is_file():
-        # Write to a device or pipe directly: renaming a file over it would replace it for everybody.
-        with output.open("wb") as device:
-            yield device
+    return None if output.exists() and not output.is_file() else output
+
+
+def _get_file(files: GroupFiles, entry: CatalogueEntry, output: Path | None, moved: downloads.Moved) -> None:
+    """Write a file of a group; a large one continues what an interrupted command has left."""
+    target = _target_file(output)
+    if target is not None:
+        downloads.download(files, entry, target, moved)
         return
-    with synchronize.replaced_file(output) as file:
-        yield file
+    with _destination(output) as file:
+        downloads.copy_out(files, entry, file, moved)
 
 
 @app.command(
@@ -521,7 +593,8 @@ def get(
 ) -> None:
     """Write the bytes of an object to a file or to standard output.
 
-    With --output the file appears when it is complete. --json describes the written file, and needs --output.
+    With --output the file appears when it is complete, and the same command continues an interrupted one of
+    a large file. --json describes the written file, and needs --output.
     With --recursive NAME is group/DIRECTORY, and its files are written into the directory of --output.
     """
     with reporting("dios get", as_json=as_json):
@@ -535,6 +608,15 @@ def get(
                 if as_json:
                     write_json([{"file": str(file), "size": size} for file, size in written])
                 return
+            listed = place.find(name, group)[1]
+            if listed is not None and listed.entry.in_parts:
+                with transfer(output.name if output else "get", listed.entry.size) as moved:
+                    _get_file(place.files(listed.group), listed.entry, output, moved)
+                if as_json:
+                    write_json(
+                        {"file": str(output), "size": listed.entry.size, "fingerprint": listed.fingerprint}
+                    )
+                return
             reference, digest = place.object_and_digest(name, group)
             size = reference.size
             with (
@@ -543,7 +625,7 @@ def get(
                 transfer(output.name if output else "get", size) as moved,
             ):
                 size = len(request.view)
-                synchronize.copy_view(request.view, file, moved, path=name, digest=digest)
+                downloads.copy_view(request.view, file, moved, path=name, digest=digest)
             if as_json:
                 write_json({"file": str(output), "size": size, "fingerprint": reference.fingerprint})
 
@@ -568,10 +650,8 @@ def _get_directory(place: CommandContext, text: str, output: Path | None) -> lis
                 target.mkdir(parents=True, exist_ok=True)
                 continue
             target.parent.mkdir(parents=True, exist_ok=True)
-            view = files.view(each)
-            with _destination(target) as file:
-                synchronize.copy_view(view, file, moved, path=each, digest=tree.files[each].digest)
-            written.append((target, view.nbytes))
+            _get_file(files, tree.files[each], target, moved)
+            written.append((target, tree.files[each].size))
     return written
 
 
@@ -607,7 +687,7 @@ def rm(
             if not group or names:
                 raise InvalidError("--all is for the files of a whole group: give --group ALIAS and no NAME")
             targets = all_targets(place, group)
-            files = sum(bool(each.name) for each in targets)
+            files = sum(bool(each.names) for each in targets)
             confirm(f"destroy all {files} files of group {group}", yes=yes)
         elif not names:
             raise InvalidError("give the files to destroy, or --group ALIAS --all for those of a whole group")
@@ -632,14 +712,17 @@ def _targets(place: CommandContext, text: str, group: str, *, recursive: bool) -
     path = (group, stored_path(f"./{text}")) if group else place.split(text)
     tree = None if path is None else place.files(path[0]).tree()
     if path is None or tree is None or tree.is_file(path[1]) or not tree.is_directory(path[1]):
+        if path is not None and tree is not None and path[1] in tree.unfinished.keys() - tree.files.keys():
+            return [unfinished_target(path[0], tree.unfinished[path[1]])]
         name, found = place.find(text, group)
-        return [Target(text, name, found)]
+        return [Target(text, [name] if found is None else found.entry.names, found)]
     if not recursive:
         raise InvalidError(f"{text} is a directory; add --recursive to destroy everything in it")
     below = [path[1], *tree.below(path[1])]
     entries = [tree.files.get(each) or tree.made.get(each) for each in below]
-    return [
-        Target(f"{path[0]}/{entry.file}", entry.name, CataloguedFile(path[0], entry))
+    begun = [one for file, one in tree.unfinished.items() if not path[1] or file.startswith(f"{path[1]}/")]
+    return [unfinished_target(path[0], one) for one in begun] + [
+        Target(f"{path[0]}/{entry.file}", entry.names, CataloguedFile(path[0], entry))
         for entry in entries
         if entry is not None
     ]

@@ -130,7 +130,7 @@ def describe_group(
         entries = [entry for entry in place.entries(alias) if not is_directory(entry)]
         promises = Promises(place.node)
         promise = promises.promise(group)
-        files = {fingerprint(entry.name): entry.file for entry in entries}
+        files = {fingerprint(name): entry.file for entry in entries for name in entry.names}
         short = [] if promise is None else _short_of(promises, files, promise)
         if as_json:
             row: GroupRow = {
@@ -437,7 +437,7 @@ def remove_group(
     with reporting("dios group rm", as_json=as_json), opened(node, [alias]) as place:
         group = place.group(alias)
         targets = all_targets(place, alias)
-        files = sum(bool(each.name) for each in targets)
+        files = sum(bool(each.names) for each in targets)
         if files and not everything:
             raise InvalidError(f"group {alias} has {files} files. Add --all to destroy them, too.")
         confirm(f"destroy group {alias} and its {files} files", yes=yes)

@@ -9,23 +9,36 @@ from dios.cli.common.context import SHOWN_MAX, CataloguedFile, CommandContext
 from dios.cli.common.output import progress
 from dios.cli.nodes.members import silent
 from dios.errors import InvalidError, UnreachableError
-from dios.lib.catalogue import CatalogueEntry
+from dios.lib.catalogue import CatalogueEntry, UnfinishedFile
 from dios.lib.files.group_files import BATCH_OBJECTS, Destroyed, destroy
 from dios.wire.nametext import fingerprint
 
 
 class Target(NamedTuple):
-    """An object to destroy, or the own entry of a directory to remove."""
+    """A file to destroy with all of its objects, or the own entry of a directory to remove.
+
+    ``unfinished`` is the group and the path of a file that was not stored completely.
+    """
 
     text: str
-    name: bytes
+    names: list[bytes]
     found: CataloguedFile | None
+    unfinished: tuple[str, str] | None = None
+
+
+def unfinished_target(alias: str, one: UnfinishedFile) -> Target:
+    """Return the target for a file that was not stored completely."""
+    return Target(f"{alias}/{one.file}", [part.name for part in one.parts], None, (alias, one.file))
 
 
 def all_targets(place: CommandContext, alias: str) -> list[Target]:
-    """Return everything that is in a group: files, logs, and the entries of directories."""
+    """Return everything that is in a group: files, unfinished files, logs, and the entries of directories."""
     entries = place.files(alias).entries()
-    return [Target(f"{alias}/{each.file}", each.name, CataloguedFile(alias, each)) for each in entries]
+    begun = place.files(alias).tree().unfinished.values()
+    return [
+        *(Target(f"{alias}/{each.file}", each.names, CataloguedFile(alias, each)) for each in entries),
+        *(unfinished_target(alias, one) for one in begun),
+    ]
 
 
 def destroy_targets(
@@ -35,24 +48,45 @@ def destroy_targets(
 
     After an interruption, the objects that are gone have no entries either.
     """
-    gone: list[tuple[Target, Destroyed]] = []
-    named = list({each.name: each for each in targets if each.name}.values())
+    outcomes: dict[bytes, Destroyed] = {}
+    named = {each.names[0]: each for each in targets if each.names}
+    # A later program cannot continue with an unfinished file whose parts go.
+    _forget_unfinished(place, targets)
+    names = list(dict.fromkeys(name for each in named.values() for name in each.names))
     try:
         with progress("destroying") as show:
-            for start in range(0, len(named), BATCH_OBJECTS):
-                some = named[start : start + BATCH_OBJECTS]
-                outcomes = destroy(place.node, [each.name for each in some])
-                gone += [(each, outcomes[each.name]) for each in some]
-                show(f"{len(gone):,} of {len(named):,}")
+            for start in range(0, len(names), BATCH_OBJECTS):
+                outcomes |= destroy(place.node, names[start : start + BATCH_OBJECTS])
+                show(f"{len(outcomes):,} of {len(names):,}")
     finally:
-        complete = {each.name for each, outcome in gone if outcome.complete}
-        _forget(place, (each for each in targets if not each.name or each.name in complete))
+        gone = [
+            (each, _together(outcomes[name] for name in each.names))
+            for each in named.values()
+            if all(name in outcomes for name in each.names)
+        ]
+        complete = {each.names[0] for each, outcome in gone if outcome.complete}
+        _forget(place, (each for each in targets if not each.names or each.names[0] in complete))
     for each, outcome in gone:
-        if each.found is None and not outcome.replicas and outcome.complete:
+        if each.found is None and each.unfinished is None and not outcome.replicas and outcome.complete:
             raise InvalidError(
-                f"cannot find {fingerprint(each.name)}: it was destroyed, or is in no group of yours"
+                f"cannot find {fingerprint(each.names[0])}: it was destroyed, or is in no group of yours"
             )
     return gone, [each for each, outcome in gone if not outcome.complete]
+
+
+def _together(outcomes: Iterable[Destroyed]) -> Destroyed:
+    """Return the outcome for a file from those of its objects."""
+    several = list(outcomes)
+    return Destroyed(sum(one.replicas for one in several), all(one.complete for one in several))
+
+
+def _forget_unfinished(place: CommandContext, targets: Iterable[Target]) -> None:
+    for_group: dict[str, list[str]] = {}
+    for each in targets:
+        if each.unfinished is not None:
+            for_group.setdefault(each.unfinished[0], []).append(each.unfinished[1])
+    for alias, paths in for_group.items():
+        place.files(alias).forget_unfinished(paths)
 
 
 def require_none_left(place: CommandContext, left: list[Target]) -> None:

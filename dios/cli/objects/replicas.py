@@ -7,7 +7,7 @@ from typing import Annotated, Final, TypedDict
 
 import typer
 
-from dios.cli.common.context import CommandContext, opened
+from dios.cli.common.context import CataloguedFile, CommandContext, opened
 from dios.cli.common.output import (
     InGroupOption,
     JsonOption,
@@ -18,14 +18,17 @@ from dios.cli.common.output import (
     size_text,
     table,
     time_text,
+    transfer,
     waiting,
     write_json,
+    write_json_list,
 )
 from dios.cli.nodes.members import silent
 from dios.cli.objects.kept import why_text
 from dios.client.sync.node import Reference
-from dios.errors import DiosError
+from dios.errors import DiosError, InvalidError
 from dios.lib.kept.promises import Promises, ShortObject
+from dios.wire.nametext import fingerprint
 from dios.wire.types import Persistence
 
 app: Final = typer.Typer(rich_markup_mode=None)
@@ -73,6 +76,34 @@ class StatRow(AttributesRow):
     short: ShortObject | None
 
 
+class PartsPlaceRow(TypedDict):
+    """The parts of a large file that a node has, with the bytes of their replicas."""
+
+    node: str
+    rack: str
+    parts: int
+    size: int
+
+
+class PartsRow(TypedDict):
+    """A file in parts: their number, and the nodes that have some of them.
+
+    ``lost`` is the number of parts that no node has which answered; ``short`` lists the parts with fewer
+    replicas than promised.
+    """
+
+    type: str
+    path: str
+    fingerprint: str
+    size: int
+    parts: int
+    part_bytes: int
+    replicas: list[PartsPlaceRow]
+    lost: int
+    incomplete: bool
+    short: list[ShortObject]
+
+
 def _attributes(replica: Reference) -> AttributesRow:
     return {
         "persistence": replica.persistence.name.lower(),
@@ -102,13 +133,18 @@ def stat(
 
     A replica is a physical object of the same name: on some node, in memory or durable, with its own
     versions. The first is the nearest, which other commands use. v_r and v_w count committed reads and
-    writes, a_r and a_w the active ones.
+    writes, a_r and a_w the active ones. For a large file, which is stored in parts, it shows how many of them
+    each node has.
     """
     with reporting("dios stat", as_json=as_json), opened(node) as place:
+        listed = place.find(name, group)[1]
+        if listed is not None and listed.entry.in_parts:
+            _stat_parts(place, listed, as_json=as_json)
+            return
         replicas = place.replicas(name, group)
         nearest = replicas[0]
         where = [_where(replica) for replica in replicas]
-        short = _short(place, nearest.fingerprint) if nearest.node else None
+        short = _short(place, nearest.fingerprint)
         found: StatRow = {
             "type": nearest.type.name,
             "fingerprint": nearest.fingerprint,
@@ -139,12 +175,74 @@ def stat(
             say(f"{silent(place.node.nodes())} did not answer and may have more replicas; see `dios node ls`")
 
 
+def _stat_parts(place: CommandContext, listed: CataloguedFile, *, as_json: bool) -> None:
+    """Show a file in parts: the nodes with the number of parts that each has."""
+    entry, files = listed.entry, place.files(listed.group)
+    on: dict[tuple[str, str], list[int]] = {}
+    lost, incomplete = 0, False
+    with waiting("looking up the parts"):
+        for name in entry.names:
+            found = place.node.lookup(name, group=files.group)
+            lost += not found
+            incomplete = incomplete or found.incomplete
+            for replica in found:
+                on.setdefault((replica.node, replica.rack), []).append(replica.size)
+                replica.close()
+    marks = {fingerprint(name) for name in entry.names}
+    row: PartsRow = {
+        "type": "FILE",
+        "path": f"{listed.group}/{listed.path}",
+        "fingerprint": listed.fingerprint,
+        "size": entry.size,
+        "parts": len(marks),
+        "part_bytes": entry.part_bytes,
+        "replicas": [
+            {"node": where, "rack": rack, "parts": len(sizes), "size": sum(sizes)}
+            for (where, rack), sizes in sorted(on.items())
+        ],
+        "lost": lost,
+        "incomplete": incomplete,
+        "short": [one for one in _all_short(place) if one.fingerprint in marks],
+    }
+    if as_json:
+        write_json(row)
+        return
+    facts(
+        [
+            ("type", "FILE"),
+            ("path", row["path"]),
+            ("fingerprint", row["fingerprint"]),
+            ("size", f"{entry.size} bytes ({size_text(entry.size)})"),
+            ("parts", f"{len(marks)} of {size_text(entry.part_bytes)}"),
+        ]
+    )
+    table(
+        ("NODE", "RACK", "PARTS", "SIZE"),
+        [
+            (one["node"] or "-", one["rack"] or "-", str(one["parts"]), size_text(one["size"]))
+            for one in row["replicas"]
+        ],
+        right=("PARTS", "SIZE"),
+    )
+    if row["short"]:
+        say(f"{len(row['short'])} parts have fewer replicas than promised: {why_text(row['short'][0])}")
+    if lost:
+        say(f"{lost} parts are on no node that answers")
+    if incomplete:
+        say(f"{silent(place.node.nodes())} did not answer and may have more replicas; see `dios node ls`")
+
+
 def _short(place: CommandContext, mark: str) -> ShortObject | None:
     """Return how the object is short of its promise, as far as the keeper says so."""
+    return next((one for one in _all_short(place) if one.fingerprint == mark), None)
+
+
+def _all_short(place: CommandContext) -> list[ShortObject]:
+    """Return the objects that are short of their promises; none on a node of no cluster."""
     try:
-        return next((one for one in Promises(place.node).short_objects() if one.fingerprint == mark), None)
+        return Promises(place.node).short_objects() if place.here() is not None else []
     except DiosError:
-        return None
+        return []
 
 
 def _show_replicas(rows: Sequence[Mapping[str, object]]) -> None:
@@ -174,9 +272,14 @@ def replicate(
     others.
     """
     with reporting("dios replicate", as_json=as_json), opened(node) as place:
+        persistence = Persistence.DURABLE if durable else None
+        listed = place.find(name, group)[1]
+        if listed is not None and listed.entry.in_parts:
+            _replicate_parts(place, listed, to, persistence, as_json=as_json)
+            return
         source = place.object(name, group)
         with waiting(f"copying {size_text(source.size)} to {to}"):
-            made = source.copy(host=to, persistence=Persistence.DURABLE if durable else None)
+            made = source.copy(host=to, persistence=persistence)
         if as_json:
             row: MadeReplicaRow = {"fingerprint": made.fingerprint, **_where(made)}
             write_json(row)
@@ -185,3 +288,34 @@ def replicate(
                 f"{size_text(made.size)} {made.persistence.name.lower()} on {made.node or to}; "
                 f"next: dios stat {made.fingerprint}"
             )
+
+
+def _replicate_parts(
+    place: CommandContext,
+    listed: CataloguedFile,
+    to: str,
+    persistence: Persistence | None,
+    *,
+    as_json: bool,
+) -> None:
+    """Make a replica of each part of a large file that the node does not have yet."""
+    entry, group = listed.entry, place.files(listed.group).group
+    made: list[MadeReplicaRow] = []
+    with transfer("replicate", entry.size) as moved:
+        for number, name in enumerate(entry.names):
+            found = place.node.lookup(name, group=group)
+            if not found:
+                raise InvalidError(f"part {number + 1} of {listed.path} is on no node that answers")
+            if all(one.node != to for one in found):
+                with found[0].copy(host=to, persistence=persistence) as one:
+                    made.append({"fingerprint": one.fingerprint, **_where(one)})
+            for one in found:
+                one.close()
+            moved(entry.size_of_part(number))
+    if as_json:
+        write_json_list(made)
+    else:
+        size = sum(one["size"] for one in made)
+        say(
+            f"{len(made)} parts ({size_text(size)}) were copied to {to}; next: dios stat {listed.fingerprint}"
+        )

@@ -152,10 +152,15 @@ class _Base:
             if chunk.pack in self._packs:
                 self.chunks.setdefault(chunk.digest, chunk)
 
-    def unchanged(self, group: bytes, reference: Reference, name: bytes) -> list[StoredChunk] | None:
-        """Return the chunks of a file if its object has the version that was stored, else None."""
+    def unchanged(
+        self, group: bytes, reference: Reference, name: bytes, size: int
+    ) -> list[StoredChunk] | None:
+        """Return the chunks of a file if its object has the version that was stored, else None.
+
+        For a file in parts ``reference`` is its first part, which no other file has.
+        """
         record, chunks = self._files.get(group, {}).get(name, (None, []))
-        if record is None or record.kind is not RecordKind.FILE or record.size != reference.size:
+        if record is None or record.kind is not RecordKind.FILE or record.size != size:
             return None
         same = (record.object_id, record.version) == (reference.object_id, reference.v_w)
         return chunks if same else None
@@ -270,9 +275,10 @@ class _Run:
             self.outcome.leave_out(f"{source.alias}/{path}", f"a {reference.type.name} is not stored")
             return None
         else:
-            chunks = self.base.unchanged(source.name, reference, entry.name)
+            size = entry.size if entry.in_parts else reference.size
+            chunks = self.base.unchanged(source.name, reference, entry.name, size)
             if chunks is None:
-                chunks = self._read_blob(reference)
+                chunks = self._read_parts(source, entry) if entry.in_parts else self._read_blob(reference)
                 size = sum(chunk.size for chunk in chunks)
             self.moved(size)
         kept = self.promised.get((fingerprint(entry.name), True), _Promised())
@@ -290,9 +296,16 @@ class _Run:
         )
 
     def _read_blob(self, reference: Reference) -> list[StoredChunk]:
-        if not reference.size:
-            return []
-        view = reference.view_bytes()
+        return self._add_blob(reference.view_bytes()) if reference.size else []
+
+    def _read_parts(self, source: Source, entry: CatalogueEntry) -> list[StoredChunk]:
+        try:
+            parts = source.files.parts(entry).checked()
+            return [chunk for view in parts for chunk in self._add_blob(view)]
+        except FileNotFoundError:
+            raise StaleError("it was replaced or removed meanwhile") from None
+
+    def _add_blob(self, view: memoryview) -> list[StoredChunk]:
         self.outcome.read_bytes += view.nbytes
         # Copied before the digest is made: the bytes of an object with RAW buffering change under a view.
         return [

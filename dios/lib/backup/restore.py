@@ -6,8 +6,10 @@ A group becomes visible when all of its files are stored: its alias and its cata
 from __future__ import annotations
 
 import contextlib
+from bisect import bisect_right
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from itertools import accumulate
 from typing import Annotated, Final
 
 import msgspec
@@ -34,6 +36,7 @@ _ENTRIES: Final = msgspec.msgpack.Decoder(
     list[Annotated[bytes, msgspec.Meta(max_length=limits.LOG_ENTRY_BYTES_MAX)]]
 )
 _APPENDED_TOGETHER: Final = 256
+_FILE_BYTES_MAX: Final = limits.BLOB_BYTES_MAX * limits.FILE_PARTS_MAX
 
 
 @dataclass(slots=True)
@@ -81,7 +84,8 @@ def restore_group(
     listed = repository.files(record)
     with _new_group(node) as group:
         files = GroupFiles(node, group, KeyringCatalogue(node, keyring, alias, group))
-        staged = StagedFiles(files)
+        # The group has no alias yet, so that nobody could continue an unfinished file.
+        staged = StagedFiles(files, listed=False)
         try:
             entries = _store(repository.reader, listed, staged, moved)
             keyring.add(alias, Name(group.name or b""))
@@ -138,10 +142,13 @@ def _store(
 def _store_file(
     reader: PackReader, record: FileRecord, chunks: list[StoredChunk], staged: StagedFiles
 ) -> None:
-    if sum(chunk.size for chunk in chunks) != record.size or record.size > limits.BLOB_BYTES_MAX:
+    if sum(chunk.size for chunk in chunks) != record.size or record.size > _FILE_BYTES_MAX:
         raise DamagedBackupError(f"{record.path} has another size than its chunks")
     if record.size <= limits.INLINE_BYTES_MAX:
         staged.add_bytes(record.path, reader.read_all(chunks))
+        return
+    if record.size > limits.FILE_WHOLE_BYTES_MAX:
+        staged.add_source(record.path, _ChunkSource(reader, chunks), record.size)
         return
     made = staged.files.node.create(ObjectType.DURABLE_BLOB, groups=[staged.files.group])
     try:
@@ -157,6 +164,26 @@ def _store_file(
         raise
     staged.add_object(record.path, made.name or b"", record.size, digest.digest())
     made.close()
+
+
+class _ChunkSource:
+    """The bytes of a file in a backup."""
+
+    def __init__(self, reader: PackReader, chunks: list[StoredChunk]) -> None:
+        self._reader: Final = reader
+        self._chunks: Final = chunks
+        self._ends: Final = list(accumulate(chunk.size for chunk in chunks))
+
+    def chunks(self, offset: int, size: int) -> Iterator[memoryview]:
+        """Yield the bytes of a range, a chunk at a time."""
+        at, end = offset, offset + size
+        for number in range(bisect_right(self._ends, offset), len(self._chunks)):
+            if at >= end:
+                return
+            first = self._ends[number] - self._chunks[number].size
+            piece = memoryview(self._reader.read(self._chunks[number]))[at - first : end - first]
+            yield piece
+            at += piece.nbytes
 
 
 def _store_log(
@@ -193,9 +220,8 @@ def _promise_again(
         wanted: dict[tuple[int, bool], dict[bytes, str]] = {}
         for each, entry in zip(listed.files, entries, strict=True):
             if each.replicas:
-                wanted.setdefault((each.replicas, each.apart), {})[entry.name] = each.path[
-                    -_LABEL_CHARACTERS:
-                ]
+                labels = dict.fromkeys(entry.names, each.path[-_LABEL_CHARACTERS:])
+                wanted.setdefault((each.replicas, each.apart), {}).update(labels)
         for (replicas, apart), objects in wanted.items():
             promises.keep_objects(files.group, objects, replicas=replicas, apart=apart)
     except DiosError as error:

@@ -8,8 +8,11 @@ Read in this order:
 - ``further_disks``: replicas for puts that several disks acknowledge
 - ``catalogue_replicas``: the replicas of a catalogue, read and written as one
 - ``cached_catalogue``: the tree of a catalogue, read again only when it has changed
+- ``parts``: reading large files, which are several objects
 - ``group_files``: reading, changing, moving and removing files; ``staging``: files that are stored but not
   visible yet
+- ``sources``: the bytes of a new file; ``uploads``: storing a large one in parts
+- ``downloads``: writes stored files to local ones, and continues interrupted large ones
 - ``writers``: files for writing
 - ``groups``: the groups that a process can reach; ``shares``: groups that others may read
 - ``synchronize``: makes a directory of a group equal to a local one, or the reverse

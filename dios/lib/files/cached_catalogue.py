@@ -8,7 +8,7 @@ from typing import Final, NamedTuple
 
 from dios import limits
 from dios.errors import Busy, Conflict
-from dios.lib.catalogue import CatalogueEntry, CatalogueObject, decode, encode
+from dios.lib.catalogue import CatalogueEntry, CatalogueObject, UnfinishedFile, decode, decode_all, encode
 from dios.lib.files.tree import FileTree
 from dios.lib.retrying import Pauses
 
@@ -47,7 +47,7 @@ class CachedCatalogue:
             data, version = self._read()
             known = self._known
             if known is None or known.version != version:
-                known = self._known = _Known(version, FileTree(decode(data)))
+                known = self._known = _Known(version, FileTree(*decode_all(data)))
             return known
 
     def _read(self) -> tuple[bytes, int]:
@@ -59,18 +59,24 @@ class CachedCatalogue:
                 pauses.wait(conflict)
         return self._stored.read()
 
-    def edit(self, change: Callable[[FileTree], Iterable[CatalogueEntry]]) -> None:
+    def edit(
+        self,
+        change: Callable[[FileTree], Iterable[CatalogueEntry]],
+        unfinished: Callable[[FileTree], Iterable[UnfinishedFile]] | None = None,
+    ) -> None:
         """Replace the entries by those that ``change`` returns, even if others edit them at the same time.
 
-        ``change`` may be called several times; an exception that it raises ends the edit. Raises LimitError
-        if the catalogue is full, and Busy or Conflict after CATALOGUE_EDITS_MAX attempts.
+        ``unfinished`` returns the unfinished files, by default the present ones. Both may be called several
+        times; an exception that they raise ends the edit. Raises LimitError if the catalogue is full, and
+        Busy or Conflict after CATALOGUE_EDITS_MAX attempts.
         """
         with self._lock:
             pauses = Pauses()
             for attempt in range(limits.CATALOGUE_EDITS_MAX):
                 known = self._current()
-                after = FileTree(change(known.tree))
-                data = encode(after.entries)
+                begun = known.tree.unfinished.values() if unfinished is None else unfinished(known.tree)
+                after = FileTree(change(known.tree), begun)
+                data = encode(after.entries, after.unfinished.values())
                 try:
                     version = self._stored.replace(data, known.version)
                 except (Busy, Conflict) as conflict:

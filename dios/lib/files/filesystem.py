@@ -24,6 +24,7 @@ from fsspec.utils import isfilelike, stringify_path
 from dios.client.blob_file import BlobFile
 from dios.client.ops.handles import Data
 from dios.lib.catalogue import CatalogueEntry
+from dios.lib.files.downloads import copy_out
 from dios.lib.files.group_files import GroupFiles
 from dios.lib.files.groups import ReachableGroups
 from dios.lib.files.paths import PROTOCOL, parent_of, split_group
@@ -37,7 +38,6 @@ Info: TypeAlias = dict[str, object]
 BytesMode: TypeAlias = Literal["rb", "wb", "ab", "xb", "r+b", "w+b", "a+b", "x+b"]
 TextMode: TypeAlias = Literal["r", "w", "a", "x", "r+", "w+", "a+", "x+", "rt", "wt", "at", "xt"]
 
-_CHUNK_BYTES: Final = 4 * 1024 * 1024
 _MODES: Final = frozenset(get_args(BytesMode))
 _TEXT_ARGUMENTS: Final = ("encoding", "errors", "newline")
 
@@ -226,12 +226,13 @@ class DiosFileSystem(AbstractFileSystem):  # type: ignore[misc] # fsspec has no 
 
     # -- reading --------------------------------------------------------------------------------------
     def view(self, path: str, start: int | None = None, end: int | None = None) -> memoryview:
-        """Return a read-only view of a file, or of a range of it, without a copy.
+        """Return a read-only view of a file, or of a range of it.
 
-        It stays valid, with these bytes, when the file is replaced or removed.
+        It stays valid, with these bytes, when the file is replaced or removed. There is no copy, unless the
+        range is in several parts of a large file.
         """
         files, _, inner = self._place(path)
-        return files.view(inner)[slice(start, end)]
+        return files.view(inner, start, end)
 
     def cat_file(
         self, path: str, start: int | None = None, end: int | None = None, **_options: object
@@ -248,7 +249,7 @@ class DiosFileSystem(AbstractFileSystem):  # type: ignore[misc] # fsspec has no 
         on_error: str = "return",
         **_options: object,
     ) -> list[bytes | Exception]:
-        """Return a range of each path, as bytes; each file is opened once.
+        """Return a range of each path, as bytes; each file that is one object is opened once.
 
         ``max_gap`` is a hint to read ranges together, and changes nothing: the bytes are in memory already.
         """
@@ -259,8 +260,12 @@ class DiosFileSystem(AbstractFileSystem):  # type: ignore[misc] # fsspec has no 
         found: list[bytes | Exception] = []
         for path, start, end in zip(paths, first, last, strict=True):
             try:
+                files, _, inner = self._place(path)
+                if files.entry(inner).in_parts:
+                    found.append(bytes(files.view(inner, start, end)))
+                    continue
                 if path not in views:
-                    views[path] = self.view(path)
+                    views[path] = files.view(inner)
                 found.append(bytes(views[path][start:end]))
             except Exception as error:
                 if on_error != "return":
@@ -341,17 +346,15 @@ class DiosFileSystem(AbstractFileSystem):  # type: ignore[misc] # fsspec has no 
         if output is None and self.isdir(rpath):
             Path(str(lpath)).mkdir(parents=True, exist_ok=True)
             return
-        view = self.view(rpath)
-        callback.set_size(view.nbytes)
+        files, _, inner = self._place(rpath)
+        entry = files.entry(inner)
+        callback.set_size(entry.size)
         with contextlib.ExitStack() as stack:
             if output is None:
                 target = Path(str(lpath))
                 target.parent.mkdir(parents=True, exist_ok=True)
                 output = stack.enter_context(target.open("wb"))
-            for start in range(0, view.nbytes, _CHUNK_BYTES):
-                part = view[start : start + _CHUNK_BYTES]
-                cast("io.BufferedIOBase", output).write(part)
-                callback.relative_update(part.nbytes)
+            copy_out(files, entry, cast("io.BufferedIOBase", output), callback.relative_update)
 
     # -- writing --------------------------------------------------------------------------------------
     @contextlib.contextmanager
@@ -444,6 +447,11 @@ class DiosFileSystem(AbstractFileSystem):  # type: ignore[misc] # fsspec has no 
         files, _, inner = self._place(path1)
         if files.tree().is_directory(inner):
             self.makedirs(path2, exist_ok=True)
+            return
+        entry = files.entry(inner)
+        if entry.in_parts:
+            parts = files.parts(entry)
+            self._add(path2, lambda staged, place: staged.add_source(place, parts, entry.size))
             return
         view = files.view(inner)
         self._add(path2, lambda staged, place: staged.add_bytes(place, view))

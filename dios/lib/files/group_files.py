@@ -1,13 +1,15 @@
 """The files of one group: reading, moving and removing them. ``staging`` adds files.
 
-A file is a durable object of its own, and never written again: new content is a new object, which takes the
-path in one write of the catalogue. So a reader sees the old content or the new, and never a part.
+A file is a durable object of its own, or several of them if it is large. They are never written again: new
+content is a new object, which takes the path in one write of the catalogue. So a reader sees the old content
+or the new, and never a part.
 """
 
 from __future__ import annotations
 
 import io
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from contextlib import suppress
 from itertools import islice
 from typing import TYPE_CHECKING, Final, NamedTuple, TypeVar
 
@@ -24,11 +26,12 @@ from dios.errors import (
     StaleError,
     UnreachableError,
 )
-from dios.lib.catalogue import CatalogueEntry
+from dios.lib.catalogue import CatalogueEntry, UnfinishedFile
 from dios.lib.files.cached_catalogue import CachedCatalogue
 from dios.lib.files.catalogue_places import CataloguePlace
 from dios.lib.files.catalogue_replicas import CatalogueReplicas
 from dios.lib.files.further_disks import hold_on
+from dios.lib.files.parts import PartsFile, StoredParts
 from dios.lib.files.tree import FileTree, is_directory
 from dios.wire.nametext import fingerprint
 from dios.wire.types import ObjectType, Permission, Proximity
@@ -80,14 +83,18 @@ class GroupFiles:
         known = self._known()
         return () if known is None else known.entries()
 
-    def edit(self, change: Callable[[FileTree], Iterable[CatalogueEntry]]) -> None:
+    def edit(
+        self,
+        change: Callable[[FileTree], Iterable[CatalogueEntry]],
+        unfinished: Callable[[FileTree], Iterable[UnfinishedFile]] | None = None,
+    ) -> None:
         """Change the catalogue in one write; see ``CachedCatalogue.edit``."""
         known = self._known()
         if known is None:
             known = self._catalogue = CachedCatalogue(
                 CatalogueReplicas([self._place.create()], self._place.replicas)
             )
-        known.edit(change)
+        known.edit(change, unfinished)
 
     def hold_list(self, disks: int) -> None:
         """Make replicas of the catalogue until its latest version is on this number of disks.
@@ -112,9 +119,20 @@ class GroupFiles:
             raise IsADirectoryError(21, "this is a directory", path)
         raise FileNotFoundError(2, "there is no such file", path)
 
-    def view(self, path: str) -> memoryview:
-        """Return a view of a file's bytes, without a copy; it stays valid when the file is replaced."""
-        return self._read(path, self._view)
+    def view(self, path: str, start: int | None = None, end: int | None = None) -> memoryview:
+        """Return a view of a file's bytes, or of a range, which stays valid when the file is replaced.
+
+        It needs no copy, unless a range is in several parts of a large file.
+        """
+        entry = self.entry(path)
+        if not entry.in_parts:
+            return self._read(path, self._view)[slice(start, end)]
+        first, last, _ = slice(start, end).indices(entry.size)
+        return self.parts(entry).range(first, max(first, last))
+
+    def parts(self, entry: CatalogueEntry) -> StoredParts:
+        """Return the parts of a large file."""
+        return StoredParts(self.node, self.group, entry)
 
     def _view(self, reference: Reference) -> memoryview:
         """View the object's bytes and close the reference, in one message."""
@@ -124,15 +142,26 @@ class GroupFiles:
         return viewed.result()
 
     def open(self, path: str) -> BlobFile | io.BufferedReader:
-        """Open a file for reading: its bytes in place, or in ranges if it is large and on another node."""
+        """Open a file for reading: its bytes in place, or in ranges if it is large and on another node.
 
-        def opened(reference: Reference) -> BlobFile | io.BufferedReader:
-            if reference.proximity > Proximity.NODE and reference.size >= _RANGES_BYTES_MIN:
-                copy = reference.copy()
-                return io.BufferedReader(_RangeFile(copy), _RANGE_BYTES)
-            return BlobFile(self._view(reference), path)
+        A file in parts can be read until it is replaced or removed.
+        """
+        entry = self.entry(path)
+        if not entry.in_parts:
+            return self._read(path, lambda reference: self._opened(reference, path))
+        parts = self.parts(entry)
 
-        return self._read(path, opened)
+        def open_part(number: int) -> io.BufferedIOBase:
+            with parts.reference(number) as reference:
+                return self._opened(reference, path)
+
+        return io.BufferedReader(PartsFile(entry, open_part), _RANGE_BYTES)
+
+    def _opened(self, reference: Reference, path: str) -> BlobFile | io.BufferedReader:
+        if reference.proximity > Proximity.NODE and reference.size >= _RANGES_BYTES_MIN:
+            copy = reference.copy()
+            return io.BufferedReader(_RangeFile(copy), _RANGE_BYTES)
+        return BlobFile(self._view(reference), path)
 
     def _read(self, path: str, read: Callable[[Reference], T]) -> T:
         """Look a file up and read it, once more if it was replaced in between."""
@@ -191,11 +220,11 @@ class GroupFiles:
         """
         tree = self.tree()
         entries = [tree.files.get(path) or tree.made[path] for path in paths]
-        outcomes = destroy(self.node, [entry.name for entry in entries if entry.name])
-        left = {name for name, outcome in outcomes.items() if not outcome.complete}
-        self.forget([entry for entry in entries if entry.name not in left])
+        outcomes = destroy(self.node, [name for entry in entries for name in entry.names])
+        left = [entry for entry in entries if not all(outcomes[name].complete for name in entry.names)]
+        self.forget([entry for entry in entries if entry not in left])
         if left:
-            shown = ", ".join(entry.file for entry in islice((e for e in entries if e.name in left), 3))
+            shown = ", ".join(entry.file for entry in islice(left, 3))
             raise UnreachableError(
                 f"{len(left)} files stay, because a node that may have a replica did not answer: {shown}"
             )
@@ -208,13 +237,20 @@ class GroupFiles:
 
     def destroy_unlisted(self, entries: Iterable[CatalogueEntry]) -> None:
         """Destroy the objects of entries that are no longer in the catalogue."""
-        names = [entry.name for entry in entries if entry.name]
-        if names:
-            try:
-                destroy(self.node, names)
-            except DiosError:
-                # The change is made and visible. An object that cannot be destroyed now stays without a path.
-                return
+        self.destroy_unneeded([name for entry in entries for name in entry.names])
+
+    def destroy_unneeded(self, names: Sequence[bytes]) -> None:
+        """Destroy objects that no file has any more."""
+        # The change is made and visible. An object that cannot be destroyed now stays without a path.
+        with suppress(DiosError):
+            destroy(self.node, names)
+
+    def forget_unfinished(self, paths: Collection[str]) -> None:
+        """Remove unfinished files from the catalogue in one write."""
+        self.edit(
+            lambda tree: tree.entries,
+            lambda tree: [one for path, one in tree.unfinished.items() if path not in paths],
+        )
 
 
 def destroy(node: Node, names: Sequence[bytes]) -> dict[bytes, Destroyed]:

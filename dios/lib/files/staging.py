@@ -1,11 +1,15 @@
-"""Files that are stored but not visible yet: many files become visible in one write of the catalogue."""
+"""Files that are stored but not visible yet: many files become visible in one write of the catalogue.
+
+A large file is stored in parts, by ``uploads``.
+"""
 
 from __future__ import annotations
 
 import io
 import os
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
+from contextlib import suppress
 from typing import Final
 
 from blake3 import blake3
@@ -22,11 +26,13 @@ from dios.errors import (
     NotPermittedError,
     UnreachableError,
 )
-from dios.lib.catalogue import CatalogueEntry
+from dios.lib.catalogue import CatalogueEntry, UnfinishedFile
 from dios.lib.files.further_disks import hold_on
 from dios.lib.files.group_files import BATCH_OBJECTS, GroupFiles, destroy
 from dios.lib.files.paths import stored_path
+from dios.lib.files.sources import LocalSource, MemorySource, PipeSource, Readable, Source
 from dios.lib.files.tree import FileTree, directory_entry, is_directory
+from dios.lib.files.uploads import PartsUpload
 from dios.wire.types import ObjectType, Semantics
 
 _CHUNK_BYTES: Final = 4 * limits.MIB
@@ -36,11 +42,15 @@ _WAITING_BYTES_MAX: Final = 4 * limits.MIB
 class StagedFiles:
     """Files and directories that are added to a group together, or not at all.
 
-    ``publish`` makes them visible, ``discard`` destroys what was stored.
+    ``publish`` makes them visible, and ``discard`` destroys what was stored. ``suspend`` leaves the parts of
+    large files as unfinished files, so that a later run continues with them. With ``listed`` False none of
+    this is in the catalogue before ``publish``.
     """
 
-    def __init__(self, files: GroupFiles) -> None:
+    def __init__(self, files: GroupFiles, *, listed: bool = True) -> None:
         self.files: Final = files
+        self._listed: Final = listed
+        self._uploads: Final[dict[str, PartsUpload]] = {}
         self._entries: Final[dict[str, CatalogueEntry]] = {}
         self._unused: Final[list[CatalogueEntry]] = []
         self._waiting: Final[list[tuple[str, bytes]]] = []
@@ -57,7 +67,9 @@ class StagedFiles:
             if len(self._waiting) >= BATCH_OBJECTS or self._waiting_bytes >= _WAITING_BYTES_MAX:
                 self._store_waiting()
             return
-        self._require_size(path, view.nbytes)
+        if view.nbytes > limits.FILE_WHOLE_BYTES_MAX:
+            self.add_source(path, MemorySource(view), view.nbytes)
+            return
         made = self.files.node.create(ObjectType.DURABLE_BLOB, groups=[self.files.group], data=view)
         self._add(path, made, view.nbytes, blake3(view).digest())
 
@@ -73,7 +85,9 @@ class StagedFiles:
             moved(len(data))
             self.add_bytes(path, data)
             return
-        self._require_size(path, size)
+        if size > limits.FILE_WHOLE_BYTES_MAX:
+            self.add_source(path, LocalSource(file.fileno()), size, moved)
+            return
         made = self.files.node.create(ObjectType.DURABLE_BLOB, groups=[self.files.group])
         try:
             with made.write(size, Semantics.EXCL, replace=True, blank=True) as request:
@@ -89,6 +103,31 @@ class StagedFiles:
             made.destroy()
             raise
         self._add(path, made, size, digest.digest())
+
+    def add_source(
+        self,
+        path: str,
+        source: Source,
+        size: int | None,
+        moved: Callable[[int], object] = lambda _: None,
+    ) -> None:
+        """Store a large file in parts; ``size`` is None if it is not known. See ``PartsUpload.store``."""
+        former = self._uploads.pop(path, None)
+        if former is not None:
+            former.discard()
+            self._entries.pop(path, None)
+        upload = self._uploads[path] = PartsUpload(self.files, path, size, listed=self._listed)
+        self._replace(path, upload.store(source, moved))
+
+    def add_pipe(self, path: str, pipe: Readable, moved: Callable[[int], object] = lambda _: None) -> None:
+        """Store everything that can be read from a pipe, with one part of it in memory."""
+        source = PipeSource(pipe)
+        whole = source.first_part
+        if whole is None:
+            self.add_source(path, source, None, moved)
+        else:
+            self.add_bytes(path, whole)
+            moved(whole.nbytes)
 
     def add_object(self, path: str, name: bytes, size: int = 0, digest: bytes = b"") -> None:
         """Add an object that exists already."""
@@ -115,11 +154,9 @@ class StagedFiles:
         self._unused.extend(other._unused)
         self._new.update(other._new)
         self._expected.update(other._expected)
+        self._uploads.update(other._uploads)
         other._entries.clear()
-
-    def _require_size(self, path: str, size: int) -> None:
-        if size > limits.BLOB_BYTES_MAX:
-            raise InvalidError(f"{path} has {size} bytes; a file can have {limits.BLOB_BYTES_MAX}")
+        other._uploads.clear()
 
     def _add(self, path: str, made: Reference, size: int, digest: bytes) -> None:
         self.add_object(path, made.name or b"", size, digest)
@@ -164,7 +201,8 @@ class StagedFiles:
         Raises UnreachableError if too few nodes take them. Nothing is visible then.
         """
         for entry in self.stored():
-            hold_on(self.files.node, self.files.group, entry.name, disks)
+            for name in entry.names:
+                hold_on(self.files.node, self.files.group, name, disks)
         self.files.hold_list(disks)
 
     def stored(self) -> list[CatalogueEntry]:
@@ -199,14 +237,16 @@ class StagedFiles:
                     (replaced if gone else kept).append(entry)
                 return [*kept, *added]
 
-            self.files.edit(change)
+            self.files.edit(change, self._still_unfinished)
         except (OSError, Busy, Conflict, InvalidError, LimitError, NotPermittedError) as error:
             # After any other error the files may be visible, because the answer to the write was lost.
             if not isinstance(error, UnreachableError):
-                self.discard()
+                self.suspend()
             raise
         self.files.destroy_unlisted([*replaced, *self._unused])
+        self.files.destroy_unneeded([name for each in self._uploads.values() for name in each.unused()])
         self._entries.clear()
+        self._uploads.clear()
         return list(entries.values())
 
     def _checked(
@@ -218,6 +258,8 @@ class StagedFiles:
                 raise Conflict(f"{path!r} was replaced by another writer meanwhile. Open it again.")
         for path in self._new & tree.files.keys():
             raise FileExistsError(17, "there is a file with this path", path)
+        for upload in self._uploads.values():
+            upload.require_listed(tree)
         added = []
         for path, entry in entries.items():
             directory = is_directory(entry)
@@ -239,17 +281,39 @@ class StagedFiles:
                     if found.type is ObjectType.DURABLE_STREAM:
                         raise InvalidError(f"{path!r} is a log. Choose another path, or remove it first.")
 
+    def _still_unfinished(self, tree: FileTree) -> list[UnfinishedFile]:
+        return [one for path, one in tree.unfinished.items() if path not in self._uploads]
+
+    def suspend(self) -> int:
+        """Destroy everything that is not visible but the parts of large files, which a later run finds.
+
+        Return the number of bytes that stay.
+        """
+        kept = sum(upload.stored_bytes for upload in self._uploads.values()) if self._listed else 0
+        for upload in self._uploads.values():
+            upload.note()
+        self._forget(self._uploads)
+        return kept
+
     def discard(self) -> None:
         """Destroy everything that was stored and is not visible."""
-        names = [entry.name for entry in (*self._entries.values(), *self._unused) if entry.name]
+        uploads = list(self._uploads.values())
+        self._forget(self._uploads)
+        for upload in uploads:
+            with suppress(DiosError):
+                upload.discard()
+
+    def _forget(self, kept: Collection[str]) -> None:
+        """Destroy the objects of all entries but those of the kept paths, and forget everything."""
+        gone = [entry for path, entry in self._entries.items() if path not in kept]
+        names = [name for entry in (*gone, *self._unused) for name in entry.names]
         self._entries.clear()
         self._unused.clear()
         self._waiting.clear()
-        try:
+        self._uploads.clear()
+        # The error that led here is the one to report.
+        with suppress(DiosError):
             destroy(self.files.node, names)
-        except DiosError:
-            # The error that led here is the one to report.
-            return
 
 
 def _require_more(path: str, got: int) -> None:

@@ -1,40 +1,33 @@
 """Make a directory of a group equal to a local directory, or the reverse, by copying only what differs.
 
 Files are equal if their size and their digest are. ``plan_put`` and ``plan_get`` compare and change nothing;
-``put`` and ``get`` carry a plan out in portions that are complete, so that an interrupted run is continued by
-the next one.
+``put`` and ``get`` carry a plan out in portions that are complete, and large files in parts, so that an
+interrupted run is continued by the next one.
 """
 
 from __future__ import annotations
 
 import os
-import tempfile
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
 from pathlib import Path
-from typing import BinaryIO, Final, NamedTuple, Protocol
+from typing import Final, NamedTuple
 
 from blake3 import blake3
 
 from dios import limits
-from dios.errors import DamagedError, InvalidError
+from dios.errors import InvalidError
 from dios.lib.catalogue import CatalogueEntry
+from dios.lib.files.downloads import Moved, download, is_partial
 from dios.lib.files.group_files import GroupFiles
 from dios.lib.files.paths import checked_path, stored_path
 from dios.lib.files.staging import StagedFiles
 from dios.lib.files.tree import FileTree
+from dios.lib.files.uploads import part_bytes_for
 from dios.wire.types import ObjectType
 
 _CHUNK_BYTES: Final = 4 * limits.MIB
 _PORTION_BYTES: Final = 1 * limits.GIB
 _PORTION_FILES: Final = 4_096
-
-
-class Moved(Protocol):
-    """A function that is informed of progress."""
-
-    def __call__(self, size: int, /) -> object:
-        """Note that this number of bytes was copied."""
 
 
 class LocalFile(NamedTuple):
@@ -64,7 +57,9 @@ class SyncPlan(NamedTuple):
 
 
 def local_tree(root: Path) -> Iterator[LocalFile]:
-    """Yield everything below a directory. Symbolic links to directories are not followed.
+    """Yield everything below a directory but unfinished files of ``download``.
+
+    Symbolic links to directories are not followed.
 
     Raises InvalidError for a file that cannot be stored.
     """
@@ -74,7 +69,7 @@ def local_tree(root: Path) -> Iterator[LocalFile]:
         for name in folders:
             if not Path(folder, name).is_symlink():
                 yield LocalFile(Path(folder, name), checked_path(f"{below}/{name}"), None)
-        for name in sorted(names):
+        for name in sorted(name for name in names if not is_partial(name)):
             each = Path(folder, name)
             yield LocalFile(each, checked_path(f"{below}/{name}"), size_of(each))
 
@@ -88,10 +83,7 @@ def size_of(path: Path) -> int:
     status = path.stat()
     if not path.is_file():
         raise InvalidError(f"{path} is not a regular file and cannot be stored")
-    if status.st_size > limits.BLOB_BYTES_MAX:
-        raise InvalidError(
-            f"{path} has {status.st_size} bytes, and an object can have {limits.BLOB_BYTES_MAX}. Split it."
-        )
+    part_bytes_for(status.st_size)
     return status.st_size
 
 
@@ -175,7 +167,7 @@ def put(root: Path, files: GroupFiles, inner: str, plan: SyncPlan, moved: Moved 
                 portion = count = 0
         staged.publish()
     except BaseException:
-        staged.discard()
+        staged.suspend()
         raise
     _remove(files, inner, [path for path in plan.deleted if path not in in_the_way])
 
@@ -199,9 +191,7 @@ def get(files: GroupFiles, inner: str, root: Path, plan: SyncPlan, moved: Moved 
         target = root / path
         target.parent.mkdir(parents=True, exist_ok=True)
         entry = files.entry(_joined(inner, path))
-        view = files.view(_joined(inner, path))
-        with replaced_file(target) as file:
-            copy_view(view, file, moved, path=path, digest=entry.digest)
+        download(files, entry, target, moved)
     _unlink(root, [path for path in plan.deleted if path not in in_the_way])
 
 
@@ -223,45 +213,6 @@ def _in_the_way(plan: SyncPlan) -> dict[str, None]:
         return any("/".join(parts[:depth]) in new for depth in range(1, len(parts) + 1))
 
     return dict.fromkeys(path for path in plan.deleted if blocks(path))
-
-
-class _Output(Protocol):
-    """A file that takes bytes."""
-
-    def write(self, data: memoryview, /) -> object:
-        """Write all of the bytes."""
-
-
-def copy_view(view: memoryview, file: _Output, moved: Moved, *, path: str = "", digest: bytes = b"") -> None:
-    """Write the bytes of an object a piece at a time; DamagedError if their digest is another one."""
-    found = blake3()
-    for start in range(0, view.nbytes, _CHUNK_BYTES):
-        with view[start : start + _CHUNK_BYTES] as part:
-            if digest:
-                found.update(part)
-            file.write(part)
-            moved(part.nbytes)
-    if digest and found.digest() != digest:
-        raise DamagedError(
-            f"the bytes of {path} are not those that were stored. Look at its replicas with `dios stat`, "
-            "or restore it from a backup."
-        )
-
-
-@contextmanager
-def replaced_file(path: Path) -> Iterator[BinaryIO]:
-    """Open a new file that takes this path when the body ends, and leaves no trace if it fails."""
-    fd, temporary = tempfile.mkstemp(prefix=f".{path.name[:100]}.", dir=path.parent)
-    try:
-        with os.fdopen(fd, "wb") as file:
-            yield file
-        umask = os.umask(0)
-        os.umask(umask)
-        Path(temporary).chmod(0o666 & ~umask)
-        Path(temporary).replace(path)
-    except BaseException:
-        Path(temporary).unlink(missing_ok=True)
-        raise
 
 
 def _joined(inner: str, path: str) -> str:

@@ -270,8 +270,7 @@ class Keeper:
                 data, v_w = bytes(request.view), request.v_w
         names = [promise.target]
         for count, entry in enumerate(catalogue.decode_slowly(data)):
-            if entry.name:
-                names.append(entry.name)
+            names.extend(entry.names)
             if not count % limits.KEPT_LOOKS_MAX:
                 await trio.lowlevel.checkpoint()
         leading.listed[promise.key] = (latest.object_id, v_w), tuple(names)

@@ -4,7 +4,18 @@ import pytest
 
 from dios import limits
 from dios.errors import DamagedError, InvalidError, LimitError
-from dios.lib.catalogue import CatalogueEntry, checked_file, decode, decode_slowly, encode, matches
+from dios.lib.catalogue import (
+    CatalogueEntry,
+    Part,
+    UnfinishedFile,
+    checked_file,
+    decode,
+    decode_all,
+    decode_slowly,
+    encode,
+    matches,
+    pack_parts,
+)
 
 
 def entry(file: str, number: int = 0) -> CatalogueEntry:
@@ -29,6 +40,40 @@ def test_the_stored_bytes_never_change() -> None:
     for vector, expected in ((vector_1, entry_1), (vector_2, entry_2)):
         assert decode(bytes.fromhex(vector)) == (expected,)
         assert list(decode_slowly(bytes.fromhex(vector))) == [expected]
+
+
+def test_the_stored_bytes_of_files_in_parts_never_change() -> None:
+    """The frozen vector of version 3, which is written only with files in parts or unfinished ones."""
+    parts = [Part(b"\x07" * 32, b"\x01" * 32), Part(b"\x09" * 32, b"\x02" * 32)]
+    large = CatalogueEntry("a", b"\x07" * 32, 5, 9, b"\x08" * 32, 4, pack_parts(parts))
+    begun = UnfinishedFile("b", b"\x0a" * 16, 6, 8, 4, pack_parts([Part(b"\x0b" * 32, b"")]))
+    stored_parts = "07" * 32 + "01" * 32 + "09" * 32 + "02" * 32
+    vector_large = "97a161c420" + "07" * 32 + "0509c420" + "08" * 32 + "04c480" + stored_parts
+    vector_begun = "96a162c410" + "0a" * 16 + "060804c440" + "0b" * 32 + "00" * 32
+    vector = f"930391{vector_large}91{vector_begun}"
+    assert encode([large], [begun]).hex() == vector
+    data = bytes.fromhex(vector)
+    assert decode_all(data) == ((large,), (begun,))
+    assert list(decode_slowly(data)) == [large]
+    assert large.parts() == tuple(parts)
+    assert [large.size_of_part(0), large.size_of_part(1)] == [4, 1]
+    assert begun.parts == (Part(b"\x0b" * 32, b""),)
+
+
+def test_parts_that_are_not_those_of_the_file_are_refused() -> None:
+    """Neither their number, nor their size, nor a digest that is missing is believed."""
+    parts = [Part(b"\x07" * 32, b"\x01" * 32), Part(b"\x09" * 32, b"\x02" * 32)]
+    packed = pack_parts(parts)
+    for size, part_bytes, stored in (
+        (9, 4, packed),
+        (4, 4, packed),
+        (5, 4, packed[:-1]),
+        (5, 4, packed[64:]),
+        (5, 4, packed[:-32] + bytes(32)),
+        (5, 0, packed),
+    ):
+        with pytest.raises(DamagedError):
+            CatalogueEntry("a", b"\x07" * 32, size, 9, b"", part_bytes, stored).parts()
 
 
 @pytest.mark.parametrize("data", [b"\xc1", b"\x92\x01\x91\x91\xa1a", encode(())[:1] + b"\x03\x90"])

@@ -1,0 +1,185 @@
+"""Writing stored files to local ones, with their digests verified; an interrupted large file is continued.
+
+The parts of a large file are collected in a file next to the target, which the next run finds.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import stat
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import BinaryIO, Final, Protocol
+
+from blake3 import blake3
+
+from dios.errors import Busy, DamagedError, InvalidError
+from dios.lib.catalogue import CatalogueEntry
+from dios.lib.files.group_files import GroupFiles
+from dios.lib.files.paths import stored_path
+from dios.lib.files.sources import CHUNK_BYTES, LocalSource
+from dios.wire.nametext import fingerprint
+
+_PARTIAL_SUFFIX: Final = ".dios-part"
+_NAME_CHARACTERS: Final = 100
+
+
+class Moved(Protocol):
+    """A function that is informed of progress."""
+
+    def __call__(self, size: int, /) -> object:
+        """Note that this number of bytes was copied."""
+
+
+class Output(Protocol):
+    """A file that takes bytes."""
+
+    def write(self, data: memoryview, /) -> object:
+        """Write all of the bytes."""
+
+
+def is_partial(name: str) -> bool:
+    """Return True if a local file has the name of a large file that is not complete yet."""
+    return name.startswith(".") and name.endswith(_PARTIAL_SUFFIX)
+
+
+def download(files: GroupFiles, entry: CatalogueEntry, target: Path, moved: Moved = lambda _: None) -> None:
+    """Write a stored file to a path, which it takes when it is complete and its digest is right.
+
+    A large file continues after the parts that an interrupted run has left. Raises DamagedError, and Busy if
+    another run writes the same file to the same place.
+    """
+    if not entry.in_parts:
+        with replaced_file(target) as file:
+            copy_out(files, entry, file, moved)
+        return
+    with _continued_file(target, entry) as fd:
+        _copy_parts(files, entry, fd, moved)
+
+
+def copy_out(files: GroupFiles, entry: CatalogueEntry, file: Output, moved: Moved = lambda _: None) -> None:
+    """Write the bytes of a stored file to an open one; DamagedError if they have another digest."""
+    if not entry.in_parts:
+        copy_view(files.view(stored_path(entry.file)), file, moved, path=entry.file, digest=entry.digest)
+        return
+    whole = blake3()
+    for view in files.parts(entry).checked():
+        whole.update(view)
+        copy_view(view, file, moved)
+    _require_whole(entry, whole)
+
+
+def _copy_parts(files: GroupFiles, entry: CatalogueEntry, fd: int, moved: Moved) -> None:
+    """Write the parts that a local file does not have yet."""
+    parts = files.parts(entry)
+    whole, first = blake3(), 0
+    there = LocalSource(fd)
+    for number, part in enumerate(parts.parts):
+        digest, before = blake3(), whole.copy()
+        for chunk in there.chunks(number * entry.part_bytes, entry.size_of_part(number)):
+            digest.update(chunk)
+            whole.update(chunk)
+        if digest.digest() != part.digest:
+            whole = before
+            break
+        moved(entry.size_of_part(number))
+        first = number + 1
+    os.ftruncate(fd, first * entry.part_bytes if first < len(parts.parts) else entry.size)
+    os.lseek(fd, 0, os.SEEK_END)
+    with os.fdopen(os.dup(fd), "wb", buffering=0) as file:
+        for view in parts.checked(first):
+            whole.update(view)
+            copy_view(view, _WholeWrites(file), moved)
+    try:
+        _require_whole(entry, whole)
+    except DamagedError:
+        os.ftruncate(fd, 0)
+        raise
+
+
+class _WholeWrites:
+    """An unbuffered file whose ``write`` writes everything."""
+
+    def __init__(self, file: BinaryIO) -> None:
+        self._file: Final = file
+
+    def write(self, data: memoryview, /) -> None:
+        done = 0
+        while done < data.nbytes:
+            done += self._file.write(data[done:])
+
+
+def _require_whole(entry: CatalogueEntry, whole: blake3) -> None:
+    if entry.digest and whole.digest() != entry.digest:
+        raise _damaged(entry.file)
+
+
+def _damaged(path: str) -> DamagedError:
+    return DamagedError(
+        f"the bytes of {path} are not those that were stored. Look at its replicas with `dios stat`, "
+        "or restore it from a backup."
+    )
+
+
+def copy_view(view: memoryview, file: Output, moved: Moved, *, path: str = "", digest: bytes = b"") -> None:
+    """Write the bytes of an object a piece at a time; DamagedError if their digest is another one."""
+    found = blake3()
+    for start in range(0, view.nbytes, CHUNK_BYTES):
+        with view[start : start + CHUNK_BYTES] as part:
+            if digest:
+                found.update(part)
+            file.write(part)
+            moved(part.nbytes)
+    if digest and found.digest() != digest:
+        raise _damaged(path)
+
+
+@contextmanager
+def replaced_file(path: Path) -> Iterator[BinaryIO]:
+    """Open a new file that takes this path when the body ends, and leaves no trace if it fails."""
+    fd, temporary = tempfile.mkstemp(prefix=f".{path.name[:_NAME_CHARACTERS]}.", dir=path.parent)
+    try:
+        with os.fdopen(fd, "wb") as file:
+            yield file
+        _give_path(Path(temporary), path)
+    except BaseException:
+        Path(temporary).unlink(missing_ok=True)
+        raise
+
+
+def _give_path(temporary: Path, path: Path) -> None:
+    umask = os.umask(0)
+    os.umask(umask)
+    temporary.chmod(0o666 & ~umask)
+    temporary.replace(path)
+
+
+@contextmanager
+def _continued_file(path: Path, entry: CatalogueEntry) -> Iterator[int]:
+    """Open the file with the parts of an earlier run, or a new one, which takes the path at the end.
+
+    It stays if the body fails, unless it is empty.
+    """
+    mark = fingerprint(entry.name)[:16]
+    temporary = path.with_name(f".{path.name[:_NAME_CHARACTERS]}.{mark}{_PARTIAL_SUFFIX}")
+    fd = os.open(temporary, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+    try:
+        status = os.fstat(fd)
+        if not stat.S_ISREG(status.st_mode) or status.st_uid != os.geteuid() or status.st_nlink != 1:
+            raise InvalidError(f"{temporary} is in the way and was not made by this command. Remove it.")
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise Busy(f"another command is writing {path}. Wait for its end.") from None
+        try:
+            yield fd
+            _give_path(temporary, path)
+        except BaseException:
+            if not os.fstat(fd).st_size:
+                temporary.unlink(missing_ok=True)
+            raise
+    finally:
+        os.close(fd)

@@ -1,0 +1,249 @@
+"""Storing a large file in parts, so that an interrupted run is continued by the next one.
+
+Before bytes are stored, the objects for them are listed in the catalogue as parts of an unfinished file. So
+a run that is killed leaves no object that nobody knows. A later run for the same path finds the parts that
+are stored by their digests.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Iterable
+from contextlib import suppress
+from typing import Final
+
+import msgspec
+from blake3 import blake3
+
+from dios import limits
+from dios.client.sync.node import Reference
+from dios.errors import Conflict, DiosError, InvalidError, LimitError, StaleError
+from dios.lib.catalogue import CatalogueEntry, Part, UnfinishedFile, pack_parts
+from dios.lib.files.group_files import GroupFiles, destroy
+from dios.lib.files.sources import Source
+from dios.lib.files.tree import FileTree
+from dios.wire.types import ObjectType, Semantics
+
+_RUN_BYTES: Final = 16
+
+
+def part_bytes_for(size: int | None) -> int:
+    """Return the size of the parts of a file of ``size`` bytes; None is a file of unknown size.
+
+    Raises InvalidError for a file that is too large.
+    """
+    part_bytes = limits.FILE_PART_BYTES
+    while size is not None and size > part_bytes * limits.FILE_PARTS_MAX:
+        part_bytes *= 2
+    if part_bytes > limits.BLOB_BYTES_MAX:
+        raise InvalidError(
+            f"a file of {size} bytes is too large: it can have "
+            f"{limits.BLOB_BYTES_MAX * limits.FILE_PARTS_MAX}"
+        )
+    return part_bytes
+
+
+class PartsUpload:
+    """The storing of one file of ``size`` bytes, None if that is not known.
+
+    With ``listed`` False the catalogue stays as it is, and nothing can be continued. After ``store`` the
+    file is complete, and ``publish`` of the staged files makes it visible.
+    """
+
+    def __init__(self, files: GroupFiles, path: str, size: int | None, *, listed: bool = True) -> None:
+        self._files: Final = files
+        self._path: Final = path
+        self._size: Final = size
+        self._listed: Final = listed
+        self._begun: Final = UnfinishedFile(
+            path, os.urandom(_RUN_BYTES), size or 0, time.time_ns(), part_bytes_for(size)
+        )
+        self._parts: Final[list[Part]] = []
+        self._found: Final[dict[bytes, bytes]] = {}
+        """The names of parts that an earlier run stored, by digest."""
+        self._empty: Final[list[Reference]] = []
+        """The objects that are listed and have no bytes yet."""
+
+    def store(self, source: Source, moved: Callable[[int], object] = lambda _: None) -> CatalogueEntry:
+        """Store the bytes of a source, and return the entry of the file; ``moved`` gets the progress.
+
+        Raises InvalidError if the file became shorter or changed meanwhile, Conflict if another run stores
+        the same path, and LimitError.
+        """
+        size, part_bytes = self._size, self._begun.part_bytes
+        if self._listed:
+            self._continue_earlier()
+        whole, done = blake3(), 0
+        while size is None or done < size:
+            wanted = part_bytes if size is None else min(part_bytes, size - done)
+            try:
+                got = self._store_part(source, done, wanted, whole)
+            except StaleError:
+                raise self._taken_over() from None
+            done += got
+            moved(got)
+            if got < wanted:
+                if size is not None:
+                    raise InvalidError(f"{self._path} became shorter while it was read. Put it again.")
+                break
+        packed = pack_parts(self._parts)
+        return CatalogueEntry(
+            self._path, self._parts[0].name, done, time.time_ns(), whole.digest(), part_bytes, packed
+        )
+
+    @property
+    def stored_bytes(self) -> int:
+        """The number of bytes that are stored, at most."""
+        return len(self._parts) * self._begun.part_bytes
+
+    def unused(self) -> list[bytes]:
+        """Return the names of objects that a complete file does not need."""
+        return [*self._found.values(), *(each.name or b"" for each in self._empty)]
+
+    def require_listed(self, tree: FileTree) -> None:
+        """Raise Conflict if another run has taken over the path."""
+        present = tree.unfinished.get(self._path)
+        if self._listed and (present is None or present.run != self._begun.run):
+            raise self._taken_over()
+
+    def _taken_over(self) -> Conflict:
+        return Conflict(
+            f"another program began to store {self._path!r} meanwhile, or removed its parts. Let one program "
+            "store it, and put it again."
+        )
+
+    def note(self) -> None:
+        """Note the digests of the parts that are stored, so that the next run need not compute them."""
+        if self._listed:
+            with suppress(DiosError):
+                self._list(self._with_own)
+
+    def discard(self) -> None:
+        """Destroy everything that was stored, and forget the unfinished file."""
+        names = [part.name for part in self._parts] + self.unused()
+        if self._listed:
+            with suppress(Conflict):
+                self._list(
+                    lambda tree: [one for one in tree.unfinished.values() if one.run != self._begun.run]
+                )
+        destroy(self._files.node, names)
+
+    # -- one part -----------------------------------------------------------------------------------
+    def _store_part(self, source: Source, offset: int, size: int, whole: blake3) -> int:
+        """Store the bytes of a part, unless an earlier run has stored them; return their number."""
+        if len(self._parts) == limits.FILE_PARTS_MAX:
+            raise LimitError(
+                f"{self._path} has more than {offset} bytes, the most for a file whose size is not known "
+                "before. Store it from a file."
+            )
+        known = b""
+        if self._found or self._size is None:
+            digest, got = blake3(), 0
+            for chunk in source.chunks(offset, size):
+                digest.update(chunk)
+                whole.update(chunk)
+                got += chunk.nbytes
+            if not got:
+                return 0
+            known, size = digest.digest(), got
+            name = self._found.pop(known, None)
+            if name is not None and self._is_stored(name, size):
+                self._parts.append(Part(name, known))
+                return size
+        made = self._next_object()
+        digest, done = blake3(), 0
+        with made.write(size, Semantics.EXCL, replace=True, blank=True) as request:
+            for chunk in source.chunks(offset, size):
+                digest.update(chunk)
+                if not known:
+                    whole.update(chunk)
+                request.view[done : done + chunk.nbytes] = chunk
+                done += chunk.nbytes
+            if done < size or (known and digest.digest() != known):
+                raise InvalidError(f"{self._path} was changed while it was read. Put it again.")
+        self._empty.remove(made)
+        self._parts.append(Part(made.name or b"", digest.digest()))
+        made.close()
+        return size
+
+    def _is_stored(self, name: bytes, size: int) -> bool:
+        found = self._files.node.find(name, group=self._files.group)
+        if found is None:
+            return False
+        with found:
+            return found.size == size
+
+    def _next_object(self) -> Reference:
+        """Return an object without bytes that is listed as a part."""
+        if not self._empty:
+            most = limits.FILE_PARTS_MAX
+            if self._size is not None:
+                most = -(-self._size // self._begun.part_bytes)
+            left = min(limits.FILE_PARTS_ANNOUNCED, most - len(self._parts))
+            node, group = self._files.node, self._files.group
+            with node.batch() as batch:
+                asked = [batch.add(node.create, ObjectType.DURABLE_BLOB, groups=[group]) for _ in range(left)]
+            self._empty.extend(one.result() for one in asked if one.error is None)
+            for one in asked:
+                one.result()
+            surplus = len(self._parts) + len(self._found) + len(self._empty) - limits.FILE_PARTS_MAX
+            self._destroy([self._found.popitem()[1] for _ in range(surplus)])
+            if self._listed:
+                self._list(self._with_own)
+        return self._empty[0]
+
+    def _destroy(self, names: list[bytes]) -> None:
+        """Destroy objects that no file needs. Those that cannot be destroyed now stay without a path."""
+        with suppress(DiosError):
+            destroy(self._files.node, names)
+
+    # -- the catalogue ------------------------------------------------------------------------------
+    def _list(self, unfinished: Callable[[FileTree], Iterable[UnfinishedFile]]) -> None:
+        self._files.edit(lambda tree: tree.entries, unfinished)
+
+    def _with_own(self, tree: FileTree) -> list[UnfinishedFile]:
+        """Return the unfinished files, with the present parts of this file."""
+        if self._path in tree.unfinished:
+            self.require_listed(tree)
+        parts = [
+            *self._parts,
+            *(Part(name, digest) for digest, name in self._found.items()),
+            *(Part(each.name or b"", b"") for each in self._empty),
+        ]
+        return self._replaced(tree, parts)
+
+    def _replaced(self, tree: FileTree, parts: Iterable[Part]) -> list[UnfinishedFile]:
+        own = msgspec.structs.replace(self._begun, packed_parts=pack_parts(parts))
+        return [*(one for path, one in tree.unfinished.items() if path != self._path), own]
+
+    def _continue_earlier(self) -> None:
+        """Take over the parts of an earlier run, which cannot make its file visible from then on."""
+        if self._path not in self._files.tree().unfinished:
+            return
+        earlier: list[Part] = []
+
+        def take(tree: FileTree) -> list[UnfinishedFile]:
+            earlier.clear()
+            former = tree.unfinished.get(self._path)
+            if former is not None:
+                earlier.extend(former.parts)
+            return self._replaced(tree, earlier)
+
+        self._list(take)
+        useless: list[bytes] = []
+        for part in earlier:
+            digest = part.digest or self._digest_of(part.name)
+            if digest and digest not in self._found:
+                self._found[digest] = part.name
+            else:
+                useless.append(part.name)
+        self._destroy(useless)
+
+    def _digest_of(self, name: bytes) -> bytes:
+        """Return the digest of a part that the earlier run did not note; empty if it has no bytes."""
+        found = self._files.node.find(name, group=self._files.group)
+        if found is None:
+            return b""
+        with found:
+            return blake3(found.view_bytes()).digest() if found.size else b""
