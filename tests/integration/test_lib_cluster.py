@@ -1,15 +1,21 @@
 from __future__ import annotations
 
 import http.client
+import json
 import os
 import signal
 from collections.abc import Iterator
 from importlib.util import find_spec
+from pathlib import Path
 
 import lib_functions as functions
 import pytest
+from typer.testing import CliRunner
 
 import dios
+from dios.cli.main import app
+from dios.client.keyring import Keyring
+from dios.ids import Name
 from dios.lib.channels import channel
 from dios.lib.clock import LamportClock
 from dios.lib.keyvalue import create_store, open_store
@@ -21,10 +27,21 @@ from dios.lib.store_keeper import keep_store
 from dios.lib.supervised.services import Services
 from dios.node import local_cluster
 from dios.node.local_cluster import LocalCluster
+from dios.wire.nametext import format_name
 from tests.support.client.web_server import web_server
 from tests.support.node.running_node import exists, wait_until
 
 SECONDS_MAX = 60
+
+
+def types(environment: dict[str, str], *words: str) -> list[dict[str, object]]:
+    """Run a command, and return its output as rows."""
+    done = CliRunner().invoke(app, [*words, "--json"], env=environment)
+    assert done.exit_code == 0, done.output
+    found = json.loads(done.stdout)
+    return found if isinstance(found, list) else [found]
+
+
 NAMES = ("n1", "n2", "n3")
 
 
@@ -187,18 +204,32 @@ def test_any_node_of_a_store_may_be_killed(cluster: LocalCluster) -> None:
             assert store.repair() == (0, 0)
 
 
-def test_a_lost_host_of_a_store_is_replaced(cluster: LocalCluster) -> None:
-    """By a call, while another client has it open; then by the keeper. A host that returns is no harm."""
+def test_a_lost_host_of_a_store_is_replaced(cluster: LocalCluster, tmp_path: Path) -> None:
+    """By a command, while another client has it open; then by the keeper. A host that returns is no harm."""
+    keyring = tmp_path / "keyring.toml"
+    person = {"DIOS_KEYRING": str(keyring), "DIOS_NODE": str(cluster.nodes[0].socket)}
     with connect(cluster, "n1") as node:
         group = node.create_group()
         inside = group.read_name()
         store = create_store(node, group, hosts=("n1", "n1", "n3"), shards=2)
         store.put("key", b"1")
         other = open_store(node, group, store.name)
+        Keyring.load(keyring).add("papers", Name(inside))
+        types(person, "store", "add", "papers/users", format_name(store.name))
         pid = cluster.running()["n3"].pid
         os.kill(pid, signal.SIGKILL)
         wait_until(lambda: not exists(pid), "the node is dead")
-        assert store.replace("n3", "n2") == 2
+        (row,) = types(person, "store", "ls")
+        assert (row["store"], row["hosts"], row["away"], row["keys"]) == (
+            "papers/users",
+            ["n1", "n3"],
+            ["n3"],
+            1,
+        )
+        (repaired,) = types(person, "store", "repair", "papers/users", "--replace", "n3")
+        assert (repaired["by"], repaired["moved"], repaired["behind"]) == ("n2", 2, 0)
+        (row,) = types(person, "store", "ls")
+        assert (row["hosts"], row["away"]) == (["n1", "n2"], [])
         assert other.get("key") == b"1"
         other.put("key", b"2")
         assert list(other) == ["key"]
@@ -209,7 +240,7 @@ def test_a_lost_host_of_a_store_is_replaced(cluster: LocalCluster) -> None:
             assert third.get("key") == b"2"
             assert set(third.hosts) == {"n1", "n2"}
 
-        service = keep_store(node, group, store, after=0.5)
+        service = keep_store(node, group, other, after=0.5)
         pid = cluster.running()["n2"].pid
         os.kill(pid, signal.SIGKILL)
         wait_until(lambda: not exists(pid), "the node is dead")

@@ -133,6 +133,15 @@ def _services(place: CommandContext, incomplete: str) -> Iterator[str]:
     return (status.name for status in Services(place.node).statuses())
 
 
+def _stores(context: Context, parameter: Parameter, incomplete: str) -> list[str]:
+    del context, parameter
+    try:
+        known = Keyring.load().objects
+    except (DiosError, OSError):
+        return []
+    return _fitting([one.removeprefix("store/") for one in known if one.startswith("store/")], incomplete)
+
+
 _ARGUMENTS: Final[Mapping[str, Completer]] = {
     "ALIAS": _groups,
     "NAME": _asking(_paths),
@@ -140,6 +149,7 @@ _ARGUMENTS: Final[Mapping[str, Completer]] = {
     "NODE": _asking(_nodes),
     "TASK": _asking(_tasks),
     "SERVICE": _asking(_services),
+    "GROUP/STORE": _stores,
 }
 """The completers of arguments, by the word that stands for them in the help."""
 

@@ -6,5 +6,6 @@
 - ``tokens``: ``dios token``.
 - ``logs``: ``dios log``.
 - ``backup``: ``dios backup``.
+- ``stores``: ``dios store``.
 - ``removal``: the destruction of many objects, which ``dios rm`` and ``dios group rm`` share.
 """

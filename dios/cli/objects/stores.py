@@ -1,0 +1,278 @@
+"""``dios store``: replicated key-value stores, their hosts, and the replacement of hosts that are lost."""
+
+from __future__ import annotations
+
+from typing import Annotated, Final, TypedDict
+
+import typer
+
+from dios.cli.common.context import CommandContext, opened
+from dios.cli.common.output import (
+    JsonOption,
+    NodeOption,
+    reporting,
+    say,
+    table,
+    waiting,
+    write_json,
+)
+from dios.client.keyring import Keyring, check_alias
+from dios.errors import DiosError, ExistsError, InvalidError, UnreachableError
+from dios.ids import Name
+from dios.lib.keyvalue import KeyValueStore, create_store, open_store
+from dios.lib.store_keeper import keep_store, spare_nodes
+from dios.wire.nametext import fingerprint, parse_name
+
+STORE_ALIAS: Final = "store/"
+"""The beginning of the aliases of stores in the keyring, before ``GROUP/STORE``."""
+
+app: Final = typer.Typer(
+    no_args_is_help=True,
+    rich_markup_mode=None,
+    help="Key-value stores: the nodes that have them, and what is lost of them.",
+)
+
+StoreArgument = Annotated[str, typer.Argument(metavar="GROUP/STORE", help="A store of your keyring.")]
+
+
+class StoreRow(TypedDict):
+    """A store: its nodes, those of them that do not answer, and its keys, null if no majority answers."""
+
+    store: str
+    fingerprint: str
+    hosts: list[str]
+    away: list[str]
+    keys: int | None
+    problem: str
+
+
+class RepairedStoreRow(TypedDict):
+    """The outcome of a repair: the values that got a replica back, and the parts of the index that moved.
+
+    ``behind`` is the number of copies of the index that do not answer.
+    """
+
+    store: str
+    hosts: list[str]
+    restored: int
+    behind: int
+    replaced: str | None
+    by: str | None
+    moved: int
+
+
+@app.command(
+    epilog="\b\nExamples:\n  dios store create papers/users --hosts n1,n2,n3\n"
+    "  dios store create papers/users --hosts n1,n2,n3 --keep"
+)
+def create(
+    store: StoreArgument,
+    *,
+    hosts: Annotated[
+        str, typer.Option("--hosts", metavar="NODE,…", help="The nodes of the store; default: this node.")
+    ] = "",
+    keep: Annotated[
+        bool, typer.Option("--keep", help="Replace nodes that do not answer for ten minutes, from now on.")
+    ] = False,
+    node: NodeOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Create a key-value store on several nodes, and add its name to your keyring.
+
+    It works while most of its nodes answer: three of them survive the loss of one. --keep starts a service
+    that replaces lost nodes; `dios service ls` shows it. Programs open the store with dios.lib.keyvalue.
+    """
+    alias, short = _split(store)
+    with reporting("dios store create", as_json=as_json), opened(node, [alias]) as place:
+        keyring = Keyring.load()
+        if _entry(alias, short) in keyring.objects:
+            raise ExistsError(f"your keyring already has a store {store!r}. Choose another name.")
+        chosen = [one.strip() for one in hosts.split(",")] if hosts else [""]
+        group = place.group(alias)
+        made = create_store(place.node, group, hosts=chosen)
+        keyring.add(_entry(alias, short), Name(made.name), section="objects")
+        if keep:
+            keep_store(place.node, group, made)
+        _show([_described(store, made)], as_json=as_json, many=False)
+
+
+@app.command("add", epilog="\b\nExamples:\n  dios store add papers/users dios1…")
+def add_store(
+    store: StoreArgument,
+    name: Annotated[str, typer.Argument(metavar="NAME", help="The store's name, which its program has.")],
+    *,
+    node: NodeOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Add a store that a program created to your keyring, so that the other commands find it."""
+    alias, short = _split(store)
+    with reporting("dios store add", as_json=as_json), opened(node, [alias]) as place:
+        found = open_store(place.node, place.group(alias), parse_name(name))
+        Keyring.load().add(_entry(alias, short), Name(found.name), section="objects")
+        _show([_described(store, found)], as_json=as_json, many=False)
+
+
+@app.command("ls", epilog="\b\nExamples:\n  dios store ls\n  dios store ls --json | jq '.[].away'")
+def list_stores(*, node: NodeOption = None, as_json: JsonOption = False) -> None:
+    """List the key-value stores of your keyring, with their nodes and those that do not answer."""
+    with reporting("dios store ls", as_json=as_json), opened(node) as place:
+        known = [entry for entry in place.keyring.objects if entry.startswith(STORE_ALIAS)]
+        with waiting("asking the nodes of the stores"):
+            rows = [_looked_at(place, entry.removeprefix(STORE_ALIAS)) for entry in sorted(known)]
+        _show(rows, as_json=as_json)
+
+
+@app.command(
+    epilog="\b\nExamples:\n  dios store repair papers/users\n  dios store repair papers/users --replace n3\n"
+    "  dios store repair papers/users --replace n3 --with n5"
+)
+def repair(
+    store: StoreArgument,
+    *,
+    replace: Annotated[
+        str, typer.Option("--replace", metavar="NODE", help="Replace this node, which is lost for good.")
+    ] = "",
+    new: Annotated[
+        str,
+        typer.Option("--with", metavar="NODE", help="The node in its place; default: one in another rack."),
+    ] = "",
+    node: NodeOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Bring a key-value store up to date on all of its nodes, after one of them was away.
+
+    With --replace another node takes the place of one that is lost for good. Clients read and write
+    meanwhile, and a lost node that returns harms nobody. Most nodes of the store have to answer. If the
+    command is interrupted, type it again.
+    """
+    with reporting("dios store repair", as_json=as_json), opened(node, [_split(store)[0]]) as place:
+        if new and not replace:
+            raise InvalidError("--with NODE takes the place of another node. Add --replace NODE.")
+        found = _open(place, store)
+        moved, by = 0, None
+        with waiting("repairing"):
+            if replace:
+                by = new or _spare(place, found, replace)
+                moved = _replaced(place, found, store, replace, by)
+            restored, behind = found.repair()
+        row: RepairedStoreRow = {
+            "store": store,
+            "hosts": list(found.hosts),
+            "restored": restored,
+            "behind": behind,
+            "replaced": replace or None,
+            "by": by,
+            "moved": moved,
+        }
+        if as_json:
+            write_json(row)
+            return
+        if replace:
+            say(f"{by} has taken the place of {replace} in {store}")
+        say(f"{restored} replicas of values were restored on {', '.join(found.hosts)}")
+        if behind:
+            away = ", ".join(sorted(found.away())) or "a node"
+            say(
+                f"{away} does not answer; if it is lost for good: dios store repair {store} "
+                f"--replace {away.partition(',')[0]}"
+            )
+
+
+def _replaced(place: CommandContext, found: KeyValueStore, store: str, lost: str, by: str) -> int:
+    """Replace a node of a store; InvalidError for a node that it does not have, or that does not exist."""
+    if lost not in found.hosts:
+        raise InvalidError(f"{store} is not on {lost}; it is on {', '.join(found.hosts)}")
+    if by not in {one.name for one in place.node.nodes() if one.usable}:
+        raise InvalidError(f"{by} is no node that answers. `dios node ls` lists the nodes.")
+    return found.replace(lost, by)
+
+
+def _spare(place: CommandContext, found: KeyValueStore, lost: str) -> str:
+    spares = spare_nodes([host for host in found.hosts if host != lost], place.node.nodes())
+    fit = [one for one in spares if one != lost]
+    if not fit:
+        raise InvalidError(
+            "no node is left that could replace it. Add one to the cluster: `dios-node token`."
+        )
+    return fit[0]
+
+
+def _split(store: str) -> tuple[str, str]:
+    alias, _, short = store.partition("/")
+    if not alias or not short:
+        raise InvalidError(f"{store!r} is no store. Give GROUP/STORE, for example papers/users.")
+    check_alias(short)
+    return alias, short
+
+
+def _entry(alias: str, short: str) -> str:
+    return f"{STORE_ALIAS}{alias}/{short}"
+
+
+def _open(place: CommandContext, store: str) -> KeyValueStore:
+    alias, short = _split(store)
+    name = place.keyring.objects.get(_entry(alias, short))
+    if name is None:
+        raise InvalidError(
+            f"your keyring has no store {store!r}. `dios store ls` lists them; `dios store add` adds one "
+            "that a program created."
+        )
+    return open_store(place.node, place.group(alias), name)
+
+
+def _looked_at(place: CommandContext, store: str) -> StoreRow:
+    try:
+        return _described(store, _open(place, store))
+    except DiosError as error:
+        alias, short = _split(store)
+        mark = fingerprint(place.keyring.objects[_entry(alias, short)])
+        return _row(store, mark, [], [], None, error.message)
+
+
+def _described(store: str, found: KeyValueStore) -> StoreRow:
+    away = sorted(found.away())
+    mark = fingerprint(found.name)
+    try:
+        keys = sum(1 for _ in found)
+    except UnreachableError as error:
+        return _row(store, mark, list(found.hosts), away, None, error.message)
+    return _row(store, mark, list(found.hosts), away, keys, "")
+
+
+def _row(
+    store: str, mark: str, hosts: list[str], away: list[str], keys: int | None, problem: str
+) -> StoreRow:
+    return {
+        "store": store,
+        "fingerprint": mark,
+        "hosts": hosts,
+        "away": away,
+        "keys": keys,
+        "problem": problem,
+    }
+
+
+def _show(rows: list[StoreRow], *, as_json: bool, many: bool = True) -> None:
+    if as_json:
+        write_json(rows if many else rows[0])
+        return
+    if not rows:
+        say("there are no stores yet; next: dios store create GROUP/STORE --hosts NODE,NODE,NODE")
+        return
+    table(
+        ("STORE", "HOSTS", "AWAY", "KEYS", "FINGERPRINT"),
+        [
+            (
+                row["store"],
+                ", ".join(one or "this node" for one in row["hosts"]) or "-",
+                ", ".join(row["away"]) or "-",
+                "-" if row["keys"] is None else str(row["keys"]),
+                row["fingerprint"],
+            )
+            for row in rows
+        ],
+        right=("KEYS",),
+    )
+    for row in rows:
+        if row["problem"]:
+            say(f"{row['store']}: {row['problem']}")
