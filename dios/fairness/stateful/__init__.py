@@ -7,6 +7,7 @@ Read the modules in this order:
 - ``user_table``: the arrays with each user's share and commitment, as lines over time;
 - ``tree_kernels``: the compiled live tree that keeps waiting users in order;
 - ``kernels``: the compiled decision, and the effect of an allocation on commitments;
+- ``exact_order``: the order of users whose priorities floats do not distinguish;
 - ``scheduler``: :class:`SdrfScheduler`, event by event;
 - ``user_tree``, ``priority``: the compiled tree as a class, and its priority in plain Python (equations 13
   and 14).

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Hashable, Mapping
+from fractions import Fraction
 from typing import Final, NamedTuple, TypeVar
 
 import numpy as np
@@ -63,6 +64,13 @@ class Population(NamedTuple):
             return 1.0
         total = math.fsum(self.weights.values()) + (self.size - len(self.weights))
         return total / self.size / self.weights.get(user, 1.0)
+
+    def exact_scale(self, user: Hashable) -> Fraction:
+        """Return ``scale`` as a fraction."""
+        if not self.weights:
+            return Fraction(1)
+        total = sum(map(Fraction, self.weights.values()), Fraction(self.size - len(self.weights)))
+        return total / self.size / Fraction(self.weights.get(user, 1.0))
 
 
 def checked_population(

@@ -14,9 +14,10 @@ from typing import Final
 
 import numpy as np
 
-from dios.fairness.allocation import Floats
+from dios.fairness.allocation import Floats, Ints
 from dios.fairness.stateful.tree_kernels import advance_order, precedes, rebuild, reposition
 from dios.fairness.stateful.user_table import (
+    AFTER,
     EVENTS,
     FIRST,
     NEAR,
@@ -48,6 +49,7 @@ __all__ = [
     "set_faded_slope",
     "set_first_task",
     "start_next",
+    "start_next_or_ask",
     "try_start",
     "update_all_lines",
     "update_line",
@@ -61,6 +63,9 @@ DOMINANT: Final = 1
 """The dominant share plus the dominant commitment (equation 10)."""
 SUM: Final = 2
 """The largest sum of a share and its commitment (Algorithm 1, equation 13)."""
+
+UNSURE: Final = 2.0**-30
+"""Priorities nearer than this, relative to their sum, may have another order than their floats."""
 
 FAR: Final = 36
 """After this number of halvings, ``g`` has lost eleven digits; then the reference time moves."""
@@ -200,6 +205,57 @@ def start_next(table: UserTable, count: int, fair: float, g: float, mode: int) -
     """Allocate the first task of the next user (one step of Algorithm 1); -1 if no task can start."""
     user = next_user(table, count, g)
     return user if user >= 0 and try_start(table, user, fair, g, mode) else -1
+
+
+@inlined_kernel
+def is_settled(table: UserTable, user: int) -> bool:
+    """Return True if the user never had more than 1/n, so that its priority is its share alone."""
+    for r in range(table.capacity.size):
+        if table.over[user, r] != 0.0 or table.parts[user, r, 0] != 0.0:
+            return False
+    return True
+
+
+@inlined_kernel
+def is_rival(table: UserTable, user: int, best: int, g: float) -> bool:
+    """Return True if floats do not show which of two users precedes the other one."""
+    first, _ = top_line(table, user, g)
+    second, _ = top_line(table, best, g)
+    if abs(first - second) > UNSURE * (abs(first) + abs(second)):
+        return False
+    return first != second or not (is_settled(table, user) and is_settled(table, best))
+
+
+@no_refcount_kernel
+def start_next_or_ask(
+    table: UserTable, count: int, fair: float, g: float, mode: int, rivals: Ints
+) -> tuple[int, int]:
+    """Allocate the first task of the next user; return (user or -1 if it does not fit, 0).
+
+    If floats do not show who is next, allocate nothing: fill ``rivals`` with those who may be, and return
+    (-1, their number). ``try_start`` allocates for the one that is chosen.
+    """
+    best = next_user(table, count, g)
+    if best < 0:
+        return -1, 0
+    many = 1
+    rivals[0] = best
+    if mode != PLAIN:
+        if table.tree.inside.size:
+            user = table.tree.link[best, AFTER]
+            while user >= 0 and is_rival(table, user, best, g):
+                rivals[many] = user
+                many += 1
+                user = table.tree.link[user, AFTER]
+        else:
+            for i in range(count):
+                user = table.active[i]
+                if user != best and is_rival(table, user, best, g):
+                    rivals[many] = user
+                    many += 1
+    if many > 1:
+        return -1, many
+    return (best if try_start(table, best, fair, g, mode) else -1), 0
 
 
 @inlined_kernel

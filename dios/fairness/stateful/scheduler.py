@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from dios.fairness.allocation import Floats
+from dios.fairness.stateful.exact_order import ExactOrder
 from dios.fairness.stateful.input_checks import (
     User,
     checked_capacity,
@@ -24,6 +25,7 @@ from dios.fairness.stateful.input_checks import (
 from dios.fairness.stateful.kernels import (
     LN2,
     PLAIN,
+    SUM,
     activate,
     advance_clock,
     deactivate,
@@ -31,7 +33,8 @@ from dios.fairness.stateful.kernels import (
     finish_task,
     grown_user_table,
     new_clock,
-    start_next,
+    start_next_or_ask,
+    try_start,
     update_all_lines,
 )
 
@@ -55,8 +58,9 @@ class SdrfScheduler:
     Times ``t`` are in seconds and never run backwards. Each user's tasks start in the order of their
     submission. The user with the lowest priority is next; if its first task does not fit, all users wait.
     Equal priorities have the order that follows shortly afterwards: the priority that falls faster is first.
-    Priorities that stay equal have the order of the users' first submission. Commitments are compared as
-    exact sums, however little is left of them. At the same time, call first
+    Priorities that stay equal have the order of the users' first submission. Priorities that are too near
+    to each other for floats are compared exactly, however little is left of a commitment; there ``delta``,
+    ``interval_s`` and times are the decimal numbers as which they are written. At the same time, call first
     ``finish``, then ``submit``, then ``schedule``. Raises ``ValueError`` with the argument at fault; the
     scheduler is then unchanged.
     """
@@ -82,6 +86,10 @@ class SdrfScheduler:
         self._active = 0
         self._now = -math.inf
         self._clock: Floats = new_clock(0.0)
+        self._rivals = np.zeros(INITIAL_ROOM, np.int64)
+        self._exact: ExactOrder | None = None
+        if delta is not None:
+            self._exact = ExactOrder(self._capacity, delta, interval_s, dominant=self._mode != SUM)
 
     def submit(self, user: Hashable, demand: ArrayLike, tag: Hashable, t: float) -> None:
         """Queue a task of ``demand`` (m,) for ``user``; its ``tag`` must differ from all tasks in the system.
@@ -112,6 +120,8 @@ class SdrfScheduler:
             raise ValueError(message)
         self._advance(t)
         index, demand = self._running.pop(tag)
+        if self._exact:
+            self._exact.finish(index, demand, t)
         finish_task(self._table, index, demand, self._fair(), float(self._clock[1]), self._mode)
 
     def withdraw(self, tag: Hashable, t: float) -> None:
@@ -129,15 +139,26 @@ class SdrfScheduler:
         self._advance(t)
         started: list[Hashable] = []
         while self._active:
-            index = start_next(self._table, self._active, self._fair(), float(self._clock[1]), self._mode)
+            index = self._start_next(t)
             if index < 0:
                 break
             tag, demand = self._queues[index].popleft()
+            if self._exact:
+                self._exact.start(index, demand, t)
             self._set_first_task(index)
             del self._waiting[tag]
             self._running[tag] = (index, demand)
             started.append(tag)
         return started
+
+    def _start_next(self, t: float) -> int:
+        """Allocate the first task of the next user; return the user, or -1 if the task does not fit."""
+        rule = self._fair(), float(self._clock[1]), self._mode
+        index, rivals = start_next_or_ask(self._table, self._active, *rule, self._rivals)
+        if not rivals or not self._exact:
+            return index
+        index = self._exact.first(self._rivals[:rivals].tolist(), t)
+        return index if try_start(self._table, index, *rule) else -1
 
     def commitments(self, t: float) -> dict[Hashable, Floats]:
         """Return each user's commitment (m,) at ``t``, without advancing time (equation 12).
@@ -185,9 +206,14 @@ class SdrfScheduler:
         index = len(self._index)
         if index == self._table.lead.size:
             self._table = grown_user_table(self._table, 2 * index, float(self._clock[1]))
+            self._rivals = np.zeros(2 * index, np.int64)
         self._index[user] = index
         self._queues.append(deque())
         self._table.scale[index] = self._population.scale(user)
+        if self._exact:
+            if not self._population.size:
+                self._exact.change_population(index + 1, self._now)
+            self._exact.add_user(self._population.exact_scale(user), self._population.size or index + 1)
         if not self._population.size:
             update_all_lines(self._table, index, self._fair(), float(self._clock[1]), self._mode)
         return index

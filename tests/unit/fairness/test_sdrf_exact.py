@@ -12,8 +12,10 @@ import pytest
 
 from dios.fairness.simulate import simulate
 from dios.fairness.simulate_by_tree import simulate_by_tree
+from dios.fairness.stateful.exact_order import ExactOrder
 from dios.fairness.stateful.exact_slopes import PARTS, add_part, compare_parts, halve_parts
 from dios.fairness.stateful.scheduler import SdrfScheduler
+from dios.limits import SDRF_CHANGES_MAX
 from tests.support.fairness.exact_sdrf import ExactSdrf
 
 SCHEDULES = 60
@@ -62,6 +64,36 @@ def test_schedules_with_long_gaps_are_those_of_exact_arithmetic(
 ) -> None:
     """Every task starts as in whole numbers, with gaps of up to 5,000 time constants."""
     assert sum(compared(seed, delta, priority, gaps) for seed in range(SCHEDULES)) > 500
+
+
+@pytest.mark.parametrize("priority", ["dominant", "sum"])
+@pytest.mark.parametrize(
+    ("delta", "gaps", "first"),
+    [(Fraction(9, 10), [30, 40, 300, 800, 5_000], 10_100), (Fraction(1, 2), [0.5, 1, 5, 60], 10_060)],
+    ids=["nine tenths", "a half"],
+)
+def test_remainders_decide_where_commitments_coincide(
+    delta: Fraction, gaps: list[float], first: int, priority: str
+) -> None:
+    """Held-out schedules, some with large terms that cancel: sums of rounded terms decided them otherwise."""
+    assert sum(compared(seed, delta, priority, gaps) for seed in range(first, first + 15)) > 100
+
+
+def test_old_changes_are_folded_and_still_decide() -> None:
+    """After 3,000 changes, each user has a bounded number of them, and who has one more comes later."""
+    order = ExactOrder(np.array([4.0]), 0.999, 1.0, dominant=True)
+    for _ in range(2):
+        order.add_user(Fraction(1), 2)
+    for t in range(1_500):
+        for user in range(2):
+            order.start(user, np.array([3.0]), 2.0 * t)
+            order.finish(user, np.array([3.0]), 2.0 * t + 1)
+    assert order.first([1, 0], 1e6) == 0
+    order.start(0, np.array([3.0]), 1e6)
+    order.finish(0, np.array([3.0]), 1e6 + 1)
+    for past in (1e6 + 1, 3e6):
+        assert order.first([0, 1], past) == 1
+    assert all(len(user.changes[0]) <= SDRF_CHANGES_MAX for user in order._users)
 
 
 @pytest.mark.parametrize("priority", ["dominant", "sum"])
