@@ -69,6 +69,8 @@ class PolicyRecord:
         """The demand of admitted jobs at each instant: four resources, and bandwidth of all links."""
         self.booked: Final[Floats] = np.zeros((instants, 5))
         """The amounts that the policy reserved for them."""
+        self.flow: Final[Floats] = np.zeros(instants)
+        """The bandwidth of all admitted edges that leave a server, each counted once."""
         self.job_s: Final[list[float]] = []
         """CPU seconds of each decision."""
         self.refused_for: Final = dict.fromkeys(NAMES, 0)
@@ -89,7 +91,18 @@ class PolicyRecord:
         self.admitted.revenue[instant] += payment
         span = self.used[instant : found.end]
         span += (demand_over_time(self.datacenter, found) / self._has)[: len(span)]
+        place = found._arrays.place  # noqa: SLF001 - the places as they were reserved
+        apart = place[found.job.ends[:, 0]] != place[found.job.ends[:, 1]]
+        self.flow[instant : found.end] += (apart @ found.job.bandwidth)[: len(span)]
         return True
+
+    def links_each(self, begin: int) -> float:
+        """Return the mean number of links on the paths of edges from ``begin`` on, weighted by bandwidth.
+
+        Edges within a server use no link and do not count.
+        """
+        flow = float(self.flow[begin:].sum())
+        return float(self.used[begin:, 4].sum() * self._has[4]) / flow if flow else 0.0
 
     def close(self, instant: int) -> None:
         """Record the reservations after an instant's last job."""

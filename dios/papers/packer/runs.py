@@ -9,7 +9,7 @@ from typing import Final, NamedTuple
 from dios.packer.baselines import POLICIES
 from dios.packer.datacenter import Datacenter
 from dios.packer.generate_jobs import Workload
-from dios.packer.job.ti_mra import Floats, TiMra
+from dios.packer.job.ti_mra import Floats
 from dios.packer.policies import AHEAD, FIXED, LITERAL
 from dios.packer.simulate import (
     JOBS_EACH,
@@ -21,6 +21,8 @@ from dios.packer.simulate import (
     warm_up,
 )
 from dios.papers.figures import ProgressCallback
+from dios.papers.packer.missing_capacity import MissingCapacity, without_checks
+from dios.papers.packer.published_rules import PublishedTimes, slots_as_published, tetris_as_published
 
 FAMILY: Final = "packer"
 PAPER: Final = "the paper"
@@ -75,6 +77,8 @@ class PolicyRun(NamedTuple):
     admitted: JobCounts
     used: Floats
     """(T, 5) demand of admitted jobs."""
+    links: float
+    """The number of links on the paths of admitted edges, averaged by bandwidth."""
 
 
 class SeedRun(NamedTuple):
@@ -92,7 +96,8 @@ class PackerRuns:
     progress: ProgressCallback
     scope: PackerScope
     _seed_runs: dict[tuple[int, float, tuple[str, ...]], SeedRun] = field(default_factory=dict)
-    _without_links_runs: dict[int, list[float]] = field(default_factory=dict)
+    _without_links_runs: dict[int, tuple[MissingCapacity, ...]] = field(default_factory=dict)
+    _published_runs: dict[int, dict[str, PublishedTimes]] = field(default_factory=dict)
 
     def seeds(self) -> range:
         """Return the seeds, from the first one on."""
@@ -123,7 +128,7 @@ class PackerRuns:
         if not self._seed_runs:
             self.progress("loading the kernels; the first time they are compiled, which takes a minute")
             warm_up()
-        source = SyntheticJobs(Workload(mbps=mbps), seed, self.scope.servers * JOBS_EACH)
+        source = self.jobs(seed, mbps)
         peaks = {policy.name: policy for policy in PEAKS}
         chosen = [peaks.get(name, POLICIES.get(name, FIXED)) for name in names]
         simulation = Simulation(self.make, source, chosen, self.scope.instants)
@@ -134,26 +139,42 @@ class PackerRuns:
         self._seed_runs[key] = SeedRun(
             simulation.arrivals,
             {
-                record.policy.name: PolicyRun(summary, record.admitted, record.used)
+                record.policy.name: PolicyRun(
+                    summary, record.admitted, record.used, record.links_each(self.begin)
+                )
                 for record, summary in zip(simulation.records, summaries, strict=True)
             },
         )
         return self._seed_runs[key]
 
-    def without_links(self, seed: int) -> list[float]:
-        """Return the fractions of tasks that Tetris admits, with peaks and over time, if it ignores links."""
+    def without_links(self, seed: int) -> tuple[MissingCapacity, ...]:
+        """Return the results of Tetris, with peaks and over time, if it ignores links."""
         if seed not in self._without_links_runs:
             self.progress(f"seed {seed}: Tetris without links")
-            source = SyntheticJobs(Workload(mbps=PRESSURE), seed, self.scope.servers * JOBS_EACH)
-
-            def stripped(instant: int) -> list[TiMra]:
-                return [job.with_arrays(job.demand, 0.0 * job.bandwidth) for job in source(instant)]
-
-            simulation = Simulation(self.make, stripped, ("tetris", "tetris-time"), self.scope.instants)
-            while simulation.done < self.scope.instants:
-                simulation.step()
-            self._without_links_runs[seed] = [found.tasks for found in summarise(simulation, self.begin)]
+            self._without_links_runs[seed] = tuple(
+                without_checks(self.make(), self.jobs(seed), policy, self.begin, self.scope.instants)
+                for policy in ("tetris", "tetris-time")
+            )
         return self._without_links_runs[seed]
+
+    def published_times(self, seed: int) -> dict[str, PublishedTimes]:
+        """Return the decisions of Tetris and slots with no more checks than in their publications."""
+        if seed not in self._published_runs:
+            rules = {"tetris": tetris_as_published, "slots": slots_as_published}
+            if not self._published_runs:
+                for rule in rules.values():
+                    # The first decision compiles or loads the kernels.
+                    rule(self.jobs(seed), self.scope.servers, 1)
+            self.progress(f"seed {seed}: Tetris and slots as published")
+            self._published_runs[seed] = {
+                name: rule(self.jobs(seed), self.scope.servers, self.scope.instants)
+                for name, rule in rules.items()
+            }
+        return self._published_runs[seed]
+
+    def jobs(self, seed: int, mbps: float = PRESSURE) -> SyntheticJobs:
+        """Return the jobs of a seed."""
+        return SyntheticJobs(Workload(mbps=mbps), seed, self.scope.servers * JOBS_EACH)
 
     def over_seeds(self, mbps: float, name: str, of: Callable[[PolicySummary], float]) -> list[float]:
         """Return a number for every seed."""

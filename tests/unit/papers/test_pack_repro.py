@@ -14,9 +14,10 @@ from dios.cli import main
 from dios.errors import InvalidError
 from dios.packer import Datacenter, allocate
 from dios.packer.generate_jobs import Workload, generate_job
+from dios.packer.job.ti_mra import Edge, Node, TiMra
 from dios.packer.share_bandwidth import share_bandwidth
 from dios.packer.templates import peaks
-from dios.papers.packer import admitted, evaluation, one_server, runs
+from dios.papers.packer import admitted, evaluation, missing_capacity, one_server, published_rules, runs
 
 
 def invoke(*words: str) -> tuple[int, str, str]:
@@ -164,3 +165,39 @@ def test_gains_are_parts_of_the_other() -> None:
     assert runs.gain(0.6, 0.4) == pytest.approx(0.5)
     assert runs.gain(0.1, 0.0) == float("inf")
     assert runs.percent([0.5, 0.1, 0.2]) == "+20% (+10% to +50%)"
+
+
+def test_links_are_supplied_if_their_jobs_never_ask_for_more() -> None:
+    """Two servers in two racks: one job of 600 Mbit/s is supplied, and neither of two on the same link."""
+    datacenter = Datacenter.tree(2, per_rack=1, racks_per_pod=2)
+    loads = missing_capacity.LinkLoads(datacenter, 8)
+    nodes = [Node("a", 1.0, 0.0, 0.0, 0.0), Node("b", 1.0, 0.0, 0.0, 0.0)]
+    jobs = [TiMra(f"job {at}", nodes, [Edge("a", "b", 600.0)], 3) for at in range(2)]
+    counts = []
+    for job in jobs:
+        free = job.with_arrays(job.demand, 0.0 * job.bandwidth)
+        found = allocate(datacenter, free, 0, pinned={"a": 0, "b": 1})
+        assert found
+        loads.add(job, found)
+        counts.append(loads.supplied(0))
+    assert counts == [2, 0]
+    # A server up and another one down, and likewise their racks.
+    assert sorted(loads.jobs[0][2].tolist()) == [0, 3, 4, 7]
+    assert loads.capacity[:5].tolist() == [1000.0] * 4 + [10_000.0]
+
+
+def test_rules_as_published_look_at_peaks_and_counts_alone() -> None:
+    """Two servers: slots refuse the ninth task; Tetris packs by peaks, and jobs that end make room again."""
+
+    def source(instant: int) -> list[TiMra]:
+        nodes = [Node(f"task {at}", 2.0, 0.0, 0.0, 0.0) for at in range(6)]
+        edges = [Edge("task 0", "task 5", 1e6)]
+        return [TiMra(f"job {instant}.{at}", nodes, edges, 2) for at in range(2)]
+
+    found = published_rules.slots_as_published(source, 2, 4)
+    # Four slots on each server, and six tasks in a job: one at a time, for two instants.
+    assert found.admitted == [True, False, False, False, True, False, False, False]
+    found = published_rules.tetris_as_published(source, 2, 4)
+    # Eight tasks of two cores on each server, so two jobs; a link is no obstacle.
+    assert found.admitted == [True, True, False, False, True, True, False, False]
+    assert len(found.job_s) == 8
