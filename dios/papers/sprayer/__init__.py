@@ -4,7 +4,7 @@ Read the modules in this order:
 
 - ``evaluation``: the figures and the function that makes them;
 - ``runs``: the measurements that the figures share;
-- ``rates``: Figures 3.6a and 3.7a;
+- ``rates``: Figures 3.6a and 3.7a, with ``prediction`` for more cores;
 - ``connections``: Figures 3.6b, 3.7b and 3.9;
 - ``delays``: Figure 3.8;
 - ``lab``: the test lab that measures network functions on one machine.

@@ -7,6 +7,7 @@ from typing import Final
 
 from dios.papers.figures import Cell, Figure, FigureTable, PublishedClaim
 from dios.papers.judgements import about, judged
+from dios.papers.sprayer.prediction import fitted, prediction_picture, prediction_sheet
 from dios.papers.sprayer.runs import (
     BOTH,
     FAMILY,
@@ -142,15 +143,29 @@ def figure_7a(runs: SprayerRuns) -> Figure:
                 idle = sum(1 for rate in found for each in rate.each if each < 0.01 * rate.frames_s)
                 rows.append((place, flows, steer, *cells, per_cpu, idle / len(found)))
     columns = ("place", "flows", "steering", *PARTS, "per CPU second", "idle cores")
+    models = {}
+    for place in runs.places():
+        one, sprayed = (
+            mean([runs.rate(place, steer, most, 1, seed).per_cpu_s for seed in runs.seeds()])
+            for steer in BOTH
+        )
+        models[place] = fitted(one, runs.cores * sprayed, runs.cores)
+    place = NAMESPACES if runs.veth_pairs else MEMORY
     return Figure(
         number="3.7a",
         title=f"Figure 3.7a: processing rate by number of flows, {most:,} cycles",
         seed=runs.seed,
         quick=runs.scope.quick,
         setting=runs.setting(),
-        sheets=(FigureTable("Thousand frames of 64 bytes per second", columns, rows),),
+        sheets=(
+            FigureTable("Thousand frames of 64 bytes per second", columns, rows),
+            prediction_sheet(models, runs.cores, runs.scope.flows),
+        ),
         claims=tuple(claim for place in runs.places() for claim in _claims_7a(runs, place, most)),
-        pictures=(_picture_7a(runs, most),),
+        pictures=(
+            _picture_7a(runs, most),
+            prediction_picture(models[place], place, runs.scope.flows),
+        ),
         notes=NOTES,
         measured=True,
         family=FAMILY,
