@@ -1,4 +1,4 @@
-"""Box plots, line plots and scatter plots, described as data and drawn by matplotlib (extra ``plots``).
+"""Box, line and scatter plots and heat maps, described as data and drawn by matplotlib (extra ``plots``).
 
 Experiments (``dios repro``) and simulations use it. Their numbers are also in tables, so matplotlib is
 optional.
@@ -62,7 +62,20 @@ class Dots(NamedTuple):
     """x, y, and the size of each point (1 is small)."""
 
 
-Picture = Boxes | Lines | Dots
+class Matrix(NamedTuple):
+    """A heat map with the value in each cell."""
+
+    name: str
+    title: str
+    x: str
+    columns: Sequence[str]
+    rows: Sequence[str]
+    values: Sequence[Sequence[float]]
+    """One sequence for each row."""
+    y: str = ""
+
+
+Picture = Boxes | Lines | Dots | Matrix
 
 
 def distribution(values: Numbers) -> tuple[Floats, Floats]:
@@ -105,12 +118,15 @@ def draw(picture: Picture, path: Path) -> None:
         _boxes(axes, picture)
     elif isinstance(picture, Dots):
         _dots(axes, picture)
+    elif isinstance(picture, Matrix):
+        _matrix(axes, picture)
     else:
         _lines(axes, picture)
     axes.set_title(picture.title, fontsize=9)
     axes.set_ylabel(picture.y, fontsize=8)
     axes.tick_params(labelsize=7)
-    axes.grid(visible=True, axis="y", alpha=0.3)
+    if not isinstance(picture, Matrix):
+        axes.grid(visible=True, axis="y", alpha=0.3)
     # Without a date and a version in the file, the same data gives the same file.
     canvas.savefig(path, dpi=_DPI, metadata={"Software": None})
 
@@ -136,6 +152,18 @@ def _boxes(axes: Axes, picture: Boxes) -> None:
     if picture.log:
         axes.set_yscale("symlog", linthresh=1)
     axes.legend(fontsize=7)
+
+
+def _matrix(axes: Axes, picture: Matrix) -> None:
+    values = np.asarray(picture.values, np.float64)
+    axes.imshow(values, cmap="YlOrRd", aspect="auto")
+    middle = (values.min() + values.max()) / 2
+    for (row, column), value in np.ndenumerate(values):
+        colour = "white" if value > middle else "black"
+        axes.text(column, row, f"{value:.2f}", ha="center", va="center", fontsize=7, color=colour)
+    axes.set_xticks(range(len(picture.columns)), list(picture.columns))
+    axes.set_yticks(range(len(picture.rows)), list(picture.rows))
+    axes.set_xlabel(picture.x, fontsize=8)
 
 
 def _dots(axes: Axes, picture: Dots) -> None:

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from dios.papers.figures import ProgressCallback, WrittenFigure, WrittenFigureRow
 
 app: Final = typer.Typer(
-    help="The experiments of the papers that DIOS implements, repeated on simulated machines.",
+    help="The experiments of the papers that DIOS implements, repeated on this machine or on simulated ones.",
     no_args_is_help=True,
     rich_markup_mode=None,
 )
@@ -52,6 +52,18 @@ _PACKER_EXAMPLES: Final = (
     "  dios repro packer --figure 3 --seeds 3           # acceptance, some minutes\n"
     "  dios repro packer --out results                  # all of it, some ten minutes"
 )
+_DIOS_EXAMPLES: Final = (
+    "\b\nFor example:\n"
+    "  dios repro dios --quick                          # test that all works; half a minute\n"
+    "  dios repro dios --figure 5.3 --figure table-5.1  # streams and isolation, some minutes\n"
+    "  dios repro dios --out results                    # all of it, some ten minutes on a quiet machine"
+)
+_INTERFERENCE_EXAMPLES: Final = (
+    "\b\nFor example:\n"
+    "  dios repro interference --quick                  # test that all works; half a minute\n"
+    "  dios repro interference --figure 2.6             # pairs of workloads, some minutes\n"
+    "  dios repro interference --out results            # all of it, on a quiet machine"
+)
 _SPRAYER_EXAMPLES: Final = (
     "\b\nFor example, as root:\n"
     "  dios repro sprayer --quick                       # test that all works; half a minute\n"
@@ -64,6 +76,8 @@ _SDRF_FIGURE: Final = "4 (with 1), 5, 6, 7, tree, or all; may be given several t
 _DC_DRF_FIGURE: Final = "3, 7, 8 (with 9 and 10), 11, or all; may be given several times."
 _PACKER_FIGURE: Final = "3 to 8, time, bandwidth, or all; may be given several times."
 _SPRAYER_FIGURE: Final = "3.6a, 3.6b, 3.7a, 3.7b, 3.8, 3.9, or all; may be given several times."
+_DIOS_FIGURE: Final = "5.1 to 5.5, nodes, table-5.1, or all; may be given several times."
+_INTERFERENCE_FIGURE: Final = "2.4 to 2.8, or all; may be given several times."
 _SEEDS: Final = "Number of seeds, from --seed on; each gives a result (default packer: 5, sprayer: 3)."
 _LARGE: Final = "The paper's sizes: 1,000,000 tenants, 100,000 resources; some 3 GB of memory."
 
@@ -75,6 +89,10 @@ PackerFigureOption = Annotated[
 ]
 SprayerFigureOption = Annotated[
     list[str] | None, typer.Option("--figure", metavar="NAME", help=_SPRAYER_FIGURE)
+]
+DiosFigureOption = Annotated[list[str] | None, typer.Option("--figure", metavar="NAME", help=_DIOS_FIGURE)]
+InterferenceFigureOption = Annotated[
+    list[str] | None, typer.Option("--figure", metavar="NUMBER", help=_INTERFERENCE_FIGURE)
 ]
 SeedsOption = Annotated[int | None, typer.Option("--seeds", min=1, metavar="N", help=_SEEDS)]
 LargeOption = Annotated[bool, typer.Option("--large", help=_LARGE)]
@@ -89,7 +107,67 @@ QuickOption = Annotated[
 
 @app.callback()
 def family() -> None:
-    """The experiments of the papers that DIOS implements, repeated on simulated machines."""
+    """The experiments of the papers that DIOS implements, repeated on this machine or on simulated ones."""
+
+
+@app.command("dios", epilog=_DIOS_EXAMPLES)
+def dios_itself(
+    figure: DiosFigureOption = None,
+    out: OutOption = Path("repro-dios"),
+    seed: SeedOption = 1,
+    *,
+    quick: QuickOption = False,
+    as_json: JsonOption = False,
+) -> None:
+    """Repeat the evaluation of DIOS itself (thesis ch. 5) on real nodes, compared with the ways of today.
+
+    It starts clusters of its own on this machine and stops them: creation of objects, starts of tasks,
+    messages, remote reads and lookups, MapReduce, and what a task can reach. Other lines are pipes, sockets,
+    TCP, multiprocessing and concurrent.futures, and Ray where it is installed. All numbers are measured; the
+    seed determines the text of 5.5.
+    """
+    doing = "dios repro dios"
+    with reporting(doing, as_json=as_json):
+        with needing_extra("cluster", "the experiments"):
+            from dios.papers.dios import evaluation  # noqa: PLC0415 - needs an extra
+
+        def reproduce(numbers: list[str], told: ProgressCallback) -> Iterator[WrittenFigure]:
+            return evaluation.reproduce(numbers, out, seed, told, quick=quick)
+
+        _run(doing, evaluation.FIGURES, figure, out, reproduce, as_json=as_json)
+
+
+@app.command(epilog=_INTERFERENCE_EXAMPLES)
+def interference(
+    figure: InterferenceFigureOption = None,
+    out: OutOption = Path("repro-interference"),
+    seed: SeedOption = 1,
+    *,
+    quick: QuickOption = False,
+    as_json: JsonOption = False,
+) -> None:
+    """Measure heterogeneity and interference (thesis ch. 2) on this machine, compared with the thesis.
+
+    Workloads are pinned to processors that share a cache, a core or a hardware thread, and run alone, in
+    pairs and in crowds. It reports the kinds of pairs that this machine does not have.
+    """
+    doing = "dios repro interference"
+    with reporting(doing, as_json=as_json):
+        with needing_extra("cluster", "the experiments"):
+            from dios.papers import figures  # noqa: PLC0415 - needs an extra
+            from dios.papers.interference import evaluation  # noqa: PLC0415 - needs an extra
+
+        wanted = figures.select_figures(figure or [], evaluation.FIGURES)
+        for number, reason in evaluation.missing_requirements().items():
+            if number in wanted:
+                say(f"left out ({number}): {reason}")
+        for sentence in evaluation.not_shown():
+            say(f"not shown: {sentence}")
+
+        def reproduce(numbers: list[str], told: ProgressCallback) -> Iterator[WrittenFigure]:
+            return evaluation.reproduce(numbers, out, seed, told, quick=quick)
+
+        _run(doing, evaluation.FIGURES, figure, out, reproduce, as_json=as_json)
 
 
 @app.command(epilog=_EXAMPLES)

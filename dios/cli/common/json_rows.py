@@ -339,6 +339,7 @@ JSON: Final[Mapping[str, Output]] = {
     "sched models": Output((f"{_ANSWERS}:ModelsAnswer",), many=False),
     "sched set-model": Output((f"{_ANSWERS}:ModelChangeAnswer",), many=False),
     "sched check-model": Output(("cli.scheduling.live:CheckedModelRow",), many=False),
+    "sched calibrate": Output(("cli.scheduling.calibrate:CalibrationRow",), many=False),
     "sched settings": Output((f"{_ANSWERS}:SettingsAnswer",), many=False),
     "sched set": Output((f"{_ANSWERS}:SettingsAnswer",), many=False),
     "sched reset": Output((f"{_ANSWERS}:SettingsAnswer",), many=False),
@@ -368,7 +369,10 @@ JSON: Final[Mapping[str, Output]] = {
     "nf replay": Output(("sprayer.runtime.reports:ReplayReport",), many=False),
     "nf trace": Output(("sprayer.trace:TraceReport",), many=False),
     **dict.fromkeys(
-        [f"repro {family}" for family in ("firmament", "sdrf", "dc-drf", "packer", "sprayer")],
+        [
+            f"repro {family}"
+            for family in ("dios", "interference", "firmament", "sdrf", "dc-drf", "packer", "sprayer")
+        ],
         Output(("papers.figures:WrittenFigureRow",)),
     ),
     "up": Output(

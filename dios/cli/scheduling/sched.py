@@ -9,7 +9,7 @@ from typing import Final
 
 import typer
 
-from dios.cli.scheduling import compare, live, simulate
+from dios.cli.scheduling import calibrate, compare, live, simulate
 
 app: Final = typer.Typer(
     no_args_is_help=True, rich_markup_mode=None, help="The cluster scheduler, Firmament."
@@ -23,6 +23,7 @@ app.command("check-model", epilog=live.CHECK_MODEL)(live.check_model)
 app.command("settings", epilog=live.SETTINGS)(live.settings)
 app.command("set", epilog=live.SET)(live.set_settings)
 app.command("reset", epilog=live.RESET)(live.reset)
+app.command("calibrate", epilog=calibrate.EXAMPLES)(calibrate.calibrate)
 app.command("history", epilog=live.HISTORY)(live.history)
 app.command("export", epilog=live.EXPORT)(live.export)
 

@@ -8,5 +8,6 @@ The thesis' models: ``quincy``, ``whare``, ``coco``, ``green`` with ``green_powe
 ``ciel``, ``delay``, ``hawk`` (also Mercury), ``hfs``, ``jockey``, ``kmn``, ``late``, ``paragon`` (also
 Quasar), ``sparrow``, ``tarcil``, ``tetrisched``. Shared parts: ``cost_terms``, ``locality`` and
 ``data_model`` (input and its places), ``runtimes`` (estimates), ``resource_tree`` (sums along the tree),
-``admission`` (tasks admitted by shares), ``considered`` (options of a run that only some models consider).
+``admission`` (tasks admitted by shares), ``slow_downs`` (measured interference), ``considered`` (options of
+a run that only some models consider).
 """

@@ -29,6 +29,7 @@ from dios.firmament.models.base import BaseModel
 from dios.firmament.models.cost_terms import BadModelError, joined, not_negative, running_tasks, waiting_tasks
 from dios.firmament.models.protocol import ClassArcs, Options
 from dios.firmament.models.resource_tree import Steps, all_steps, least_up, mean_up, most_up, steps_of, sum_up
+from dios.firmament.models.slow_downs import parse_slow_downs, penalties_of
 
 
 class Dimension(IntEnum):
@@ -138,7 +139,9 @@ task also disturbs its neighbours.
 """
 
 
-def leaf_penalties(leaves: Ints, slots: Ints, at: Ints, classes: Ints, rows: int) -> Floats:
+def leaf_penalties(
+    leaves: Ints, slots: Ints, at: Ints, classes: Ints, rows: int, penalties: Floats = PENALTIES
+) -> Floats:
     """Return the penalty of each leaf for each interference class, shape (rows, 4), 0 to 1; 0 at other rows.
 
     Args:
@@ -147,10 +150,11 @@ def leaf_penalties(leaves: Ints, slots: Ints, at: Ints, classes: Ints, rows: int
         at: for each running task the row of its leaf, shape (m,).
         classes: for each running task its interference class, shape (m,).
         rows: the length of the resource table.
+        penalties: as ``PENALTIES``, shape (4, 4).
     """
     found = np.zeros((rows, INTERFERENCE_CLASSES))
     for mine in range(INTERFERENCE_CLASSES):
-        found[:, mine] = np.bincount(at, weights=PENALTIES[mine, classes], minlength=rows)
+        found[:, mine] = np.bincount(at, weights=penalties[mine, classes], minlength=rows)
     scores = np.zeros((rows, INTERFERENCE_CLASSES))
     scores[leaves] = np.minimum(1.0, found[leaves] / np.maximum(slots, 1)[:, None])
     return scores
@@ -524,6 +528,7 @@ class CocoModel(BaseModel):
         wave: str = "machine",
         per_second: int = 10,
         threads: bool = True,
+        slow_downs: str = "",
     ) -> None:
         """Create a model.
 
@@ -533,6 +538,7 @@ class CocoModel(BaseModel):
                 "aggregate" only one to the whole aggregate, as the thesis does.
             per_second: the cost that a second of waiting adds, up to a limit below one priority step.
             threads: True if admission looks below machines.
+            slow_downs: measured slow-downs in place of ``PENALTIES``, see ``models.slow_downs``.
 
         Raises:
             BadModelError: a parameter is out of range.
@@ -545,6 +551,8 @@ class CocoModel(BaseModel):
         except (ValueError, InvalidError) as error:
             raise BadModelError(f"model coco: {error}") from None
         self.wave, self.per_second, self.threads = wave, per_second, threads
+        measured = parse_slow_downs(self.name, slow_downs)
+        self.penalties: Floats = PENALTIES if measured is None else penalties_of(measured)
         self.inside = threads
         self.classes = TaskClasses()
         self._steps: list[Steps] = []
@@ -710,7 +718,12 @@ class _CocoRound:
         self.machines[table.at(Level.MACHINE)] = 1
         sum_up([each for each in steps if table.level[each.children[0]] <= Level.MACHINE], self.machines)
         self.penalty: Floats = leaf_penalties(
-            leaves, table.slots[leaves], self.occupancy.leaf, tasks.interference[self.occupancy.rows], rows
+            leaves,
+            table.slots[leaves],
+            self.occupancy.leaf,
+            tasks.interference[self.occupancy.rows],
+            rows,
+            model.penalties,
         )
         mean_up(steps, self.penalty)
         idle, total = count_places(steps, leaves, table.slots[leaves], self.occupancy.at_leaf)

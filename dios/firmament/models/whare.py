@@ -42,6 +42,7 @@ from dios.firmament.models.cost_terms import (
     whole,
 )
 from dios.firmament.models.protocol import ClassArcs, Options
+from dios.firmament.models.slow_downs import excess, parse_slow_downs
 
 CLASSES_MAX = 256
 """The most classes with scores; a limit keeps the tables small. Classes with the most tasks come first."""
@@ -63,7 +64,7 @@ class Scores:
     harm: Floats
     """The amount that each class of neighbours adds, shape (C, T, C); 0 where unknown."""
     known: Flags
-    """Flags: True for the known elements of ``harm``."""
+    """Flags: True for the elements of ``harm`` that are measured, or assumed by a parameter."""
     position: int = 0
     """The position of the knowledge base when the tables were made."""
     made: float = 0.0
@@ -138,6 +139,25 @@ def _fill(made: Scores, base: KnowledgeBase, scored: list[tuple[str, Metric]], t
         if metric is not Metric.PS_PER_INSTRUCTION:
             least = max(float(np.nanmin(made.mean[row])), 1e-9)
             _scale(made, np.array([row]), np.array([RATIO / least]))
+
+
+def _interference_of(state: ClusterState, size: int, number: Ints) -> Ints:
+    """Return the class of interference of each scored class, shape (size,): the worst of its tasks."""
+    found = np.zeros(size, np.int64)
+    tasks = state.tasks.all()
+    rows = number[state.tasks.equivalence[tasks]]
+    scored = rows != ABSENT
+    np.maximum.at(found, rows[scored], state.tasks.interference[tasks[scored]])
+    return found
+
+
+def _assume(made: Scores, interference: Ints, slow_downs: Floats) -> None:
+    """Fill the harm of pairs without measurements with that of their classes of interference."""
+    share = excess(slow_downs)[interference[:, None], interference[None, :]]
+    assumed = np.nan_to_num(made.alone)[:, :, None] * share[:, None, :]
+    possible = ~np.isnan(made.alone)[:, :, None] & ~made.known
+    made.harm[possible] = assumed[possible]
+    made.known |= possible
 
 
 def without_types(made: Scores) -> Scores:
@@ -284,6 +304,8 @@ class WhareModel(BaseModel):
             one task's best speed (0: as in the thesis).
         wave: the most tasks of a round that a machine gets through its type (0: no limit, as in the thesis).
         refresh: seconds before the scores are computed again.
+        slow_downs: slow-downs by class of interference, for pairs that were never measured together; see
+            ``models.slow_downs``. Empty: such pairs do not disturb each other, as in the thesis.
 
     Raises:
         BadModelError: a value is out of range.
@@ -307,6 +329,7 @@ class WhareModel(BaseModel):
         mutual: float = 1.0,
         wave: int = 1,
         refresh: float = 5.0,
+        slow_downs: str = "",
     ) -> None:
         not_negative(
             self.name,
@@ -330,6 +353,7 @@ class WhareModel(BaseModel):
         self.mutual = mutual
         self.wave = wave
         self.refresh = refresh
+        self.slow_downs: Floats | None = parse_slow_downs(self.name, slow_downs)
         self._scores: Scores | None = None
         self._round_view: _View | None = None
 
@@ -365,6 +389,8 @@ class WhareModel(BaseModel):
         ):
             frequent = present[np.argsort(-count, kind="stable")]
             known = self._scores = scores(state, state.knowledge, frequent, relative=self.relative)
+            if self.slow_downs is not None:
+                _assume(known, _interference_of(state, len(known.mean), known.number), self.slow_downs)
         return known
 
     def _bounds(self, state: ClusterState, made: Scores, around: Neighbours) -> tuple[Floats, Floats]:
