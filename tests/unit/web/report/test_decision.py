@@ -71,7 +71,8 @@ def test_the_page_has_all_parts_and_no_markup_of_others() -> None:
 
 def test_a_run_in_a_start_queue_has_a_page_without_machines() -> None:
     """Without an explanation of the scheduler, and with a malformed one, the words are left."""
-    for explanation in (None, {"path": [3], "places": "x", "excluded": {}, "enough": None}):
+    malformed: dict[str, object] = {"path": [3], "places": "x", "excluded": {}, "enough": None}
+    for explanation in (None, malformed):
         page = decision_page(_answer("x") | {"explanation": explanation}, 9 * S)
         assert "in words" in page
         assert "<svg" not in page
