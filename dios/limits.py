@@ -116,6 +116,12 @@ LOG_HEAD_BYTES: Final = 12
 LOG_ENTRY_BYTES_MAX: Final = INLINE_BYTES_MAX - LOG_HEAD_BYTES
 LOG_FILES_OPEN_MAX: Final = 64
 
+# -- traces ----------------------------------------------------------------------------------------
+TRACE_CONTEXT_BYTES: Final = 25  # W3C: a trace of 16 bytes, a span of 8, and flags
+TRACE_SPANS_MAX: Final = 32  # in the answer to one call
+TRACED_CALLS_MAX: Final = 1_024  # without an answer, at one node; the oldest ones above it have no spans
+TRACE_SPANS_KEPT: Final = 100_000  # in a client, until they are written
+
 # -- the node's own log ----------------------------------------------------------------------------
 NODE_LOG_LINES_KEPT: Final = 2_048  # in memory, for readers
 NODE_LOG_BYTES_KEPT: Final = 1 * MIB

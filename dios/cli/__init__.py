@@ -6,7 +6,7 @@ command is used. The folders:
 - ``common``: the connection and keyring of a command, its output and errors.
 - ``nodes``: nodes and clusters: ``dios-node``, ``dios up``, ``node``, ``limits``, ``audit``, ``doctor``.
 - ``objects``: ``dios put``, ``get``, ``ls``, ``rm``, ``stat``, ``replicate``, ``group``, ``log``.
-- ``tasks``: ``dios run``, ``ps``, ``logs``, ``kill``, ``describe``, ``debug``, ``shell``.
+- ``tasks``: ``dios run``, ``trace``, ``ps``, ``logs``, ``kill``, ``describe``, ``debug``, ``shell``.
 - ``scheduling``, ``packing``: ``dios sched``, ``dios explain``, ``dios fair``, ``dios pack``.
 
 ``experiments`` is ``dios repro``, ``network_functions`` is ``dios nf``, ``schema`` is ``dios schema``.

@@ -55,6 +55,7 @@ class _Commands(LazyGroup):
         "audit": "dios.cli.nodes.audit:app*",
         "ui": "dios.cli.nodes.dashboard:app",
         "metrics": "dios.cli.nodes.metrics:app",
+        "trace": "dios.cli.tasks.trace:app*",
         "limits": "dios.cli.nodes.limits:app*",
         "sched": "dios.cli.scheduling.sched:app*",
         "explain": "dios.cli.scheduling.sched:explain_app",

@@ -8,6 +8,7 @@ Read in this order:
 - ``held_calls``: the pause of a call that a node refused because too many wait
 - ``buffers``, ``page``: the memory of I/O requests, and the public page of references
 - ``blob_file``: a file for reading over the bytes of an object
+- ``tracing``: spans of the calls of this process
 - ``locate``, ``keyring``: the paths of a user's node and files, and the user's names
 - ``private_node``: a node for a program that finds none
 - ``plain_text``: text of others with its control characters escaped

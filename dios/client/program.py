@@ -25,6 +25,8 @@ ProgramText: TypeAlias = "str | Path | bytes | Program"
 _WASM: Final = b"\0asm"
 NATIVE_NAME: Final = r"^([A-Za-z0-9][A-Za-z0-9_.-]{0,63})?$"
 
+TRACEPARENT: Final = r"^(00-[0-9a-f]{32}-[0-9a-f]{16}-[0-9a-f]{2})?$"
+
 LABEL_BYTES_MAX: Final = 255
 """The greatest length of the name of a file."""
 
@@ -34,7 +36,8 @@ class Program(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defa
 
     ``wasm`` is a WebAssembly module in place of Python source, and ``native`` the name of a native program in
     the node's settings; ``main`` is empty then. ``inputs`` and ``outputs`` are the labels of those inputs and
-    outputs that the task finds as files.
+    outputs that the task finds as files. ``traceparent`` is the span of which the task is a part, which it
+    finds in its environment as TRACEPARENT.
     """
 
     main: str
@@ -43,6 +46,7 @@ class Program(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defa
     outputs: tuple[str, ...] = ()
     wasm: bytes = b""
     native: Annotated[str, msgspec.Meta(pattern=NATIVE_NAME)] = ""
+    traceparent: Annotated[str, msgspec.Meta(pattern=TRACEPARENT)] = ""
     format: Annotated[int, msgspec.Meta(ge=FORMAT, le=FORMAT)] = FORMAT
 
 
@@ -84,6 +88,11 @@ def with_files(program: ProgramText, inputs: Iterable[str], outputs: Iterable[st
         inputs=tuple(file_label(label) for label in inputs),
         outputs=tuple(file_label(label) for label in outputs),
     )
+
+
+def with_trace(program: ProgramText, traceparent: str) -> Program:
+    """Return the program for a task that is a part of a span. Raise ``InvalidError``."""
+    return msgspec.structs.replace(decode_program(encode_program(program)), traceparent=traceparent)
 
 
 def file_label(label: str) -> str:

@@ -7,15 +7,19 @@ client runs it in its own way (``dios.client.sync.connection``, ``dios.client.ai
 from __future__ import annotations
 
 from collections.abc import Generator, Iterable
-from typing import Final, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Final, TypeAlias, TypeVar
 
+from dios.client.tracing import active
 from dios.errors import DiosError, InvalidError, ProtocolError, error_for
 from dios.limits import DESCRIPTORS_PER_FRAME_MAX, FRAME_BYTES_MAX, VECTOR_CALLS_MAX
 from dios.transport.unix.client import close_all
 from dios.wire import messages
 from dios.wire.codec import decode_reply, decode_request, encode_request
-from dios.wire.messages import AnyCall, AnyResult, Failure, PlainCall
+from dios.wire.messages import AnyCall, AnyResult, Failure, PlainCall, Reply
 from dios.wire.types import Flag
+
+if TYPE_CHECKING:
+    from dios.client.tracing.recorder import OpenSpan, Recorder
 
 T = TypeVar("T")
 
@@ -52,10 +56,14 @@ _CALL_OVERHEAD_BYTES: Final = 128
 class Session:
     """The numbers of one connection's requests, and the abandoned ones."""
 
-    __slots__ = ("_given_up", "_seq")
+    __slots__ = ("_given_up", "_seq", "_spans", "answers_traces")
 
     def __init__(self) -> None:
         self._seq = 0
+        self._spans: Final[dict[int, OpenSpan]] = {}
+        """The traced calls without an answer."""
+        self.answers_traces = False
+        """True if the node answers traced calls with the times of their parts."""
         self._given_up: Final[dict[int, AnyCall]] = {}
 
     def request(self, call: AnyCall) -> tuple[int, bytes]:
@@ -65,10 +73,12 @@ class Session:
         """
         self._seq = seq = self._seq + 1
         try:
-            frame = encode_request(seq, call)
+            trace = None if active.recorder is None else self._begin_span(active.recorder, seq, call)
+            frame = encode_request(seq, call, trace)
             if type(call) not in _BUILT_FROM_ANSWERS:
                 decode_request(memoryview(frame)[4:])
         except (ProtocolError, TypeError, OverflowError, UnicodeEncodeError) as error:
+            self._spans.pop(seq, None)
             raise InvalidError(_in_words(error, call), call=type(call).__name__.lower()) from None
         return seq, frame
 
@@ -79,7 +89,22 @@ class Session:
         except ProtocolError:
             close_all(fds)
             raise
+        if self._spans:
+            self._end_span(reply)
         return reply.seq, reply.result
+
+    def _begin_span(self, recorder: Recorder, seq: int, call: AnyCall) -> bytes | None:
+        """Begin the span of a call. Return the context that goes with it, or None if none does."""
+        span = recorder.begin(type(call).__name__)
+        if span is None:
+            return None
+        self._spans[seq] = span
+        return span.context.packed if self.answers_traces else None
+
+    def _end_span(self, reply: Reply) -> None:
+        span = self._spans.pop(reply.seq, None)
+        if span is not None and active.recorder is not None:
+            active.recorder.end(span, failed=isinstance(reply.result, Failure), parts=reply.spans)
 
     def give_up(self, seq: int, call: AnyCall) -> None:
         """Abandon a call: what it grants is given back."""

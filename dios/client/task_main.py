@@ -64,6 +64,8 @@ def main(rehearsal: Callable[[], None] = rehearse) -> int:
         raise NotExecutableError("the node sent no program")
     content = welcome.program
     program = decode_program(_read_program() if content is None else content)
+    if program.traceparent:
+        os.environ["TRACEPARENT"] = program.traceparent
     run: Callable[[], int] = partial(run_program, program, welcome.label or DEFAULT_FILE, welcome.arguments)
     if program.native:
         run = partial(_become_native, program.native, welcome.arguments)

@@ -9,6 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 from dios.client.sync.node import Node, Reference
+from dios.client.tracing import active
 from dios.errors import DiosError, InvalidError
 from dios.lib.jobs.controller import Controller, JobOptions
 from dios.lib.jobs.inputs import Inputs, Source, Sources
@@ -134,12 +135,14 @@ def _run_at(
     options: JobOptions,
     progress: OnProgress | None,
 ) -> JobResult:
-    brought = Inputs(node)
-    try:
-        brought.add_all(inputs)
-        return Controller(node, source, brought, groups, options, progress).run()
-    finally:
-        brought.close()
+    with active.span(f"job {options.label}"):
+        brought = Inputs(node)
+        try:
+            with active.span("inputs"):
+                brought.add_all(inputs)
+            return Controller(node, source, brought, groups, options, progress).run()
+        finally:
+            brought.close()
 
 
 def _lives(node: Node) -> bool:

@@ -35,6 +35,7 @@ from dios.host.handover import format as form
 from dios.host.handover.gate import Gate
 from dios.host.handover.memories import MemoryTable, TakenMemories
 from dios.host.loop.call_meter import CallMeter
+from dios.host.loop.call_tracer import CallTracer
 from dios.host.loop.clock import Clock
 from dios.host.loop.driver import Driver, Stepper
 from dios.host.loop.effector import Effector, EffectorParts
@@ -130,7 +131,10 @@ class NodeHost:
         self.rates: Final = Rates((settings.link_rate, settings.link_rate, settings.store_rate))
         stored = StoredBytes(self.rates, self.owners)
         self.meter: Final = CallMeter(self.clock.now)
-        self.driver: Final = Driver(self._core, self.clock, self.alarm.set, self.owners, stored, self.meter)
+        self.tracer: Final = CallTracer(settings.name, enabled=settings.traces)
+        self.driver: Final = Driver(
+            self._core, self.clock, self.alarm.set, self.owners, stored, self.meter, self.tracer
+        )
         self.pool: Final = MemoryPool()
         self.contents: Final = Contents(store, self.pool)
         self.buffers: Final = Buffers(self.contents, self._contests)
@@ -144,7 +148,7 @@ class NodeHost:
         self.persister: Final = Persister(store, self.contents, self.driver.persisted, self.logs)
         nursery.start_soon(self.persister.watch)
         self.tasks: Final = TaskHost(nursery, spawner, self.gate)
-        self.outbox: Final = Outbox(self.tasks.overrun, self.meter)
+        self.outbox: Final = Outbox(self.tasks.overrun, self.meter, self.tracer)
         self.staging: Final = Staging(
             self.contents,
             self.buffers,
@@ -190,6 +194,7 @@ class NodeHost:
             self.clock,
             self.rates,
             None if self.links is None else self._make_peers(self.links),
+            answers_traces=self.tracer.enabled,
         )
         return Effector(
             parts,
@@ -213,6 +218,7 @@ class NodeHost:
             self.charges,
             self.denied_connection,
             ReceivingMemory(volatile_bytes_max * RECEIVING_PERCENT // 100),
+            self.tracer,
         )
         links = PeerLinks(
             membership.me,

@@ -65,6 +65,7 @@ _KEPT_SETTINGS: Final = frozenset(
         "task_limits",
         "task_memory_bytes",
         "tasks_max",
+        "traces",
         "volatile_bytes_max",
     }
 )

@@ -128,6 +128,7 @@ class Settings:
     session of a sandbox.
     ``audit_bytes`` and ``audit_age`` (ms) are the bounds of the audit log, 0 for none; ``audit_rate`` is the
     rate in bytes per second at which each principal may add to it.
+    With ``traces``, traced calls are answered with the times of their parts.
     ``remote_cache_bytes`` is the maximum for kept bytes of other nodes' objects. With ``leases``, this node
     and others answer repeated reads of each other's objects themselves.
     ``replica_grace`` (ms) is the time after which promised replicas on a silent node count as lost,
@@ -178,6 +179,7 @@ class Settings:
     log_format: LogFormat = LogFormat.TEXT
     log_file: Path | None = None
     record: Path | None = None
+    traces: bool = True
     name: str = field(default_factory=machine.host_name)
     rack: str = ""
     listen: str = ""
@@ -486,6 +488,7 @@ KEYS: Final[Mapping[str, Callable[[object], object]]] = {
     "log_format": _one_of(LogFormat),
     "log_file": _path,
     "record": _path,
+    "traces": _boolean,
     "name": _label,
     "rack": _label_or_none,
     "listen": _listen,
@@ -516,6 +519,7 @@ OTHER_VARIABLES: Final = frozenset(
         "DIOS_KEYRING",
         "DIOS_TASK_DEVICES",
         "DIOS_TOKEN",
+        "DIOS_TRACE",
     }
 )
 """Variables with this prefix that are not settings of a node; most belong to the client."""

@@ -25,6 +25,7 @@ from dios.wire.fields import (
     NameBytes,
     Text,
     Thousandths,
+    TraceContext,
     User,
 )
 from dios.wire.rates import Govern
@@ -585,7 +586,12 @@ AnyCall: TypeAlias = PlainCall | Vector | Hello
 
 
 class Request(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
-    """One frame from a task; the reply repeats ``seq``, which the task chose."""
+    """One frame from a task; the reply repeats ``seq``, which the task chose.
+
+    A call with a ``trace`` is answered with the times of its parts. A client sends one only if the Welcome
+    says that the node answers with them.
+    """
 
     seq: Identifier
     call: AnyCall
+    trace: TraceContext | None = None

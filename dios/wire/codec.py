@@ -14,6 +14,7 @@ import msgspec
 from dios import limits
 from dios.errors import ProtocolError
 from dios.wire import dcp
+from dios.wire.fields import TraceSpan
 from dios.wire.messages import AnyCall, AnyResult, Reply, Request, SelfEvent, TaskRow
 
 PROTOCOL_VERSION: Final = 1
@@ -36,17 +37,18 @@ _message_decoder: Final[msgspec.msgpack.Decoder[dcp.Message]] = msgspec.msgpack.
 _status_decoder: Final = msgspec.msgpack.Decoder(TaskRow)
 
 
-def encode_request(seq: int, call: AnyCall) -> bytes:
+def encode_request(seq: int, call: AnyCall, trace: bytes | None = None) -> bytes:
     """Return the frame of a request; raise ProtocolError when it is over the limit."""
-    body = _encode(Request(seq, call))
+    # Without a trace, the frame is that of earlier releases, which accept no further field.
+    body = _encode((seq, call) if trace is None else (seq, call, trace))
     if len(body) > limits.FRAME_BYTES_MAX:
         raise ProtocolError(f"a request of {len(body)} bytes is over {limits.FRAME_BYTES_MAX}; split it")
     return _pack_length(len(body)) + body
 
 
-def encode_reply(seq: int, result: AnyResult) -> bytes:
+def encode_reply(seq: int, result: AnyResult, spans: tuple[TraceSpan, ...] = ()) -> bytes:
     """Return the frame of a reply."""
-    body = _encode(Reply(seq, result))
+    body = _encode((seq, result, spans) if spans else (seq, result))
     return _pack_length(len(body)) + body
 
 

@@ -28,6 +28,8 @@ from dios.wire.fields import (
     Permissions,
     ProgramBytes,
     Text,
+    TraceContext,
+    TraceSpans,
     User,
 )
 from dios.wire.replies import PlainResult, Reference, Results, SelfEvent
@@ -390,13 +392,14 @@ class Ask(Struct, frozen=True, array_like=True, tag=40):
     """A request. Every request numbered below ``settled`` was answered; those answers need not be kept.
 
     ``waiting``, if it is not empty, lists the numbers of all open requests: every other number below the
-    highest of them was answered as well.
+    highest of them was answered as well. A request with a ``trace`` is answered with the times of its parts.
     """
 
     number: Identifier
     settled: Identifier
     body: RequestBody
     waiting: Annotated[tuple[Identifier, ...], _WAITING] = ()
+    trace: TraceContext | None = None
 
 
 class PeerReply(Struct, frozen=True, array_like=True, tag=41):
@@ -404,6 +407,7 @@ class PeerReply(Struct, frozen=True, array_like=True, tag=41):
 
     number: Identifier
     result: Answer
+    spans: TraceSpans = ()
 
 
 class Published(Struct, frozen=True, array_like=True, tag=42):

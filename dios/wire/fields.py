@@ -80,5 +80,28 @@ Groups: TypeAlias = Annotated[tuple[Identifier, ...], Meta(max_length=limits.GRO
 Arguments: TypeAlias = Annotated[tuple[Text, ...], Meta(max_length=limits.ARGUMENTS_MAX)]
 
 
+TraceContext: TypeAlias = Annotated[
+    bytes, Meta(min_length=limits.TRACE_CONTEXT_BYTES, max_length=limits.TRACE_CONTEXT_BYTES)
+]
+"""The trace that a call belongs to, the span that made it, and flags, as in W3C's ``traceparent``."""
+
+
+class TraceSpan(Struct, frozen=True, array_like=True):
+    """A part of the work on a traced call: its place, its time, and the span that it is a part of.
+
+    ``start_ns`` counts from the arrival of the call at the node that answers it. ``parent`` is a place in the
+    list of spans, -1 for the first one.
+    """
+
+    name: Label
+    node: Label
+    parent: Annotated[int, Meta(ge=-1, le=limits.TRACE_SPANS_MAX - 1)]
+    start_ns: Counter
+    length_ns: Counter
+
+
+TraceSpans: TypeAlias = Annotated[tuple[TraceSpan, ...], Meta(max_length=limits.TRACE_SPANS_MAX)]
+
+
 class Call(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
     """The base class of every call of a task to its node."""

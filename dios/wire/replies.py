@@ -35,6 +35,7 @@ from dios.wire.fields import (
     Slot,
     Text,
     Thousandths,
+    TraceSpans,
     User,
 )
 from dios.wire.rates import Metered
@@ -381,6 +382,7 @@ class Welcome(Struct, frozen=True, array_like=True, tag=11):
     The descriptor next to it is the public page of references, to be mapped read-only. ``program`` is the
     content of ``executable`` if that is small and on the task's node; otherwise the task reads it.
     ``devices`` has an entry for each kind of devices of the node, without names if the task has none of it.
+    With ``traces``, the node answers traced calls of a session with the times of their parts.
     """
 
     version: Count
@@ -397,16 +399,21 @@ class Welcome(Struct, frozen=True, array_like=True, tag=11):
     home: Reference | None = None
     program: ProgramBytes | None = None
     devices: Annotated[tuple[DeviceGrant, ...], Meta(max_length=limits.DEVICE_KINDS_MAX)] = ()
+    traces: bool = False
 
 
 AnyResult: TypeAlias = PlainResult | Results | Welcome
 
 
 class Reply(Struct, frozen=True, array_like=True):
-    """One frame to a task; ``seq`` is that of its request, or 0 for the Welcome of a new task."""
+    """One frame to a task; ``seq`` is that of its request, or 0 for the Welcome of a new task.
+
+    ``spans`` are the parts of the work on a traced call.
+    """
 
     seq: Identifier
     result: AnyResult
+    spans: TraceSpans = ()
 
 
 # -- events and records of TASK objects -----------------------------------------------------------

@@ -294,6 +294,7 @@ JSON: Final[Mapping[str, Output]] = {
     "doctor": Output(("node.doctor.diagnosis:Diagnosis",), many=False),
     "top": Output(("cli.tasks.top:OverviewRow",), many=False),
     "report": Output(("cli.tasks.report:ReportRow",), many=False),
+    "trace record": Output(("cli.tasks.trace:TraceRow",), many=False),
     "metrics": Output(("cli.nodes.metrics:MetricRow",)),
     "limits": Output(("cli.nodes.limits:UsageRow",)),
     "limits set": Output(("cli.nodes.limits:UsageRow",)),

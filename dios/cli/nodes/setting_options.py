@@ -37,6 +37,7 @@ SHOWN: Final = {
     "audit-age": "TIME     age at which audit records go: '90d', none",
     "audit-rate": "SIZE     bytes/s of audit records of each user",
     "record": "PATH     record every event there, for replay",
+    "traces": "yes | no  answer traced calls with times of their parts",
     "name": "NAME     of this node; default: the machine's",
     "rack": "NAME     fault domain of this node",
     "listen": "ADDRESS  HOST:PORT for other nodes",

@@ -7,6 +7,7 @@
 - ``control``: ``dios ps``, ``logs``, ``pause``, ``resume`` and ``kill``.
 - ``top``: ``dios top``, all of them in a live overview.
 - ``report``: ``dios report``, a page about a job as a file.
+- ``trace``: ``dios trace``, what the calls of a command took.
 - ``describe``, ``debug``, ``shell``: the commands of these names.
 - ``sandbox``: ``dios sandbox``, code that nobody has read; ``mcp_server``: ``dios mcp``, for agents;
   ``kernel``: ``dios kernel``, for notebooks; ``sandbox_options``: the options of all three;

@@ -40,7 +40,8 @@ from dios.cli.tasks.gang import BeginTask, EnforcementRow, run_gang
 from dios.cli.tasks.run_files import files_of_run
 from dios.cli.tasks.work_options import TaskNeeds, needs_of, with_needs
 from dios.client.enforcement import lines_of, sorted_out, wanted_of
-from dios.client.program import NATIVE_NAME, Program
+from dios.client.program import NATIVE_NAME, Program, with_trace
+from dios.client.tracing.active import context_for_others
 from dios.errors import DiosError, InvalidError, UnreachableError
 from dios.firmament.models.considered import options_for_models, warnings
 from dios.lib.movable import MovableRun
@@ -244,9 +245,11 @@ def run(
         if attempts is not None:
             raise InvalidError("--attempts is for kept jobs: add --keep")
 
+        trace = context_for_others()
+
         def begin(at: CommandContext, work: Work, more: Sequence[Handed]) -> Task:
             return at.node.run(
-                chosen.program,
+                chosen.program if trace is None else with_trace(chosen.program, trace.traceparent),
                 groups=[at.group(alias) for alias in group or ()],
                 inputs=files.inputs_at(at),
                 outputs=[*files.outputs_at(), *more],

@@ -16,6 +16,7 @@ from dios.client.aio.event_loop import EventLoop, Stop, Waiter
 from dios.client.aio.running_loop import running_loop
 from dios.client.held_calls import pause_s
 from dios.client.session import Answer, Operation, Session, refusal
+from dios.client.tracing import active
 from dios.client.welcome import expect_welcome
 from dios.errors import ClosedError, Code, DiosError, TooManyCallsError
 from dios.ids import Name
@@ -244,8 +245,10 @@ class AsyncConnection:
     # -- begin and end ----------------------------------------------------------------------------
     async def hello(self, groups: tuple[Name, ...], label: str) -> messages.Welcome:
         """Introduce a user's process to the node."""
+        active.start_by_environment()
         answer = await self.call(messages.Hello(PROTOCOL_VERSION, groups, label))
         welcome, self.page = expect_welcome(answer)
+        self._session.answers_traces = welcome.traces
         return welcome
 
     def close(self) -> None:

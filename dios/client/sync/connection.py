@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Final, TypeVar, cast
 
 from dios.client.held_calls import pause_s
 from dios.client.session import Answer, Operation, Session, refusal
+from dios.client.tracing import active
 from dios.client.welcome import expect_welcome, receive_welcome
 from dios.errors import ClosedError, Code, DiosError, TooManyCallsError
 from dios.ids import Name
@@ -408,7 +409,9 @@ class Connection:
     # -- begin and end ----------------------------------------------------------------------------
     def hello(self, groups: tuple[Name, ...], label: str) -> messages.Welcome:
         """Introduce a user's process to the node."""
+        active.start_by_environment()
         welcome, self.page = expect_welcome(self.call(messages.Hello(PROTOCOL_VERSION, groups, label)))
+        self._session.answers_traces = welcome.traces
         return welcome
 
     def welcome(self) -> messages.Welcome:

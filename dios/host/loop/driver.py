@@ -24,6 +24,7 @@ from dios.host.content.contents import Content, OwnedPayloads, Payloads, size_of
 from dios.host.content.stored_bytes import StoredBytes
 from dios.host.handover import format as form
 from dios.host.loop.call_meter import CallMeter
+from dios.host.loop.call_tracer import CallTracer
 from dios.host.loop.clock import Clock
 from dios.host.loop.commit_results import CommitResult
 from dios.host.loop.effect_kinds import defers_volatile_changes, touches_contents
@@ -90,7 +91,7 @@ class Driver:
     """One node's core and the code around it, in one thread.
 
     ``alarm`` is called with the time at which the core wants its next timer event, or None for no timer.
-    ``meter`` counts the calls.
+    ``meter`` counts the calls, and ``tracer`` times the parts of traced ones.
     """
 
     def __init__(
@@ -101,8 +102,10 @@ class Driver:
         owners: TaskPrincipals,
         stored: StoredBytes,
         meter: CallMeter | None = None,
+        tracer: CallTracer | None = None,
     ) -> None:
         self._meter: Final = CallMeter() if meter is None else meter
+        self._tracer: Final = CallTracer(enabled=False) if tracer is None else tracer
         self._core: Final = core
         self._take: Final = core.step
         self._now: Final = clock.now
@@ -224,6 +227,14 @@ class Driver:
             payloads = self._payloads_of(call)
         self.feed(Called(self._now(), task, seq, call, first), payloads)
 
+    def traced_call(self, task: TaskId, seq: int, call: AnyCall, context: bytes) -> None:
+        """Process a call whose caller wants to know the times of its parts."""
+        self._tracer.begin(task, seq, type(call).__name__, context)
+        try:
+            self.call(task, seq, call)
+        finally:
+            self._tracer.current = None
+
     def _payloads_of(self, call: AnyCall) -> dict[PayloadId, bytes]:
         number = self._next_payload
         if type(call) in _WITH_PAYLOAD:
@@ -264,6 +275,9 @@ class Driver:
             if attached is None and self._commits_too_early(message):
                 return None
         rejection: ProtocolError | None = None
+        tracer = self._tracer
+        if tracer.is_on or (type(message) is dcp.Ask and message.trace is not None):
+            tracer.arrived(node, message)
         with self._step_guard:
             try:
                 outcome = self._take(event)
@@ -271,6 +285,8 @@ class Driver:
                 rejection = error
             else:
                 self._follow(event, outcome, payloads)
+        if tracer.is_on:
+            tracer.current = None
         if rejection is not None:
             raise rejection
         if self._posted:
@@ -349,6 +365,8 @@ class Driver:
             self._issued = outcome.ticket
             self._staging.stage(outcome, payloads, self._steps)
             self._stored.staged(event, outcome)
+            if self._tracer.is_on:
+                self._tracer.staged(outcome.ticket)
         if wait > self._durable:
             self._held.append(_DeferredEffects(wait, outcome.after, payloads, self._steps))
             self._effector.note_deferred(outcome.after)
@@ -366,6 +384,8 @@ class Driver:
         Return the last ticket issued. After a failure, everything up to that ticket was undone.
         """
         for result in results:
+            if self._tracer.is_on:
+                self._tracer.durable(result.last)
             if result.error is None:
                 ready = self._pop_durable(result.last)
                 self.feed(Persisted(self._now(), result.last))

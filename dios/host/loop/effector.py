@@ -120,6 +120,7 @@ class EffectorParts(NamedTuple):
     clock: Clock
     rates: Rates
     remote: RemoteEffects | None = None
+    answers_traces: bool = False
 
 
 class RemainingEffects(NamedTuple):
@@ -507,7 +508,7 @@ class Effector:
         kind = type(result)
         if kind is Welcome:
             _log.debug(
-                "a task or session is known to the core",
+                "the core knows a task or session",
                 extra={
                     "connection": f"{effect.task:016x}",
                     "fingerprint": cast("Welcome", result).self_ref.fingerprint,
@@ -516,6 +517,8 @@ class Effector:
             page = self._parts.pages.take_descriptor(effect.task)
             if page is not None:
                 whole = self._with_program(effect, cast("Welcome", result))
+                if self._parts.answers_traces and whole.executable is None:
+                    whole = replace(whole, traces=True)  # to a session
                 self._hand_over(effect.task, effect.seq, whole, (page,))
         elif kind is Info or kind is TableRows:
             self._reply(effect.task, effect.seq, self._complete(cast("Described", result)))

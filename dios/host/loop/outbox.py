@@ -12,6 +12,7 @@ from dios import limits
 from dios.errors import Code, WouldBlockError
 from dios.host.handover import format as form
 from dios.host.loop.call_meter import CallMeter
+from dios.host.loop.call_tracer import CallTracer
 from dios.ids import NodeId, TaskId
 from dios.transport.memory.memfd import close_all, copies_of
 from dios.transport.unix.server import TaskChannel
@@ -76,11 +77,17 @@ class Outbox:
     """The connections of all tasks, and the routes to tasks of other nodes.
 
     ``overrun`` is called with a task that does not read its replies and the reason; it must then close the
-    task's connection. ``meter`` counts the replies.
+    task's connection. ``meter`` counts the replies, and ``tracer`` has what goes with those to traced calls.
     """
 
-    def __init__(self, overrun: Callable[[TaskId, str], None], meter: CallMeter | None = None) -> None:
+    def __init__(
+        self,
+        overrun: Callable[[TaskId, str], None],
+        meter: CallMeter | None = None,
+        tracer: CallTracer | None = None,
+    ) -> None:
         self._meter: Final = CallMeter() if meter is None else meter
+        self._tracer: Final = CallTracer(enabled=False) if tracer is None else tracer
         self._connections: Final[dict[TaskId, ReplyConnection]] = {}
         self._remote_routes: Final[dict[TaskId, RemoteReplyRoute]] = {}
         self._overrun: Final = overrun
@@ -102,6 +109,8 @@ class Outbox:
         connection = self._connections.pop(task, None)
         if connection is not None:
             connection.discard()
+        if self._tracer.is_on:
+            self._tracer.forget(task)
 
     def open_remote(self, task: TaskId, route: RemoteReplyRoute) -> None:
         """Send answers to a task of another node over ``route`` from now on."""
@@ -133,7 +142,8 @@ class Outbox:
             if route is not None:
                 route.reply(seq, result, fds)
             return
-        frame = encode_reply(seq, result)
+        spans = self._tracer.end(task, seq) if self._tracer.is_on else ()
+        frame = encode_reply(seq, result, spans)
         if len(frame) > limits.REPLY_BYTES_MAX:
             frame = encode_reply(seq, too_large(len(frame)))
             fds = ()

@@ -211,6 +211,8 @@ class PeerLinks:
         link = self._links.get(node)
         if link is None:
             return
+        if self._parts.tracer.is_on:
+            message = self._parts.tracer.outgoing(node, message)
         if link.session is not None:
             link.session.send_message(message, attached, task)
         elif not link.kept and link.address and type(message) is dcp.Gossip:
@@ -233,6 +235,8 @@ class PeerLinks:
         if session is None:
             done()
         else:
+            if self._parts.tracer.is_on:
+                message = self._parts.tracer.outgoing(node, message)
             session.send_bulk(task, message, pieces, done)
 
     # -- accepting ------------------------------------------------------------------------------------

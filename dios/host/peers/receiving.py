@@ -18,6 +18,7 @@ from dios.host.audit.charges import AuditCharges
 from dios.host.bandwidth.rates import Rates
 from dios.host.content.contents import Content
 from dios.host.content.memories import ContentMemory
+from dios.host.loop.call_tracer import CallTracer
 from dios.host.loop.clock import Clock
 from dios.host.loop.driver import Driver
 from dios.host.loop.fair_queue import TaskPrincipals
@@ -50,6 +51,7 @@ class LinkParts(NamedTuple):
     charges: AuditCharges
     denied: Callable[[Principal, str], None]
     receiving: ReceivingMemory
+    tracer: CallTracer
 
 
 class MessageReader:

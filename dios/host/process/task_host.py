@@ -689,7 +689,10 @@ class TaskHost:
                         turn.spend(driver.units - begun)
                         await wait_off(task, request.call, channel)
                         begun = driver.units
-                    call(task, request.seq, request.call)
+                    if request.trace is None or task not in self._sessions:
+                        call(task, request.seq, request.call)
+                    else:
+                        driver.traced_call(task, request.seq, request.call, request.trace)
                     if driver.units - begun >= limits.TURN_UNITS_MAX:
                         BATCH.end()
                         turn.spend(driver.units - begun)

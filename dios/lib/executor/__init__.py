@@ -15,5 +15,6 @@ Read in this order:
 - ``map_calls``: the calls of ``map`` in a worker; ``progress`` shows how many are done.
 - ``errors``: what calls and results can raise.
 - ``trusted_results``: what a result may contain, because no worker is trusted; ``pickle_check`` bounds it.
+- ``call_spans``: the spans of a traced call.
 - ``slow_calls``: the choice of the call to make a second time.
 """

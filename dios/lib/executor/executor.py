@@ -18,10 +18,12 @@ import msgspec
 
 from dios.client.ops.attributes import Handed
 from dios.client.sync.node import Node, Reference, connect_or_start
+from dios.client.tracing import active
 from dios.errors import InvalidError
 from dios.lib.executor import actor_calls, map_calls
 from dios.lib.executor.actors import Actor
 from dios.lib.executor.call_data import stored_reference
+from dios.lib.executor.call_spans import trace_call
 from dios.lib.executor.frames import Function
 from dios.lib.executor.futures import CallFuture
 from dios.lib.executor.lifecycle import WorkerOptions
@@ -151,6 +153,8 @@ class Executor(concurrent.futures.Executor):
         future. Raises RuntimeError after ``shutdown``.
         """
         future: CallFuture[T] = CallFuture()
+        if active.recorder is not None:
+            trace_call(future, fn)
         self._pool.submit(Call(cast("CallFuture[object]", future), fn, args, kwargs))
         return future
 

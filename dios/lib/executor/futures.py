@@ -6,6 +6,7 @@ import concurrent.futures
 import os
 import threading
 import weakref
+from collections.abc import Callable
 from typing import Final, NamedTuple, Protocol, TypeVar, cast
 
 from dios.client.ops.notebook_html import properties
@@ -86,6 +87,15 @@ class CallFuture(concurrent.futures.Future[T]):
         self._failure: InitializerFailure | None = None
         self._made_in: Final = _forks[0]
         self._queue: weakref.ref[CallQueue] | None = None
+        self.on_sent: Callable[[], None] | None = None
+        """Called once when the call is sent to a worker."""
+
+    def set_running_or_notify_cancel(self) -> bool:
+        """Mark the call as sent to a worker; return False if it was cancelled."""
+        sent = super().set_running_or_notify_cancel()
+        if sent and self.on_sent is not None:
+            self.on_sent()
+        return sent
 
     def queued_at(self, queue: CallQueue) -> None:
         """Record the queue in which the call waits."""

@@ -21,6 +21,8 @@ from dios.client.ops.attributes import Handed
 from dios.client.ops.status import Status
 from dios.client.program import Program
 from dios.client.sync.node import Node, Reference, Stream, Task
+from dios.client.tracing import active
+from dios.client.tracing.recorder import OpenSpan
 from dios.errors import (
     ClosedError,
     DiosError,
@@ -97,6 +99,7 @@ class RunningJobTask:
     finished: Finished | None = None
     failure: str = ""
     part: Reference | None = None
+    span: OpenSpan | None = None
 
 
 class Controller:
@@ -160,9 +163,11 @@ class Controller:
                     self._copy_slowest()
                 self._listen()
                 self._tell(at_once=False)
-            self._settle()
+            with active.span("last tasks"):
+                self._settle()
             if self._publishes:
-                self._publish()
+                with active.span("publish"):
+                    self._publish()
             self._tell(at_once=True)
         except BaseException:
             self._end_everything()
@@ -389,7 +394,8 @@ class Controller:
             raise
         finally:
             words.close()
-        running = RunningJobTask(start, task, reports, time.monotonic())
+        span = active.begin(f"{start.role} {start.number}")
+        running = RunningJobTask(start, task, reports, time.monotonic(), span=span)
         self._running.append(running)
         return running
 
@@ -467,6 +473,7 @@ class Controller:
         start, finished = running.start, running.finished
         self._reports.append(_report_of(running, status))
         failure = running.failure or _failure_of(status, finished)
+        active.end(running.span, failed=bool(failure))
         moved = status.cause in _MOVED
         if running.stopped:
             self._ledger.mapper_stopped(start.number, start.attempt)

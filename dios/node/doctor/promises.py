@@ -664,8 +664,8 @@ PROMISES: Final = (
     # -- Logs of nodes
     Promise(
         "Logs of nodes",
-        "The log of a node holds no name of an object, no grant and no token, at any level",
-        left="a program's own secrets in texts of errors, for which there is no pattern",
+        "Names of objects, grants and tokens are in no log of a node, at any level",
+        left="a program's own secrets in texts of errors, which have no pattern",
     ),
     Promise(
         "Logs of nodes",
@@ -674,7 +674,13 @@ PROMISES: Final = (
     Promise(
         "Logs of nodes",
         "Only the user who runs the nodes, and root, read the log of a node through it",
-        left="who may read the file or the journal reads it there",
+        left="a user who may read the file or the journal reads the log there",
+    ),
+    # -- Traces
+    Promise(
+        "Traces",
+        "The answer to a traced call adds nothing but the times of its own parts and the names of the nodes, and no trace stays in a node",
+        left="times that other users' work makes longer, which every caller can measure itself",
     ),
 )
 """The rows in the order of the page."""

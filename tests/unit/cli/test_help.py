@@ -75,6 +75,7 @@ COMMANDS = [
         "down",
         "node ls",
         "node logs",
+        "trace record",
         "node describe",
         "node drain",
         "node forget",

@@ -105,12 +105,21 @@ def test_a_request_of_an_earlier_release_is_one(kind: type[msgspec.Struct]) -> N
     message = message_with(described.sample_message(kind))
     whole = msgpack.unpackb(bytes.fromhex(VECTORS[kind.__name__]))
     assert dcp_frames.decode_frame(msgpack.packb([whole[0][:4]]))[0] == message
-    assert whole[0][4:] == [[]]
+    assert whole[0][4:] == [[], None]
+
+
+@pytest.mark.parametrize("kind", ANSWERS)
+def test_an_answer_of_an_earlier_release_is_one(kind: type[msgspec.Struct]) -> None:
+    """An answer without spans, which were added later, has none."""
+    message = message_with(described.sample_message(kind))
+    whole = msgpack.unpackb(bytes.fromhex(VECTORS[kind.__name__]))
+    assert whole[0][3:] == [[]]
+    assert dcp_frames.decode_frame(msgpack.packb([whole[0][:3]]))[0] == message
 
 
 def test_a_later_release_may_add_fields() -> None:
     """Fields behind those that this release knows are left out, in messages and in their parts."""
-    body = msgpack.packb([[41, 7, [1, 5, "more"], "more"], None, "more"])
+    body = msgpack.packb([[41, 7, [1, 5, "more"], [], "more"], None, "more"])
     assert dcp_frames.decode_frame(body)[0] == dcp.PeerReply(7, Done(5))
 
 

@@ -1,0 +1,98 @@
+"""``dios trace``: records what the calls of a command took, in the client and in nodes."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from typing import Annotated, Final, TypedDict
+
+import typer
+
+from dios.cli.common.output import RUN_FAILED, JsonOption, reporting, say, write_json
+from dios.errors import InvalidError
+
+app: Final = typer.Typer(
+    no_args_is_help=True, rich_markup_mode=None, help="Traces: what the calls of a command took, and where."
+)
+
+
+@app.callback()
+def _group() -> None:
+    """Hold the command by its name."""
+
+
+class TraceRow(TypedDict):
+    """A file of trace events, the number of its spans, and the exit status of the command."""
+
+    file: str
+    spans: int
+    status: int
+
+
+@app.command(
+    context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False},
+    epilog="\b\nExamples:\n  dios trace record -- dios put data.csv --group analytics\n"
+    "  dios trace record -o job.json -- python job.py",
+)
+def record(
+    command: Annotated[list[str], typer.Argument(metavar="-- COMMAND...", help="The command to run.")],
+    *,
+    output: Annotated[
+        Path, typer.Option("--output", "-o", metavar="FILE", help="The file to write.", dir_okay=False)
+    ] = Path("trace.json"),
+    as_json: JsonOption = False,
+) -> None:
+    """Run a command, and write what its calls took to a file for Perfetto or chrome://tracing.
+
+    The file has the spans of every process of the command that connects to a node as a user's program, with
+    the parts of each call in the node, in its store and in other nodes. No collector is needed. Open it at
+    ui.perfetto.dev, or in another viewer of Chrome's trace events. The exit status is that of the command.
+    """
+    with reporting("dios trace record", as_json=as_json, status=RUN_FAILED):
+        from dios.client.tracing import active  # noqa: PLC0415 - only this command needs all of it
+        from dios.client.tracing.contexts import read_traceparent  # noqa: PLC0415 - as above
+        from dios.client.tracing.recorder import Recorder, SpanRecord  # noqa: PLC0415 - as above
+        from dios.client.tracing.trace_file import read_lines, write_trace  # noqa: PLC0415 - as above
+
+        spans: list[SpanRecord] = []
+        with tempfile.TemporaryDirectory(prefix="dios-trace-") as folder:
+            found = read_traceparent(os.environ.get(active.TRACEPARENT, ""))
+            recorder = Recorder(spans.extend)
+            whole = recorder.begin(command[0], found if found is not None and found.sampled else None)
+            if whole is None:
+                raise InvalidError("cannot record: the trace has no context")
+            environment = {
+                **os.environ,
+                active.VARIABLE: folder,
+                active.TRACEPARENT: whole.context.traceparent,
+            }
+            environment.pop(active.RATIO, None)
+            status = _run(command, environment)
+            recorder.end(whole, failed=status != 0)
+            recorder.flush()
+            spans += read_lines(Path(folder))
+        count = write_trace(output, spans)
+        if as_json:
+            row: TraceRow = {"file": str(output), "spans": count, "status": status}
+            write_json(row)
+        else:
+            say(f"{output}: {count} spans. Open it at https://ui.perfetto.dev")
+        raise typer.Exit(status)
+
+
+def _run(command: list[str], environment: dict[str, str]) -> int:
+    """Run the command and return its exit status, as a shell gives it."""
+    try:
+        with subprocess.Popen(command, env=environment) as process:
+            try:
+                status = process.wait()
+            except BaseException:
+                process.terminate()
+                raise
+    except FileNotFoundError:
+        raise InvalidError(f"cannot run {command[0]!r}: there is no such command") from None
+    sys.stdout.flush()
+    return 128 - status if status < 0 else status

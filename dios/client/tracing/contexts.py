@@ -1,0 +1,45 @@
+"""The context of a span: its trace, its id, and if it is recorded (W3C Trace Context)."""
+
+from __future__ import annotations
+
+import contextvars
+import re
+from typing import Final, NamedTuple
+
+_TEXT: Final = re.compile(r"([0-9a-f]{2})-([0-9a-f]{32})-([0-9a-f]{16})-([0-9a-f]{2})(-.*)?")
+_SAMPLED: Final = 1
+
+
+class SpanContext(NamedTuple):
+    """The ids of a span and its trace, 8 and 16 bytes, and True if spans of the trace are recorded."""
+
+    trace: bytes
+    span: bytes
+    sampled: bool
+
+    @property
+    def packed(self) -> bytes:
+        """The context as it goes with a call."""
+        return self.trace + self.span + bytes([self.sampled])
+
+    @property
+    def traceparent(self) -> str:
+        """The context as the text of ``traceparent``, version 00."""
+        return f"00-{self.trace.hex()}-{self.span.hex()}-{self.sampled:02x}"
+
+
+def read_traceparent(text: str) -> SpanContext | None:
+    """Return the context in a ``traceparent``, or None for a text that must be ignored."""
+    found = _TEXT.fullmatch(text.strip()) if len(text) <= 512 else None
+    if found is None or found[1] == "ff" or (found[1] == "00" and found[5]):
+        return None
+    trace, span = bytes.fromhex(found[2]), bytes.fromhex(found[3])
+    if not any(trace) or not any(span):
+        return None
+    return SpanContext(trace, span, bool(int(found[4], 16) & _SAMPLED))
+
+
+current: Final[contextvars.ContextVar[SpanContext | None]] = contextvars.ContextVar(
+    "dios_trace_span", default=None
+)
+"""The span that new ones are a part of."""

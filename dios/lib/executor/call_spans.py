@@ -1,0 +1,41 @@
+"""The spans of a call of an executor, from its submission to its result."""
+
+from __future__ import annotations
+
+from concurrent.futures import Future
+from typing import TypeVar
+
+from dios.client.tracing import active
+from dios.lib.executor.futures import CallFuture
+
+T = TypeVar("T")
+
+
+def trace_call(future: CallFuture[T], function: object) -> None:
+    """Record a call that is about to be submitted: the whole, its wait for a worker, and its time there.
+
+    The time in a worker includes the ways of its arguments and its result.
+    """
+    name = getattr(function, "__qualname__", None) or type(function).__name__
+    whole = active.begin(f"executor: {name}")
+    if whole is None:
+        return
+    part = active.begin("waits for a worker", whole)
+
+    def sent() -> None:
+        nonlocal part
+        active.end(part)
+        part = active.begin("in a worker", whole)
+
+    def done(ended: Future[T]) -> None:
+        failed = ended.cancelled() or not ended_well(ended)
+        active.end(part, failed=failed)
+        active.end(whole, failed=failed)
+
+    future.on_sent = sent
+    future.add_done_callback(done)
+
+
+def ended_well(ended: Future[T]) -> bool:
+    """Return True if a call that has ended has a result. The result is not decoded."""
+    return isinstance(ended, CallFuture) and ended.status().state == "done"
