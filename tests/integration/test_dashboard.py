@@ -7,7 +7,9 @@ from collections.abc import Iterator
 
 import pytest
 from selenium.webdriver.common.by import By
+from selenium.webdriver.common.keys import Keys
 
+from tests.support.web.accessibility import WHY_NOT, overflow_on_phone, violations
 from tests.support.web.dashboard import MISSING, Cluster, Pages, cluster_in, dashboard_of
 
 pytestmark = pytest.mark.skipif(
@@ -16,7 +18,7 @@ pytestmark = pytest.mark.skipif(
 EVIL = "<img src=x onerror=document.title='broken'>"
 PROGRAM = "import time\nprint('<b>bold</b> \\x1b[31m', flush=True)\ntime.sleep(600)\n"
 PAGES = {
-    "/": ("n1", "n2", "n3", "rack r1", "drain"),
+    "/": ("n1", "n2", "n3", "rack r1", "drain", "version", "KB/s out"),
     "/tasks": (EVIL, "running"),
     "/objects": ("rows.txt", "it may write the object", "durable_blob"),
     "/capabilities": ("read", "write"),
@@ -54,8 +56,33 @@ def test_every_page_shows_the_cluster(pages: Pages) -> None:
         assert pages.driver.title.endswith("- DIOS")
         assert pages.driver.find_elements(By.TAG_NAME, "h1"), path
         assert not pages.driver.find_elements(By.CSS_SELECTOR, "main img"), path
+        assert not overflow_on_phone(pages), path
     errors = [one for one in pages.log() if one["level"] == "SEVERE"]
     assert not errors
+
+
+@pytest.mark.skipif(bool(WHY_NOT), reason=WHY_NOT)
+def test_every_page_is_accessible(cluster: Cluster, pages: Pages) -> None:
+    """No page breaks a rule of axe-core, in light and dark."""
+    (task,) = [one for one in json.loads(cluster.dios("ps", "--json")) if one["label"] == EVIL]
+    (file,) = json.loads(cluster.dios("ls", "--json"))
+    further = (f"/tasks/{task['fingerprint']}", f"/objects/{file['fingerprint']}")
+    found = []
+    for path in (*PAGES, *further, f"/capabilities?of={file['fingerprint']}"):
+        pages.open(path, *PAGES.get(path, ()))
+        found += [f"{path}: {one}" for one in violations(pages)]
+    assert not found, "\n".join(found)
+
+
+def test_the_keyboard_reaches_the_pages(pages: Pages) -> None:
+    """Tab goes through the links of the pages, and Enter opens the focused one."""
+    pages.open("/", "n1")
+    for _ in range(2):
+        pages.driver.switch_to.active_element.send_keys(Keys.TAB)
+    focused = pages.driver.switch_to.active_element
+    assert focused.text == "Tasks"
+    focused.send_keys(Keys.ENTER)
+    pages.wait_for("Search")
 
 
 def test_a_reference_is_retired(cluster: Cluster, pages: Pages) -> None:

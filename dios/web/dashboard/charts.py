@@ -54,7 +54,7 @@ def timeline(tasks: Sequence[Status], now_ns: int) -> Options:
         "tooltip": {**_TEXT_TOOLTIP},
         "grid": {"left": 90, "right": 20, "top": 10, "bottom": 70},
         "dataZoom": [{"type": "slider"}, {"type": "inside"}],
-        "xAxis": {"type": "time"},
+        "xAxis": {"type": "time", "axisLabel": {"hideOverlap": True}},
         "yAxis": {"type": "category", "data": rows, "inverse": True},
         "series": [
             {
@@ -167,9 +167,9 @@ def lines(series: Mapping[str, Sequence[tuple[float, float]]], unit: str) -> Opt
         "animation": False,
         "aria": {"enabled": True},
         "tooltip": {**_TEXT_TOOLTIP, "trigger": "axis"},
-        "legend": {"data": list(series)},
-        "grid": {"left": 60, "right": 20, "bottom": 30},
-        "xAxis": {"type": "time"},
+        "legend": {"data": list(series), "top": 0, "type": "scroll"},
+        "grid": {"left": 60, "right": 20, "top": 50, "bottom": 30},
+        "xAxis": {"type": "time", "axisLabel": {"hideOverlap": True}},
         "yAxis": {"type": "value", "name": unit},
         "series": [
             {

@@ -26,6 +26,27 @@ PAGES: Final = (
     ("/jobs", "Jobs"),
     ("/functions", "Network functions"),
 )
+_STYLE: Final = """
+.nicegui-link { color: #0d5bb5; }
+.q-badge { color: #fff; }
+/* It has no name for screen readers. */
+.q-loading-bar { display: none; }
+.dios-note { color: #8a5200; }
+.body--dark .nicegui-link { color: #90caf9; }
+.body--dark .dios-note { color: #ffb74d; }
+.body--dark .q-page { --q-primary: #90caf9; --q-negative: #ff8a80; }
+/* Charts are drawn for a light page; their colours keep their hues. */
+.body--dark .nicegui-echart { filter: invert(0.92) hue-rotate(180deg); }
+:focus-visible { outline: 2px solid #ff8f00; outline-offset: 2px; }
+@media (max-width: 599px) { .nicegui-content { padding: 0.5rem; } }
+"""
+_SCRIPT: Final = """
+document.documentElement.lang = "en";
+// A table that is wider than the page is scrolled with the keyboard, too.
+new MutationObserver(() => document.querySelectorAll(".q-table__middle:not([tabindex])").forEach(
+  one => { one.tabIndex = 0; }
+)).observe(document.documentElement, {childList: true, subtree: true});
+"""
 UPDATE_S: Final = 0.5
 _STALE_S: Final = 10
 
@@ -35,6 +56,9 @@ def page(session: ClusterSession, title: str) -> Iterator[None]:
     """Make the frame of a page, and its content inside of the block."""
     ui.page_title(f"{title} - DIOS")
     ui.dark_mode(value=None)
+    ui.colors(primary="#1565c0", positive="#2e7d32", negative="#c62828", warning="#8a5200")
+    ui.add_head_html(f"<script>{_SCRIPT}</script>")
+    ui.add_css(_STYLE)
     with (
         ui.header().classes("items-center q-py-xs"),
         ui.element("nav").props('aria-label="pages"'),
@@ -45,7 +69,7 @@ def page(session: ClusterSession, title: str) -> Iterator[None]:
             link = ui.link(name, path).classes("text-white no-underline q-px-sm q-py-xs rounded-borders")
             if name == title:
                 link.classes("bg-black/25").props('aria-current="page"')
-    with ui.element("main").classes("w-full q-pa-md"):
+    with ui.element("div").classes("w-full"):
         heading(title, 1)
         follow(session, _show_problems)
         yield
@@ -148,7 +172,7 @@ def button_column(shown: ui.table, column: str, action: Callable[[int], Awaitabl
 
 def note(text: str) -> ui.label:
     """Make a line about something that is missing, out of date or amiss."""
-    return ui.label(text).classes("text-warning").props('role="status"')
+    return ui.label(text).classes("dios-note").props('role="status"')
 
 
 async def attempt(action: Callable[[], object], done: str = "done") -> None:

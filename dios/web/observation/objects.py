@@ -72,7 +72,7 @@ class LiveObject(NamedTuple):
 
 
 class Wait(NamedTuple):
-    """A call that waits: who makes it, for which object, and which tasks can end the wait.
+    """A waiting call: its task, its object, and the tasks that can end the wait.
 
     ``reason`` says why these. All are fingerprints; ``object`` is empty for a call that waits for the answer
     of another node or for no object.
@@ -178,10 +178,10 @@ def read_waits(node: Node) -> list[Wait]:
 
 
 def waits(waiting: Iterable[Row], references: Iterable[Row], types: Mapping[str, str]) -> list[Wait]:
-    """Return who waits for whom, from the rows of a node's tables and the types of objects.
+    """Return the waiting calls, from the rows of a node's tables and the types of objects.
 
     A task that waits for another one waits for its end. All other waits are ended by a task with an open
-    request on the object, or if there is none by one that may write it.
+    request on the object. If no task has such a request, a task that may write the object ends it.
     """
     holders: dict[str, list[Row]] = {}
     for row in references:

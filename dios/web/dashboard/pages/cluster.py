@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import partial
 from typing import Final
 
@@ -9,20 +10,41 @@ from nicegui import ui
 
 from dios.client.ops.cluster import Member
 from dios.client.plain_text import plain
-from dios.web.dashboard.layout import attempt, confirmed, follow, heading
+from dios.errors import DiosError
+from dios.web.dashboard.layout import attempt, confirmed, follow, heading, poll
 from dios.web.observation.cluster_view import ClusterView, Row, number
 from dios.web.observation.session import ClusterSession
+from dios.web.observation.traffic import NodeTraffic, read_traffic, traffic_text
 from dios.wire.types import NodeStatus
 
 _GIB: Final = 2**30
+_TRAFFIC_S: Final = 5.0
 
 
 def show(session: ClusterSession) -> None:
-    """Make the content."""
-    follow(session, partial(_nodes, session))
+    """Make the content; versions and links are read less often than the rest."""
+    before: dict[str, NodeTraffic] = {}
+    now: dict[str, NodeTraffic] = {}
+
+    async def update() -> None:
+        members = session.watcher.view.nodes
+        try:
+            found = await session.call(lambda node: read_traffic(node, members))
+        except (DiosError, OSError):
+            return  # the page says already that the node does not answer
+        before.clear()
+        before.update(now)
+        now.clear()
+        now.update(found)
+
+    def traffic_of(name: str) -> str:
+        return traffic_text(name, before, now)
+
+    follow(session, partial(_nodes, session, traffic_of))
+    poll(update, _TRAFFIC_S)
 
 
-def _nodes(session: ClusterSession, view: ClusterView) -> None:
+def _nodes(session: ClusterSession, traffic_of: Callable[[str], str], view: ClusterView) -> None:
     racks: dict[str, list[Member]] = {}
     for node in view.nodes:
         racks.setdefault(plain(node.rack) or "no rack", []).append(node)
@@ -31,10 +53,10 @@ def _nodes(session: ClusterSession, view: ClusterView) -> None:
         heading("Node" if alone else f"Rack {rack}")
         with ui.row().classes("w-full items-stretch"):
             for node in nodes:
-                _card(session, node, view.rows_of_nodes.get(node.name, {}))
+                _card(session, node, view.rows_of_nodes.get(node.name, {}), traffic_of(node.name))
 
 
-def _card(session: ClusterSession, node: Member, row: Row) -> None:
+def _card(session: ClusterSession, node: Member, row: Row, traffic: str) -> None:
     name = plain(node.name) or "this node"
     words = [node.status.name.lower()] + (["draining"] if node.draining else [])
     words += ["asked"] if node.here else []
@@ -53,14 +75,26 @@ def _card(session: ClusterSession, node: Member, row: Row) -> None:
                 number(row.get("memory_bytes")) / _GIB,
                 " GiB",
             )
+            _used(row)
         elif len(session.watcher.view.nodes) > 1:
             ui.label("Reservations are unknown.").classes("text-caption")
+        if traffic:
+            ui.label(traffic).classes("text-caption")
         if node.name and not node.here:
             with ui.row():
                 wish = "undrain" if node.draining else "drain"
                 ui.button(wish, on_click=partial(_set, session, node.name, wish)).props("dense flat")
                 if node.status is NodeStatus.DEAD:
                     ui.button("forget", on_click=partial(_forget, session, node.name)).props("dense flat")
+
+
+def _used(row: Row) -> None:
+    """Show the measured use, which is unknown until the node has measured it."""
+    if row.get("cpus_used") is not None:
+        _bar("processors used", number(row.get("cpus_used")), number(row.get("cpus")), "")
+    if row.get("memory_used") is not None:
+        used, most = (number(row.get(key)) / _GIB for key in ("memory_used", "memory_bytes"))
+        _bar("memory used", used, most, " GiB")
 
 
 def _bar(what: str, used: float, most: float, unit: str) -> None:

@@ -1,20 +1,24 @@
-"""The page of the scheduler: its rounds, and the flow network as a Sankey diagram."""
+"""The page of the scheduler: rounds, the flow network as a Sankey diagram, and reasons against machines."""
 
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Callable
 from typing import Final
 
 from nicegui import ui
 
 from dios.client.plain_text import plain
 from dios.web.dashboard import charts
-from dios.web.dashboard.layout import table
-from dios.web.observation.cluster_view import Row, number, rows
+from dios.web.dashboard.layout import follow, note, poll, table
+from dios.web.observation.cluster_view import ClusterView, Row, living, number, rows
+from dios.web.observation.explanations import why_not
 from dios.web.observation.session import ClusterSession
+from dios.wire.types import TaskState
 
 _NETWORK_S: Final = 3.0
 _KEPT: Final = 100
+_CHOICES: Final = 200
 
 
 def show(session: ClusterSession) -> None:
@@ -24,8 +28,13 @@ def show(session: ClusterSession) -> None:
         "Flow from tasks through aggregates to machines, as a round would send it now. Only the nodes' own "
         "user and root can see it."
     )
-    why = ui.label().classes("text-warning")
-    picture = ui.echart(charts.sankey(())).classes("w-full h-96")
+    why = note("")
+    ask_why_not = _why_not(session)
+    picture = (
+        ui.echart(charts.sankey(()), on_point_click=lambda event: ask_why_not(str(event.name)))
+        .classes("w-full h-96")
+        .props('role="img" aria-label="flow network"')
+    )
     past: deque[tuple[int, list[object]]] = deque(maxlen=_KEPT)
     slider = ui.slider(min=0, max=0, value=0).props('label aria-label="round"')
     history = table(("round", "algorithm", "waiting", "running", "arcs", "ms", "changes"), (), label="rounds")
@@ -65,8 +74,47 @@ def show(session: ClusterSession) -> None:
         history.update()
 
     slider.on_value_change(draw)
-    ui.timer(_NETWORK_S, update)
-    ui.timer(0.1, update, once=True)
+    poll(update, _NETWORK_S)
+
+
+def _why_not(session: ClusterSession) -> Callable[[str], None]:
+    """Make the question why a task is not on a machine; return a function that asks it for a machine."""
+    with ui.row().classes("w-full items-center"):
+        task = ui.select({}, label="Why is this task not …").classes("w-72 max-w-full")
+        machine = ui.select({}, label="… on this machine? (Or click it.)").classes("w-72 max-w-full")
+    reason = ui.label().classes("whitespace-pre-wrap").props('aria-live="polite"')
+
+    def choices(view: ClusterView) -> None:
+        waiting = [one for one in view.tasks if one.state is TaskState.WAITING]
+        others = [one for one in living(view.tasks) if one.state is not TaskState.WAITING]
+        first = next((one.fingerprint for one in waiting), None)
+        _offer(
+            task,
+            {one.fingerprint: f"{plain(one.label)} {one.fingerprint}" for one in [*waiting, *others]},
+            first,
+        )
+        _offer(machine, {one.name: plain(one.name) for one in view.nodes}, None)
+
+    async def answer() -> None:
+        if task.value and machine.value:
+            found = await session.ask({"ask": "explain", "task": task.value})
+            reason.text = why_not(found, str(machine.value))
+
+    def ask_for(name: str) -> None:
+        if name in machine.options:
+            machine.value = name
+
+    follow(session, choices)
+    task.on_value_change(answer)
+    machine.on_value_change(answer)
+    return ask_for
+
+
+def _offer(chosen: ui.select, options: dict[str, str], first: str | None) -> None:
+    """Offer these options, if they are others than before; keep the chosen one, or choose ``first``."""
+    offered = dict(list(options.items())[:_CHOICES])
+    if offered != chosen.options:
+        chosen.set_options(offered, value=chosen.value if chosen.value in offered else first)
 
 
 def _row(one: Row) -> tuple[object, ...]:

@@ -13,7 +13,7 @@ from dios.client.ops.status import Status
 from dios.client.plain_text import plain, plain_lines
 from dios.client.sync.node import Task
 from dios.web.dashboard import charts
-from dios.web.dashboard.layout import attempt, confirmed, follow, heading, table
+from dios.web.dashboard.layout import attempt, confirmed, follow, heading, link_column, table
 from dios.web.observation.cluster_view import ClusterView
 from dios.web.observation.session import ClusterSession
 from dios.web.observation.watcher import find_task
@@ -30,7 +30,7 @@ def show(session: ClusterSession) -> None:
     bars = ui.echart(charts.timeline((), 0), on_point_click=_open).classes("w-full h-80")
     count = ui.label()
     found = table(_COLUMNS, (), label="tasks")
-    found.on("rowClick", lambda event: ui.navigate.to(f"/tasks/{event.args[1]['task']}"))
+    link_column(found, "task", "/tasks/")
 
     def update(view: ClusterView) -> None:
         tasks = _matching(view.tasks, (sought.value or "").lower())
@@ -89,9 +89,7 @@ def show_one(session: ClusterSession, mark: str) -> None:
     heading("Why it waits, or why it is there")
     reasons = ui.label().classes("whitespace-pre-wrap font-mono")
     heading("Output")
-    output = (
-        ui.label().classes("whitespace-pre-wrap font-mono").props('aria-label="output" aria-live="polite"')
-    )
+    output = ui.label().classes("whitespace-pre-wrap font-mono").props('role="log" aria-label="output"')
 
     async def update() -> None:
         task = find_task(session.watcher.view, mark)
