@@ -41,7 +41,7 @@ def main(home: str, abroad: str) -> None:
             alias="notes",
         )
 
-        # Any holder narrows it before it goes on: one folder, and the other cluster alone. No node is asked.
+        # A holder narrows it to a folder and to the other cluster, without asking a node.
         theirs = tokens.OnlyHolder(tokens.cluster_of(abroad))
         narrow = tokens.attenuate(token, tokens.only_path("notes"), theirs)
         text = tokens.format_token(narrow)

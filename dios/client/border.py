@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -11,7 +11,17 @@ from dios import limits
 from dios.client.locate import BORDER_SOCKET_NAME, accepted_users, resolve_node
 from dios.errors import ProtocolError, UnreachableError, error_for
 from dios.transport.unix.client import connect
-from dios.wire.border import AnswerCheck, BorderAnswer, BorderCall, Refusal, decode_answer, encode_frame
+from dios.wire.border import (
+    AnswerCheck,
+    BorderAnswer,
+    BorderCall,
+    FilePart,
+    Refusal,
+    WriteFile,
+    WrittenFile,
+    decode_answer,
+    encode_frame,
+)
 from dios.wire.codec import FrameSplitter
 
 if TYPE_CHECKING:
@@ -53,6 +63,15 @@ class BorderConnection:
             if isinstance(error, UnreachableError):
                 raise
             raise UnreachableError(f"the border of the node ended the connection: {error}") from None
+
+    def write(self, call: WriteFile, parts: Iterable[bytes]) -> WrittenFile:
+        """Send a file in parts of at most BORDER_PART_BYTES, and return its entry. Raise as ``call`` does."""
+        for answer in self.call(call):
+            if isinstance(answer, WrittenFile):
+                return answer
+            for part in parts:
+                self._sock.sendall(encode_frame(FilePart(part)))
+        raise ProtocolError("the border gave no answer")
 
     def ask(self, call: BorderCall) -> BorderAnswer:
         """Return the only answer of a call. Raise the errors of ``call``."""

@@ -29,6 +29,7 @@ from dios.wire.border import (
     FileRow,
     ListFiles,
     ReadFile,
+    WriteFile,
 )
 from dios.wire.sealed_tokens import (
     Caveat,
@@ -92,8 +93,11 @@ def issue_token(
     issuer: str,
     expires_ns: int,
     alias: str = "",
+    write: bool = False,
 ) -> tuple[SealedToken, Reference]:
     """Return a new token to read the files that ``catalogue`` lists in ``group``, and its record.
+
+    With ``write``, its holders may store files as well, in the name and on the account of the issuer.
 
     ``cluster`` is the digest of the session's cluster, ``issuer`` the user of the session as ``uid:1000``,
     ``expires_ns`` the end in nanoseconds since 1970. Destroying the record revokes the token, and every token
@@ -105,7 +109,7 @@ def issue_token(
         catalogue.name or b"",
         secrets.token_bytes(_NONCE_BYTES),
         issuer,
-        int(Permission.READ),
+        int(Permission.READ | Permission.WRITE if write else Permission.READ),
         expires_ns,
         alias,
     )
@@ -187,6 +191,20 @@ class TokenFiles:
             else:
                 found += part
         return bytes(found)
+
+    def write_bytes(self, path: str, data: bytes, *, replace: bool = False) -> FileRow:
+        """Store a file in the group, and return its entry; in place of another file only with ``replace``.
+
+        The file belongs to the issuer of the token, and counts with that user. Raises ExistsError if there is
+        a file, LimitError for more than BORDER_WRITE_BYTES_MAX bytes or if the issuer has no room.
+        """
+        size = len(data)
+        if size > limits.BORDER_WRITE_BYTES_MAX:
+            raise LimitError(f"a token writes files of at most {limits.BORDER_WRITE_BYTES_MAX} bytes")
+        call = WriteFile(self._data, checked_path(path), size, blake3(data).digest(), replace)
+        places = range(0, size, limits.BORDER_PART_BYTES)
+        parts = (data[place : place + limits.BORDER_PART_BYTES] for place in places)
+        return self._connection.write(call, parts).file
 
     def close(self) -> None:
         """End the connection."""

@@ -263,7 +263,7 @@ def _start_helpers(
     if settings.border and port is None:
         _log.warning("the node is in no cluster, so it has no border", extra={"setting": "border"})
     elif settings.border and port is not None:
-        from dios.node.border import Border, keep_border  # noqa: PLC0415 - as below
+        from dios.node.border.service import Border, keep_border  # noqa: PLC0415 - as below
 
         border = Border(
             settings, port.identity, server, os.geteuid(), host.record_border, host.denied_connection

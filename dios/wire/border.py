@@ -52,14 +52,29 @@ class ReadFile(Struct, frozen=True, array_like=True, forbid_unknown_fields=True,
     known: _Digest = b""
 
 
-BorderCall: TypeAlias = AskCluster | CheckToken | ListFiles | ReadFile
+class WriteFile(Struct, frozen=True, array_like=True, forbid_unknown_fields=True, tag=5):
+    """Store a file, in place of another one only with ``replace``.
+
+    The answer is ``WriteReady``; then the caller sends the bytes in ``FilePart`` frames, and the last answer
+    is a ``WrittenFile``.
+    """
+
+    token: _Token
+    path: Text
+    size: Annotated[int, Meta(ge=0, le=limits.BORDER_WRITE_BYTES_MAX)]
+    digest: Annotated[bytes, Meta(min_length=limits.DIGEST_BYTES, max_length=limits.DIGEST_BYTES)]
+    replace: bool = False
+
+
+TokenCall: TypeAlias = CheckToken | ListFiles | ReadFile | WriteFile
+BorderCall: TypeAlias = AskCluster | TokenCall
 
 
 class ForwardedCall(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
     """A call of a user of the sending cluster, between two clusters."""
 
     user: User
-    call: CheckToken | ListFiles | ReadFile
+    call: TokenCall
 
 
 # -- answers ----------------------------------------------------------------------------------------
@@ -106,6 +121,16 @@ class FilePart(Struct, frozen=True, array_like=True, forbid_unknown_fields=True,
     data: Annotated[bytes, Meta(min_length=1, max_length=limits.BORDER_PART_BYTES)]
 
 
+class WriteReady(Struct, frozen=True, array_like=True, forbid_unknown_fields=True, tag=7):
+    """The token permits the writing of the file: its bytes can come."""
+
+
+class WrittenFile(Struct, frozen=True, array_like=True, forbid_unknown_fields=True, tag=8):
+    """The file is stored, and visible to all readers."""
+
+    file: FileRow
+
+
 class Refusal(Struct, frozen=True, array_like=True, forbid_unknown_fields=True, tag=6):
     """The error of a call, in place of an answer or of the rest of it."""
 
@@ -113,12 +138,15 @@ class Refusal(Struct, frozen=True, array_like=True, forbid_unknown_fields=True, 
     message: Message
 
 
-BorderAnswer: TypeAlias = ClusterIdentity | CheckedToken | FileList | FileHead | FilePart | Refusal
+BorderAnswer: TypeAlias = (
+    ClusterIdentity | CheckedToken | FileList | FileHead | FilePart | WriteReady | WrittenFile | Refusal
+)
 
 T = TypeVar("T")
 _encode: Final = msgspec.msgpack.Encoder().encode
 _calls: Final[msgspec.msgpack.Decoder[BorderCall]] = msgspec.msgpack.Decoder(BorderCall)
 _forwarded: Final = msgspec.msgpack.Decoder(ForwardedCall)
+_parts: Final = msgspec.msgpack.Decoder(FilePart)
 _answers: Final[msgspec.msgpack.Decoder[BorderAnswer]] = msgspec.msgpack.Decoder(BorderAnswer)
 
 
@@ -143,6 +171,11 @@ def decode_answer(body: bytes) -> BorderAnswer:
     return _decoded(_answers, body)
 
 
+def decode_part(body: bytes) -> FilePart:
+    """Return the next bytes that a caller writes. Raise ProtocolError for other bytes."""
+    return _decoded(_parts, body)
+
+
 def _decoded(decoder: msgspec.msgpack.Decoder[T], body: bytes) -> T:
     try:
         return decoder.decode(body)
@@ -157,6 +190,7 @@ class AnswerCheck:
     def __init__(self, call: BorderCall) -> None:
         self._call: Final = call
         self._left: int | None = None
+        self._is_ready = False
         self.is_complete = False
 
     def take(self, answer: BorderAnswer) -> None:
@@ -170,6 +204,10 @@ class AnswerCheck:
             case FileHead() if isinstance(self._call, ReadFile) and self._left is None:
                 self._left = 0 if answer.unchanged else answer.file.size
                 self.is_complete = not self._left
+            case WriteReady() if isinstance(self._call, WriteFile) and not self._is_ready:
+                self._is_ready = True
+            case WrittenFile() if self._is_ready:
+                self.is_complete = True
             case CheckedToken() if isinstance(self._call, CheckToken):
                 self.is_complete = True
             case FileList() if isinstance(self._call, ListFiles):
@@ -177,4 +215,4 @@ class AnswerCheck:
             case ClusterIdentity() if isinstance(self._call, AskCluster):
                 self.is_complete = True
             case _:
-                raise ProtocolError("the border answered with something else than was asked for")
+                raise ProtocolError("the border sent an answer that the call does not have")

@@ -79,7 +79,7 @@ class OnlyUntil(Struct, frozen=True, array_like=True, forbid_unknown_fields=True
 
 
 class OnlyHolder(Struct, frozen=True, array_like=True, forbid_unknown_fields=True, tag=3):
-    """The caveat that one cluster alone may use the token, and in it one user alone, or everybody if empty.
+    """The caveat that only a certain cluster, or only a certain user of it, may use the token.
 
     ``cluster`` is the digest of the authority of a foreign cluster, and empty for the issuing cluster itself.
     """
@@ -98,7 +98,7 @@ Caveat: TypeAlias = OnlyRights | OnlyUntil | OnlyHolder | OnlyPath
 
 
 class SealedToken(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
-    """A grant with caveats, and the seal of all of it. Whoever has the token can use it: it is a secret."""
+    """A grant with caveats, and the seal of all of it. It is a secret, because its possession suffices."""
 
     grant: TokenGrant
     caveats: Annotated[tuple[Caveat, ...], Meta(max_length=limits.SEALED_TOKEN_CAVEATS_MAX)]
@@ -250,7 +250,7 @@ def decode_grant(data: bytes) -> TokenGrant:
 
 
 def format_token(token: SealedToken) -> str:
-    """Return a token as text, for a file."""
+    """Return the text of a token."""
     body = _encode(token)
     return PREFIX + base64.urlsafe_b64encode(body + blake3(body).digest(_CHECK_BYTES)).decode().rstrip("=")
 

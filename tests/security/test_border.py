@@ -10,7 +10,7 @@ import ssl
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
@@ -22,7 +22,7 @@ from typer.testing import CliRunner
 import dios
 from dios import limits
 from dios.cli import main
-from dios.errors import DiosError, InvalidError, NotPermittedError, StaleError
+from dios.errors import DiosError, ExistsError, InvalidError, NotPermittedError, StaleError
 from dios.host.audit.reader import AuditReader
 from dios.lib import catalogue, tokens
 from dios.lib.catalogue import CatalogueEntry
@@ -201,6 +201,65 @@ def test_both_sides_must_trust(places: tuple[Place, Place], issued: Issued) -> N
         assert files.read_bytes("a/one") == b"first"
 
 
+def test_a_token_with_the_right_writes_for_its_issuer(places: tuple[Place, Place], issued: Issued) -> None:
+    """Its holder stores files in its path and replaces only on demand; readers and revoked tokens do not."""
+    abroad = places[1]
+    issued.put(a_one=b"first", b=b"other")
+    token, record = _to_write(places[0], issued)
+    narrow = attenuate(token, only_path("a"))
+    with import_token(narrow, abroad.node.place) as files:
+        assert files.write_bytes("a/new", BIG).digest == blake3(BIG).digest()
+        assert files.read_bytes("a/new") == BIG
+        assert files.write_bytes("a/empty", b"").size == 0
+        refused = (("a/one", ExistsError), ("a/one/x", InvalidError), ("b", NotPermittedError))
+        for path, kind in refused:
+            with pytest.raises(kind):
+                files.write_bytes(path, b"second")
+        files.write_bytes("a/one", b"second", replace=True)
+        assert files.read_bytes("a/one") == b"second"
+    for weak in (issued.token, attenuate(token, tokens.OnlyRights(1))):
+        with import_token(weak, abroad.node.place) as files:
+            with pytest.raises(NotPermittedError, match="read alone"):
+                files.write_bytes("a/more", b"x")
+            assert [row.path for row in files.files()] == ["a/empty", "a/new", "a/one", "b"]
+    record.destroy()
+    with import_token(narrow, abroad.node.place) as files, pytest.raises(NotPermittedError, match="revoked"):
+        files.write_bytes("a/more", b"x")
+
+
+def _to_write(home: Place, issued: Issued) -> tuple[SealedToken, dios.Reference]:
+    """A token with the right to write, and its record."""
+    return tokens.issue_token(
+        issued.session, issued.group, issued.listed, cluster=home.own.cluster, issuer=f"uid:{_uid()}",
+        expires_ns=time.time_ns() + HOUR_NS, write=True,
+    )  # fmt: skip
+
+
+def test_wrong_bytes_and_those_of_a_revoked_token_are_not_stored(
+    places: tuple[Place, Place], issued: Issued
+) -> None:
+    """The border compares digest and number of bytes, and looks at the token again before it stores."""
+    home, abroad = places
+    issued.put(a_one=b"first")
+    token, record = _to_write(home, issued)
+
+    def writes(data: bytes, first: Callable[[], object] = lambda: None) -> border.BorderAnswer:
+        call = border.WriteFile(encode_token(token), "a/new", 5, blake3(b"right").digest())
+        with _attacker(home.border, home.own, abroad.own) as tls:
+            answers = _frames(tls)
+            assert next(answers) == b""
+            tls.sendall(border.encode_frame(border.ForwardedCall("uid:7", call)))
+            assert isinstance(border.decode_answer(next(answers)), border.WriteReady)
+            first()
+            tls.sendall(border.encode_frame(border.FilePart(data)))
+            return border.decode_answer(next(answers))
+
+    refused = [writes(b"wrong"), writes(b"too many"), writes(b"right", record.destroy)]
+    assert all(isinstance(one, border.Refusal) for one in refused), refused
+    with import_token(issued.token, abroad.node.place) as files:
+        assert [row.path for row in files.files()] == ["a/one"]
+
+
 # -- attacks on the port of the border --------------------------------------------------------------
 def _attacker(address: str, target: identity.Identity, own: identity.Identity) -> ssl.SSLSocket:
     """A connection to a port of the target's cluster, with the certificate of a node of another one."""
@@ -343,6 +402,9 @@ def test_commands_tell_the_whole_story(
     types("token get theirs drafts/one.txt -o copy.txt", abroad)
     assert Path("copy.txt").read_text() == "first"
     assert json.loads(types("token get theirs drafts/one.txt -o copy.txt --json", abroad))["unchanged"]
+    types("token issue papers --write --for 1h -o write.token", home)
+    types("token put write.token one.txt results/one.txt", abroad)
+    assert "one.txt" in types("ls papers/results", home)
     types(f"token revoke {row['token']}", home)
     assert "revoked" in types("token get theirs drafts/one.txt -o other.txt", abroad, fails=True)
     assert not Path("other.txt").exists()

@@ -256,6 +256,7 @@ JSON: Final[Mapping[str, Output]] = {
     "token import": Output(("cli.objects.tokens:TokenRow",), many=False),
     "token forget": Output(("cli.objects.tokens:TokenMarkRow",), many=False),
     "token files": Output(("cli.objects.tokens:TokenFileRow",)),
+    "token put": Output(("cli.objects.tokens:TokenFileRow",), many=False),
     "token get": Output(("cli.objects.tokens:FetchedFileRow",), many=False),
     "store create": Output(("cli.objects.stores:StoreRow",), many=False),
     "store add": Output(("cli.objects.stores:StoreRow",), many=False),

@@ -43,6 +43,7 @@ from dios.lib.tokens import (
     Caveat,
     FileRow,
     OnlyHolder,
+    OnlyRights,
     OnlyUntil,
     SealedToken,
     attenuate,
@@ -154,13 +155,16 @@ def issue(
         str, typer.Option("--for", metavar="SPAN", help="Until then: 90s, 5min, 1h, 2d; at most 365d.")
     ] = "7d",
     path: PathOption = [],  # noqa: B006 - typer copies it
+    write: Annotated[
+        bool, typer.Option("--write", help="Let holders store files too, in your name and in your quota.")
+    ] = False,
     node: NodeOption = None,
     as_json: JsonOption = False,
 ) -> None:
     """Issue a token with which its holder can read the files of a group, and write it to a file.
 
-    Whoever has the token can read with it, on your cluster and on clusters that its nodes trust, until its
-    time is over or you revoke it: send it like a password. `dios token attenuate` narrows it.
+    Everybody who has the token can read with it, on your cluster and on clusters that its nodes trust, until
+    its time is over or you revoke it: send it like a password. `dios token attenuate` narrows it.
     """
     with reporting("dios token issue", as_json=as_json), opened(node, [alias]) as place:
         group = place.group(alias)
@@ -174,6 +178,7 @@ def issue(
             issuer=f"uid:{os.getuid()}",
             expires_ns=expires_ns,
             alias=alias,
+            write=write,
         )
         try:
             record.write_bytes(_encode_record(_Record(alias, token.grant.rights, expires_ns)))
@@ -197,7 +202,7 @@ def revoke(
     node: NodeOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Revoke a token that you issued, with every token that was made of it, for everybody.
+    """Revoke a token that you issued, and every token that was made of it.
 
     It counts at the next use, and ends reading that is under way. Bytes that were read cannot be taken back.
     """
@@ -308,6 +313,7 @@ def attenuate_token(
             help="Only for the cluster with this authority's certificate; home is the one that issued it.",
         ),
     ] = "",
+    read_only: Annotated[bool, typer.Option("--read-only", help="Only for reading.")] = False,
     user: Annotated[
         str, typer.Option("--user", metavar="WHO", help="Only for this user there: uid:N, or N.")
     ] = "",
@@ -321,6 +327,8 @@ def attenuate_token(
     with reporting("dios token attenuate", as_json=as_json):
         former = token_of(token)
         caveats: list[Caveat] = [only_path(one) for one in path]
+        if read_only:
+            caveats.append(OnlyRights(int(Permission.READ)))
         if span:
             caveats.append(OnlyUntil(time.time_ns() + seconds_of(span, "--for") * 10**9))
         if user and not cluster:
@@ -375,10 +383,13 @@ def show(token: TokenArgument, *, as_json: JsonOption = False) -> None:
 
 def _row_of(token: SealedToken) -> TokenRow:
     expires_ns = [token.grant.expires_ns]
+    rights = Permission(token.grant.rights)
     paths, holders = [], []
     for caveat in token.caveats:
         if isinstance(caveat, OnlyUntil):
             expires_ns.append(caveat.expires_ns)
+        elif isinstance(caveat, OnlyRights):
+            rights &= Permission(caveat.rights)
         elif isinstance(caveat, OnlyPath):
             paths.append(caveat.path)
         elif isinstance(caveat, OnlyHolder):
@@ -388,7 +399,7 @@ def _row_of(token: SealedToken) -> TokenRow:
         "alias": token.grant.alias,
         "issuer": token.grant.issuer,
         "cluster": cluster_text(token.grant.cluster),
-        "rights": rights_text(Permission(token.grant.rights)),
+        "rights": rights_text(rights),
         "expires": min(expires_ns),
         "paths": paths,
         "holders": holders,
@@ -510,6 +521,35 @@ def get(
             write_json(FetchedFileRow(file=str(target), size=head.size, unchanged=unchanged))
         else:
             say(f"{target}: {size_text(head.size)}{', unchanged' if unchanged else ''}")
+
+
+@app.command(
+    "put",
+    epilog="\b\nExamples:\n  dios token put theirs result.csv results/one.csv\n"
+    "  dios token put theirs result.csv results/one.csv --replace",
+)
+def put(
+    token: TokenArgument,
+    local: Annotated[Path, typer.Argument(metavar="LOCAL", help="The file here; at most 64 MiB.")],
+    path: Annotated[str, typer.Argument(metavar="FILE", help="The path of the new file in the group.")],
+    *,
+    replace: Annotated[bool, typer.Option("--replace", help="Take the place of a file there.")] = False,
+    node: NodeOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Store a file with a token that has the right to write.
+
+    It belongs to the issuer of the token, and counts with that user. It is visible when all of it has arrived
+    with its digest.
+    """
+    with reporting("dios token put", as_json=as_json), import_token(token_of(token), node) as files:
+        if local.stat().st_size > limits.BORDER_WRITE_BYTES_MAX:
+            raise InvalidError(f"{local} has more than {size_text(limits.BORDER_WRITE_BYTES_MAX)}")
+        row = files.write_bytes(path, local.read_bytes(), replace=replace)
+        if as_json:
+            write_json(_file_row(row))
+        else:
+            say(f"{row.path}: {size_text(row.size)} stored")
 
 
 def _append(file: BinaryIO, data: bytes) -> int:

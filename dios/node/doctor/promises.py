@@ -50,7 +50,7 @@ PROMISES: Final = (
     ),
     Promise(
         "Isolation",
-        "A sealed token gives what its grant and all its caveats leave, and nothing else: a holder narrows it without asking, and a token that was forged, cut, reordered or widened, that is over by the clock of its cluster, or is for another cluster, user or path, is refused",
+        "A sealed token gives what its grant and all its caveats leave, to read or to write, and nothing else: a holder narrows it without asking, and a token that was forged, cut, reordered or widened, that is over by the clock of its cluster, or is for another cluster, user or path, is refused",
         left="everybody who has a token can use it; present and former nodes of the issuing cluster can remove caveats from tokens that they saw; the user is the one that the holder's cluster states",
     ),
     Promise(

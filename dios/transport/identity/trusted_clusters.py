@@ -97,7 +97,7 @@ def add_trusted(own: Identity, name: str, authority: bytes, address: str) -> Tru
     known = trusted_clusters(own)
     same = next((each for each in known.values() if each.name == name or each.cluster == one.cluster), None)
     if same is not None:
-        raise ExistsError(f"this cluster is trusted as {same.name} already. Remove that one first.")
+        raise ExistsError(f"this cluster is trusted as {same.name} already. Remove {same.name} first.")
     if len(known) >= limits.TRUSTED_CLUSTERS_MAX:
         raise LimitError(f"{len(known)} clusters are trusted already, which is the maximum")
     folder = own.folder / _FOLDER

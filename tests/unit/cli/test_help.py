@@ -30,6 +30,7 @@ COMMANDS = [
         "token import",
         "token files",
         "token get",
+        "token put",
         "token ls",
         "token revoke",
         "token forget",

@@ -60,6 +60,7 @@ def terms(token: SealedToken, holder: TokenHolder, now_ns: int) -> TokenTerms | 
         return None
 
 
+@settings(max_examples=60)
 @given(chains, caveats, st.sampled_from(HOLDERS), st.integers(0, 1_100))
 def test_a_caveat_only_narrows(chain: list[Caveat], more: Caveat, holder: TokenHolder, now_ns: int) -> None:
     """Whatever a token with one caveat more permits, the token without it permits as well."""
@@ -74,6 +75,7 @@ def test_a_caveat_only_narrows(chain: list[Caveat], more: Caveat, holder: TokenH
     assert all(before.admits(path) for path in PATHS if narrow.admits(path))
 
 
+@settings(max_examples=30)
 @given(chains)
 def test_adding_caveats_at_once_or_one_by_one_is_the_same(chain: list[Caveat]) -> None:
     """Each holder on the way adds its own, and the seal of the whole chain is one."""
@@ -83,7 +85,7 @@ def test_adding_caveats_at_once_or_one_by_one_is_the_same(chain: list[Caveat]) -
     assert token == attenuate(TOKEN, *chain)
 
 
-@settings(max_examples=40)
+@settings(max_examples=30)
 @given(chains.filter(bool), st.data())
 def test_a_caveat_cannot_be_removed_moved_or_changed(chain: list[Caveat], data: st.DataObject) -> None:
     """With the seal of a token, every other list of caveats is refused for everybody."""

@@ -1,9 +1,9 @@
-"""The border of a node: the place where users of this and of trusted clusters use sealed tokens (ADR 0101).
+"""The service at a border: it listens, keeps callers to their limits, and serves or sends on each call.
 
 Programs of this machine reach it by a socket of its own, and nodes of trusted clusters by a port of its own.
 It carries the few calls of ``dios.wire.border``, and nothing about members or tasks. A call with a token of
 this cluster gets a session of the node, in which the core redeems the token, and which ends with the call. So
-each call is verified anew, and a revocation counts at the next one, and in the middle of a file. A call with
+each call is verified again, and a revocation counts at the next, and in the middle of a file. A call with
 a token of a trusted cluster is sent on to that cluster's border.
 """
 
@@ -13,8 +13,9 @@ import contextlib
 import logging
 import socket
 from collections import Counter
-from collections.abc import Awaitable, Callable
-from typing import TYPE_CHECKING, Final, Protocol
+from collections.abc import Callable
+from functools import partial
+from typing import TYPE_CHECKING, Final
 
 import trio
 
@@ -23,15 +24,16 @@ from dios.errors import (
     BadReferenceError,
     Code,
     DiosError,
-    InvalidError,
     NotPermittedError,
     ProtocolError,
     StaleError,
-    UnreachableError,
     error_for,
 )
 from dios.host.bandwidth.token_bucket import TokenBucket
 from dios.ids import Principal
+from dios.node.border.connections import IDLE_S, CallConnection, ForeignLine, Line, LocalLine, next_answer
+from dios.node.border.redeemed import RedeemedToken, page_of
+from dios.node.border.writing import WRITES, receive_file, store_file
 from dios.transport.identity.identity import Identity
 from dios.transport.identity.trusted_clusters import TrustedCluster, trusted_clusters
 from dios.transport.tcp.border import BorderListener, call_border, cluster_of
@@ -42,63 +44,41 @@ from dios.transport.unix.server import close_listener, open_listener
 from dios.wire.border import (
     AnswerCheck,
     AskCluster,
-    BorderAnswer,
     BorderCall,
     CheckedToken,
     CheckToken,
     ClusterIdentity,
-    FileHead,
-    FileList,
-    FilePart,
-    FileRow,
     ForwardedCall,
     ListFiles,
     ReadFile,
     Refusal,
+    TokenCall,
+    WriteFile,
+    WriteReady,
+    WrittenFile,
     decode_answer,
     decode_call,
     decode_forwarded,
     encode_frame,
 )
-from dios.wire.codec import FrameSplitter
 from dios.wire.sealed_tokens import (
     SealedToken,
     TokenHolder,
-    TokenTerms,
     cluster_text,
     decode_token,
-    terms_of,
     token_mark,
 )
-from dios.wire.types import ObjectType
 
 if TYPE_CHECKING:
-    from dios.client.aio.node import AsyncGroup, AsyncNode, AsyncReference
     from dios.host.process.session_server import SessionServer
-    from dios.lib.catalogue import CatalogueEntry
     from dios.node.settings import Settings
 
-_IDLE_S: Final = limits.BORDER_IDLE_MS_MAX / 1000
-_BLOBS: Final = frozenset({ObjectType.DURABLE_BLOB, ObjectType.SHMEM_BLOB, ObjectType.PRIVMEM_BLOB})
 _S: Final = 1_000_000_000
 
 _log: Final = logging.getLogger(__name__)
 
-Send = Callable[[BorderAnswer], Awaitable[None]]
 Recorder = Callable[[str, Principal, str, str], None]
 """Called with an outcome, a principal, the mark of a token and a detail, for the audit log."""
-
-
-class _Line(Protocol):
-    """A connection with frames in both directions."""
-
-    async def receive(self) -> bytes | None:
-        """Return the next body; None at the end. Raise ProtocolError for a frame over the limit."""
-        ...
-
-    async def send(self, frame: bytes) -> None:
-        """Send a frame, and wait until the other end has taken most of it."""
-        ...
 
 
 class Border:
@@ -161,7 +141,7 @@ class Border:
 
     async def _serve_program(self, sock: socket.socket) -> None:
         uid = peer_of(sock).uid
-        line = _LocalLine(sock)
+        line = LocalLine(sock)
         try:
             if not self._server.admits(uid):
                 self._denied(Principal(f"uid:{uid}"), "at the border: the user is not in allowed_uids")
@@ -183,7 +163,7 @@ class Border:
 
         try:
             trusted = cluster_of(secured, trusted_clusters(self._identity))
-            await self._serve(trusted.cluster, _ForeignLine(secured), received)
+            await self._serve(trusted.cluster, ForeignLine(secured), received)
         except DiosError as error:
             _log.warning("a connection at the border ended", extra={"why": error.message})
         finally:
@@ -191,7 +171,7 @@ class Border:
 
     # -- calls --------------------------------------------------------------------------------------
     async def _serve(
-        self, origin: bytes | int, line: _Line, received: Callable[[bytes], tuple[BorderCall, TokenHolder]]
+        self, origin: bytes | int, line: Line, received: Callable[[bytes], tuple[BorderCall, TokenHolder]]
     ) -> None:
         """Answer the calls of one connection until it ends or is silent."""
         alike = sum(count for one, count in self._open.items() if type(one) is type(origin))
@@ -205,13 +185,13 @@ class Border:
         self._open[origin] += 1
         try:
             while True:
-                with trio.move_on_after(_IDLE_S) as waiting:
+                with trio.move_on_after(IDLE_S) as waiting:
                     body = await line.receive()
                 if waiting.cancelled_caught or body is None:
                     return
                 await self._keep_to_rate(origin)
                 call, holder = received(body)
-                await self._answer(call, holder, line)
+                await self._answer(call, holder, CallConnection(line))
         except ProtocolError as error:
             _log.warning("a connection at the border ended", extra={"why": error.message})
         except (OSError, trio.BrokenResourceError, trio.ClosedResourceError):
@@ -234,26 +214,22 @@ class Border:
         if wait_ns:
             await trio.sleep(wait_ns / _S)
 
-    async def _answer(self, call: BorderCall, holder: TokenHolder, line: _Line) -> None:
-        async def send(answer: BorderAnswer) -> None:
-            with trio.move_on_after(_IDLE_S) as sending:
-                await line.send(encode_frame(answer))
-            if sending.cancelled_caught:
-                raise BrokenPipeError("the other end does not read")
-
+    async def _answer(self, call: BorderCall, holder: TokenHolder, caller: CallConnection) -> None:
         try:
-            await self._execute(call, holder, send)
+            await self._execute(call, holder, caller)
         except DiosError as error:
-            await send(Refusal(int(error.code), error.message))
+            await caller.send(Refusal(int(error.code), error.message))
         except (OSError, trio.BrokenResourceError, trio.ClosedResourceError):
             raise
         except Exception as error:  # noqa: BLE001 - a defect here must not end the node
             _log.exception("an internal error ended a call at the border", exc_info=error)
-            await send(Refusal(int(Code.EIO), "an internal error of the node; its log has the details"))
+            await caller.send(
+                Refusal(int(Code.EIO), "an internal error of the node; its log has the details")
+            )
 
-    async def _execute(self, call: BorderCall, holder: TokenHolder, send: Send) -> None:
+    async def _execute(self, call: BorderCall, holder: TokenHolder, caller: CallConnection) -> None:
         if isinstance(call, AskCluster):
-            await send(ClusterIdentity(self._identity.cluster))
+            await caller.send(ClusterIdentity(self._identity.cluster))
             return
         token = decode_token(call.token)
         mark = token_mark(token.grant)
@@ -263,14 +239,14 @@ class Border:
         )
         try:
             if token.grant.cluster == self._identity.cluster:
-                await self._serve_here(call, token, holder, send)
+                await self._serve_here(call, token, holder, caller)
             elif holder.cluster:
                 raise NotPermittedError(
                     "another cluster issued the token, and a border does not pass on calls of other clusters"
                 )
             else:
                 what = f"{type(call).__name__} at {cluster_text(token.grant.cluster)}"
-                await self._send_on(call, token, holder.user, send)
+                await self._send_on(call, token, holder.user, caller)
         except DiosError as error:
             self._record("denied", who, mark, f"{what}: {error.message}")
             raise
@@ -278,47 +254,72 @@ class Border:
 
     # -- tokens of this cluster ---------------------------------------------------------------------
     async def _serve_here(
-        self, call: BorderCall, token: SealedToken, holder: TokenHolder, send: Send
+        self, call: TokenCall, token: SealedToken, holder: TokenHolder, caller: CallConnection
     ) -> None:
         """Redeem the token in a session of the node, and carry out the call with what that session finds."""
         from dios.client.aio.node import open_session  # noqa: PLC0415 - few nodes need a client
 
         failure: Exception | None = None
         async with trio.open_nursery() as nursery:
-            sock = self._server.open_for(self._own_uid, nursery)
-            if sock is None:
-                raise UnreachableError("the node takes no sessions now. Try again later.")
             try:
+                sock = self._session_for(self._own_uid, nursery)
                 async with open_session(sock, label="border") as node:
                     group = await node.redeem_token(token, cluster=holder.cluster, user=holder.user)
-                    await self._carry_out(call, _Redeemed(node, group, token, holder), send)
+                    redeemed = RedeemedToken(node, group, token, holder)
+                    if isinstance(call, WriteFile):
+                        await self._write(call, redeemed, caller, nursery)
+                    else:
+                        await self._read(call, redeemed, caller)
             except (BadReferenceError, StaleError):
                 failure = StaleError(
-                    "while it was read, the token was revoked or ended, or the file was replaced. Read again."
+                    "meanwhile the token was revoked or is over, or the file was replaced. Try again."
                 )
             except (DiosError, OSError, trio.BrokenResourceError, trio.ClosedResourceError) as error:
                 failure = error
         if failure is not None:
             raise failure
 
-    async def _carry_out(self, call: BorderCall, redeemed: _Redeemed, send: Send) -> None:
+    def _session_for(self, uid: int, nursery: trio.Nursery) -> socket.socket:
+        """Return a session of the node that acts for a user. Raise NotPermittedError for a former user."""
+        sock = self._server.open_for(uid, nursery)
+        if sock is None:
+            raise NotPermittedError("the issuer of the token may not use this node any more")
+        return sock
+
+    async def _read(
+        self, call: CheckToken | ListFiles | ReadFile, redeemed: RedeemedToken, caller: CallConnection
+    ) -> None:
         match call:
             case CheckToken():
                 terms = redeemed.terms
-                await send(CheckedToken(int(terms.rights), terms.expires_ns, terms.paths))
+                await caller.send(CheckedToken(int(terms.rights), terms.expires_ns, terms.paths))
             case ListFiles():
-                await send(_page_of(await redeemed.files(), call.after))
+                await caller.send(page_of(await redeemed.files(), call.after))
             case ReadFile():
-                await redeemed.read(call, send)
+                await redeemed.read(call, caller.send)
+
+    async def _write(
+        self, call: WriteFile, redeemed: RedeemedToken, caller: CallConnection, nursery: trio.Nursery
+    ) -> None:
+        """Receive a file, and let a session of the token's issuer store it if the token is still valid."""
+        redeemed.require_writing(call.path)
+        async with WRITES:
+            with await receive_file(call, caller) as file:
+                # The core takes the references of this session away when the token is revoked or over.
+                await redeemed.require_valid()
+                sock = self._session_for(redeemed.issuer_uid, nursery)
+                grant = redeemed.grant
+                written = await trio.to_thread.run_sync(partial(store_file, sock, grant, call, file))
+        await caller.send(WrittenFile(written))
 
     # -- tokens of trusted clusters -----------------------------------------------------------------
-    async def _send_on(self, call: BorderCall, token: SealedToken, user: str, send: Send) -> None:
+    async def _send_on(self, call: TokenCall, token: SealedToken, user: str, caller: CallConnection) -> None:
         """Ask the border of the issuing cluster, and pass its answers on.
 
         Only answers that the call can have are passed on, and no more bytes than announced.
         """
         issuer = trusted_clusters(self._identity).get(token.grant.cluster)
-        if issuer is None or isinstance(call, AskCluster):
+        if issuer is None:
             raise NotPermittedError(
                 f"{cluster_text(token.grant.cluster)} issued the token, and this node does not trust it. Its "
                 "operator can: dios-node trust add NAME --authority FILE --address HOST:PORT"
@@ -326,7 +327,7 @@ class Border:
         failure: Exception | None = None
         async with trio.open_nursery() as nursery:
             try:
-                await self._exchange(call, issuer, user, send, nursery)
+                await self._exchange(call, issuer, user, caller, nursery)
             except (DiosError, OSError, trio.BrokenResourceError, trio.ClosedResourceError) as error:
                 failure = error
             nursery.cancel_scope.cancel()
@@ -335,161 +336,39 @@ class Border:
 
     async def _exchange(
         self,
-        call: CheckToken | ListFiles | ReadFile,
+        call: TokenCall,
         issuer: TrustedCluster,
         user: str,
-        send: Send,
+        caller: CallConnection,
         nursery: trio.Nursery,
     ) -> None:
         secured = await call_border(self._identity, issuer, nursery)
-        line, check = _ForeignLine(secured), AnswerCheck(call)
+        line, check = ForeignLine(secured), AnswerCheck(call)
         try:
             await line.send(encode_frame(ForwardedCall(user, call)))
             while not check.is_complete:
-                with trio.move_on_after(_IDLE_S):
-                    body = await line.receive()
-                    if body is not None:
-                        answer = decode_answer(body)
-                        check.take(answer)
-                        if isinstance(answer, Refusal):
-                            raise _refused_by(issuer, answer)
-                        await send(answer)
-                        continue
-                raise UnreachableError(f"the border of {issuer.name} stopped in the middle. Try again later.")
+                answer = decode_answer(await next_answer(line, issuer.name))
+                check.take(answer)
+                if isinstance(answer, Refusal):
+                    raise _refused_by(issuer, answer)
+                await caller.send(answer)
+                if isinstance(answer, WriteReady) and isinstance(call, WriteFile):
+                    await _pass_parts(call.size, caller, line)
         finally:
             secured.close()
 
 
-class _Redeemed:
-    """A session of the node that has redeemed a token, for one call."""
-
-    def __init__(self, node: AsyncNode, group: AsyncGroup, token: SealedToken, holder: TokenHolder) -> None:
-        self._node: Final = node
-        self._group: Final = group
-        self._catalogue: Final = token.grant.catalogue
-        # The core has compared the time, with its own clock.
-        self.terms: Final[TokenTerms] = terms_of(token, holder, 0)
-
-    async def files(self) -> dict[str, CatalogueEntry]:
-        """Return the entries of the files that the token is for, by path in their order."""
-        from dios.lib import catalogue  # noqa: PLC0415 - as above
-        from dios.lib.files.paths import stored_path  # noqa: PLC0415 - as above
-        from dios.lib.files.tree import is_directory  # noqa: PLC0415 - as above
-
-        found = await self._node.lookup(self._catalogue, group=self._group)
-        living = [one for one in found if not one.zombie]
-        if not living:
-            if found.incomplete:
-                raise UnreachableError(
-                    "the group's catalogue is on a node that does not answer. Try again later."
-                )
-            return {}
-        latest = max(living, key=lambda one: (one.v_w, -one.object_id))
-        data = await latest.read_bytes()
-        entries = await trio.to_thread.run_sync(catalogue.decode, data)
-        files = {stored_path(one.file): one for one in entries if not is_directory(one)}
-        return {path: files[path] for path in sorted(files) if self.terms.admits(path)}
-
-    async def read(self, call: ReadFile, send: Send) -> None:
-        """Send a file. Raise NotPermittedError if the token is not for it, InvalidError if it is missing."""
-        if not self.terms.admits(call.path):
-            raise NotPermittedError(
-                f"the token is not for {call.path!r}, but for {' and '.join(self.terms.paths)} alone"
-            )
-        entry = (await self.files()).get(call.path)
-        if entry is None:
-            raise InvalidError(f"there is no file {call.path!r} in the group of the token")
-        found = await self._node.lookup(entry.name, group=self._group, limit=1)
-        if not found:
-            why = "is on a node that does not answer" if found.incomplete else "was destroyed"
-            raise UnreachableError(f"the file {call.path!r} {why}")
-        reference = found[0]
-        if reference.type not in _BLOBS:
-            raise InvalidError(f"{call.path!r} is a {reference.type.name}, not a file")
-        size = reference.size
-        head = FileRow(call.path, size, entry.put_ns, entry.digest)
-        unchanged = bool(entry.digest) and call.known == entry.digest
-        await send(FileHead(head, unchanged))
-        if not unchanged:
-            await _send_parts(reference, size, send)
-
-
-async def _send_parts(reference: AsyncReference, size: int, send: Send) -> None:
-    at = 0
-    while at < size:
-        data = await reference.read_bytes(min(limits.BORDER_PART_BYTES, size - at), at)
-        if not data:
-            raise StaleError("the file became shorter while it was read. Read again.")
-        await send(FilePart(data))
-        at += len(data)
-
-
-def _page_of(files: dict[str, CatalogueEntry], after: str) -> FileList:
-    rows: list[FileRow] = []
-    size = 0
-    for path, entry in files.items():
-        if path <= after:
-            continue
-        size += len(path.encode()) + 128
-        if size > limits.BORDER_LIST_BYTES:
-            return FileList(tuple(rows), more=True)
-        rows.append(FileRow(path, entry.size, entry.put_ns, entry.digest))
-    return FileList(tuple(rows), more=False)
+async def _pass_parts(size: int, caller: CallConnection, line: ForeignLine) -> None:
+    """Pass on the bytes that a program writes, as many as it announced."""
+    while size > 0:
+        part = await caller.receive_part()
+        size -= len(part.data)
+        await line.send(encode_frame(part))
 
 
 def _refused_by(issuer: TrustedCluster, refusal: Refusal) -> DiosError:
     shown = "".join(letter if letter.isprintable() else "?" for letter in refusal.message)
     return error_for(refusal.code, f"{issuer.name}: {shown}")
-
-
-# -- connections ------------------------------------------------------------------------------------
-class _LocalLine:
-    """The connection of a program on this machine."""
-
-    def __init__(self, sock: socket.socket) -> None:
-        self._sock: Final = trio.socket.from_stdlib_socket(sock)
-        self._splitter: Final = FrameSplitter(limits.BORDER_FRAME_BYTES_MAX)
-        self._bodies: list[bytes] = []
-
-    async def receive(self) -> bytes | None:
-        while not self._bodies:
-            data = await self._sock.recv(limits.RECEIVE_BYTES)
-            if not data:
-                return None
-            self._bodies += self._splitter.feed(data)
-        return self._bodies.pop(0)
-
-    async def send(self, frame: bytes) -> None:
-        rest = memoryview(frame)
-        while rest:
-            rest = rest[await self._sock.send(rest) :]
-
-    def close(self) -> None:
-        self._sock.close()
-
-
-class _ForeignLine:
-    """The connection of a trusted cluster's node."""
-
-    def __init__(self, secured: Secured) -> None:
-        self._secured: Final = secured
-        self._bodies: list[bytes] = []
-
-    async def receive(self) -> bytes | None:
-        if not self._bodies:
-            self._bodies = await self._secured.receive()
-        if not self._bodies:
-            return None
-        body = self._bodies.pop(0)
-        if len(body) > limits.BORDER_FRAME_BYTES_MAX:
-            raise ProtocolError("a frame at the border is over its limit")
-        return body
-
-    async def send(self, frame: bytes) -> None:
-        if self._secured.closed:
-            raise BrokenPipeError("the border is closed")
-        self._secured.send_nowait(frame)
-        await self._secured.flush()
 
 
 async def keep_border(border: Border, stopping: trio.Event) -> None:
