@@ -39,7 +39,7 @@ ROUNDS ?= 500
 export PIP_ROOT_USER_ACTION := ignore
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-.PHONY: help setup demo demo-evil test test-all lab docker fmt fmt-check lint type imports sim scale bench fuzz fuzz-nodes fuzz-members fuzz-tasks fuzz-frames fuzz-replay soak neighbours load crashtest chaos docs site changelog deniability screenshots month up-test dist dist-test sbom slurm-test charts upgrade-test all clean
+.PHONY: help setup demo demo-evil test test-all lab docker fmt fmt-check lint type imports sim scale bench fuzz fuzz-nodes fuzz-members fuzz-tasks fuzz-frames fuzz-replay soak neighbours load crashtest chaos docs site changelog deniability screenshots dashboard-cost month up-test dist dist-test sbom slurm-test charts upgrade-test all clean
 
 help: ## List the targets.
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -207,6 +207,10 @@ chaos: setup ## Kill, freeze and stop the nodes of a cluster for MINUTES (30) un
 
 screenshots: setup ## Make the pictures of the dashboard in docs/pictures (needs chromium and chromedriver).
 	@$(BIN)/python -m tests.support.web.screenshots
+
+dashboard-cost: TASKS = 5000
+dashboard-cost: setup ## Measure what a viewer of the dashboard costs three nodes with TASKS (5000) idle tasks (REPORT=file.md).
+	@PYTHONPATH=. $(BIN)/python -m benchmarks.dashboard --tasks $(TASKS) $(if $(REPORT),--report "$(REPORT)")
 
 month: MINUTES = 60
 month: setup ## Play a month of five nodes with kept data in MINUTES (60; REPORT=file.md): losses, a full disk, an upgrade, a restored backup.

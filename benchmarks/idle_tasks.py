@@ -38,10 +38,10 @@ def run(section: Section) -> None:
         program = node.create_program(_PROGRAM)
         before = set(descendants(bench.pid))
         tasks: list[dios.Task] = []
-        machine, daemon = _available_kib(), pss_kib(bench.pid)
+        machine, daemon = available_kib(), pss_kib(bench.pid)
         for count in TASKS:
             spent, began, more = node_run_us(bench.pid), time.monotonic(), count - len(tasks)
-            while len(tasks) < count and _available_kib() > _FREE_KIB_MIN:
+            while len(tasks) < count and available_kib() > _FREE_KIB_MIN:
                 tasks.append(node.run(program, wait=False))
             if len(tasks) < count:
                 section.trouble.append(f"memory ended at {len(tasks)} of {count} tasks")
@@ -57,7 +57,7 @@ def run(section: Section) -> None:
             costs |= {
                 "memory of a task (PSS)": (median([pss_kib(pid) for pid in sampled]) * 1024 / 1e6, "MB"),
                 "memory of the daemon for a task": ((pss_kib(bench.pid) - daemon) * 1.024 / count, "KB"),
-                "memory of the machine for a task": ((machine - _available_kib()) * 1024 / 1e6 / count, "MB"),
+                "memory of the machine for a task": ((machine - available_kib()) * 1024 / 1e6 / count, "MB"),
                 "processor time of the idle daemon": (_idle_ms_s(bench.pid), "ms/s"),
             }
             for name, (value, unit) in costs.items():
@@ -89,7 +89,8 @@ def _idle_ms_s(pid: int) -> float:
     return (node_run_us(pid) - before) / 1e3 / (time.monotonic() - began)
 
 
-def _available_kib() -> int:
+def available_kib() -> int:
+    """Return the free memory of the machine in KiB."""
     for line in Path("/proc/meminfo").read_text().splitlines():
         if line.startswith("MemAvailable:"):
             return int(line.split()[1])

@@ -145,6 +145,12 @@ def tree_cpu_seconds(root: int) -> float:
     return total * _TICK_SECONDS
 
 
+def cpu_seconds(pid: int) -> float:
+    """Return the processor seconds of a process without its children, those of ended threads included."""
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) * _TICK_SECONDS
+
+
 class PeakMemory:
     """A thread that measures the peak proportional memory of a process tree; MB of a million bytes.
 
