@@ -22,9 +22,14 @@ def main() -> int:
         (folder / "job.py").write_text(_PROGRAM)
         with cluster_in(folder, {}) as cluster:
             for number in range(_RUNS):
-                cluster.start("run", "job.py", "--label", f"words {number}", "--cpus", "0.5", "--", "20")
+                cluster.start("run", "job.py", "--label", f"words {number}", "--cpus", "0.4", "--", "600")
+            cluster.start("run", "job.py", "--label", "waits for a GPU", "--constraint", "gpu=yes", "--", "1")
             with dashboard_of(cluster, folder / "browser") as pages:
-                for page, word in (("tasks", "words"), ("scheduling", "round"), ("cluster", "n3")):
+                for page, word in (
+                    ("tasks", "words 11"),
+                    ("scheduling", "waits for a GPU"),
+                    ("cluster", "n3"),
+                ):
                     pages.open("/" if page == "cluster" else f"/{page}", word)
                     time.sleep(_SETTLED_S)
                     pages.driver.save_screenshot(str(PICTURES / f"dashboard-{page}.png"))
