@@ -1,4 +1,4 @@
-"""``dios schema``: the JSON schemas of what commands print with ``--json``."""
+"""``dios schema``: the JSON schemas of what commands of ``dios`` and ``dios-node`` print with ``--json``."""
 
 from __future__ import annotations
 
@@ -14,7 +14,10 @@ from dios.errors import InvalidError
 app: Final = typer.Typer(rich_markup_mode=None)
 
 
-@app.command(epilog="\b\nExamples:\n  dios schema\n  dios schema ls\n  dios schema group share > share.json")
+@app.command(
+    epilog="\b\nExamples:\n  dios schema\n  dios schema ls\n  dios schema dios-node status\n"
+    "  dios schema group share > share.json"
+)
 def schema(
     command: Annotated[
         list[str] | None, typer.Argument(metavar="[COMMAND]...", help="A command; default: list them.")

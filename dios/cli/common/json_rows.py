@@ -397,8 +397,24 @@ JSON: Final[Mapping[str, Output]] = {
         ),
         many=False,
     ),
+    "dios-node start": Output(("cli.nodes.daemon:StartedDaemonRow",), many=False, note="With --detach."),
+    "dios-node status": Output(
+        ("cli.nodes.daemon:RunningDaemonRow", "cli.nodes.daemon:AbsentDaemonRow"), many=False
+    ),
+    "dios-node state": Output(("cli.nodes.daemon:StateTables",), many=False),
+    "dios-node stop": Output(
+        ("cli.nodes.daemon:StoppedDaemonRow", "cli.nodes.daemon:NotStoppedDaemonRow"), many=False
+    ),
+    "dios-node restart": Output(
+        ("cli.nodes.daemon:RestartedDaemonRow", "cli.nodes.daemon:NotRestartedDaemonRow"), many=False
+    ),
+    "dios-node check": Output(("cli.nodes.check:CheckedNodeRow",), many=False),
+    "dios-node orphans": Output(("cli.nodes.orphans:StoredOrphanRow",)),
+    "dios-node config": Output((SettingRow,)),
+    "dios-node init": Output(("cli.nodes.joining:MadeClusterRow",), many=False),
+    "dios-node token": Output(("cli.nodes.joining:TokenRow",), many=False),
 }
-"""The commands with a schema, and the types of their output."""
+"""The commands with a schema, and the types of their output; those of ``dios`` without its name."""
 
 
 def schema_of(command: str) -> dict[str, object]:
@@ -414,11 +430,16 @@ def schema_of(command: str) -> dict[str, object]:
     several: dict[str, object] = {"type": "array", "items": one}
     either: dict[str, object] = {"anyOf": [one, several]}
     shape = either if many is None else several if many else one
-    head = {"$schema": "https://json-schema.org/draft/2020-12/schema", "title": f"dios {command} --json"}
+    head = {"$schema": "https://json-schema.org/draft/2020-12/schema", "title": f"{_typed(command)} --json"}
     whole = {**head, **({"description": note} if note else {}), **shape, "$defs": components}
     # Defaults of dataclasses may be tuples, which JSON has not.
     found: dict[str, object] = msgspec.json.decode(msgspec.json.encode(whole))
     return found
+
+
+def _typed(command: str) -> str:
+    """Return a command of the registry as a person types it."""
+    return command if command.startswith("dios-node ") else f"dios {command}"
 
 
 def _type_at(place: str) -> type:

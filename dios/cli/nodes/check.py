@@ -8,7 +8,7 @@ from __future__ import annotations
 import sys
 from collections import Counter
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Final
+from typing import TYPE_CHECKING, Annotated, Final, TypedDict
 
 import typer
 
@@ -39,7 +39,34 @@ def _data_meant(data: Path | None) -> Path:
     return resolve_node(None).resolve().parent if data is None else data
 
 
-def _as_json(checked: CheckResult) -> dict[str, object]:
+class FindingRow(TypedDict):
+    """Something that is not as it has to be: its meaning, what to do, and what --repair would do."""
+
+    kind: str
+    level: str
+    subject: str
+    detail: str
+    meaning: str
+    advice: str
+    repair: str
+
+
+class CheckedNodeRow(TypedDict):
+    """The result of a check: ``counts`` has the number of findings of each kind."""
+
+    data: str
+    ok: bool
+    objects: int
+    bytes: int
+    extents: int
+    audit_records: int
+    audit_head: str
+    findings: list[FindingRow]
+    counts: dict[str, int]
+    repaired: list[str]
+
+
+def _as_json(checked: CheckResult) -> CheckedNodeRow:
     return {
         "data": checked.data,
         "ok": checked.ok,

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from contextlib import nullcontext
 from pathlib import Path
 from types import FrameType
-from typing import Annotated, Final, NoReturn
+from typing import Annotated, Final, Literal, NoReturn, NotRequired, TypeAlias, TypedDict
 
 import typer
 
@@ -49,6 +49,80 @@ app: Final = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
+
+
+class StartedDaemonRow(TypedDict):
+    """A node that was started with --detach."""
+
+    pid: int
+    data: str
+    socket: str
+
+
+class RecoveryRow(TypedDict):
+    """A node that recovers its store: the objects that are in its index again, and all of them."""
+
+    pid: int
+    objects_done: int
+    objects: int
+
+
+class AbsentDaemonRow(TypedDict):
+    """A node that does not run, or does not answer because it recovers its store."""
+
+    running: Literal[False]
+    socket: str
+    recovering: NotRequired[RecoveryRow]
+
+
+class RunningDaemonRow(TypedDict):
+    """A running node: what it contains, what its machine enforces, and the states of its cluster's nodes."""
+
+    running: Literal[True]
+    pid: int
+    socket: str
+    version: str
+    counts: dict[str, int]
+    guarantees: dict[str, str]
+    nodes: dict[str, str]
+
+
+StateTables: TypeAlias = dict[str, list[dict[str, int | str]]]
+"""The rows of each table of a node's core."""
+
+
+class StoppedDaemonRow(TypedDict):
+    """A node that was stopped, and ``how``."""
+
+    stopped: Literal[True]
+    how: str
+    pid: int
+
+
+class NotStoppedDaemonRow(TypedDict):
+    """A node that was not running."""
+
+    stopped: Literal[False]
+    socket: str
+
+
+class RestartedDaemonRow(TypedDict):
+    """A node whose program was replaced, and the milliseconds for which calls waited."""
+
+    restarted: Literal[True]
+    pid: int
+    version: str
+    pause_ms: int
+    tasks: int
+    sessions: int
+
+
+class NotRestartedDaemonRow(TypedDict):
+    """A node that was not running."""
+
+    restarted: Literal[False]
+    socket: str
+
 
 DataOption = Annotated[
     Path, typer.Option("--data", metavar="DIR", help="The node's data directory; created if missing.")
@@ -112,7 +186,12 @@ def start(
                 recovering=lambda done, every: show(f"index of {done:,} of {every:,} stored objects"),
             )
         if as_json:
-            write_json({"pid": running.pid, "data": str(settings.data), "socket": str(running.socket)})
+            begun: StartedDaemonRow = {
+                "pid": running.pid,
+                "data": str(settings.data),
+                "socket": str(running.socket),
+            }
+            write_json(begun)
             return
         facts(
             [
@@ -175,7 +254,8 @@ def status(*, data: MaybeData = None, node: NodeOption = None, as_json: JsonOpti
             if recovery is not None:
                 _show_recovery(recovery, path, as_json=as_json)
             elif as_json:
-                write_json({"running": False, "socket": str(path)})
+                absent: AbsentDaemonRow = {"running": False, "socket": str(path)}
+                write_json(absent)
             else:
                 facts([("node", "not running"), ("socket", str(path))])
                 say("next: dios-node start --data ./node0 --detach")
@@ -183,17 +263,16 @@ def status(*, data: MaybeData = None, node: NodeOption = None, as_json: JsonOpti
         with _within(limits.NODE_ANSWER_MS_MAX), connect(str(path), groups=()) as connected:
             info, cluster = connected.info(), connected.nodes()
         if as_json:
-            write_json(
-                {
-                    "running": True,
-                    "pid": running.pid,
-                    "socket": str(running.socket),
-                    "version": info.version,
-                    "counts": info.counts,
-                    "guarantees": info.guarantees,
-                    "nodes": {member.name: member.status.name.lower() for member in cluster},
-                }
-            )
+            found: RunningDaemonRow = {
+                "running": True,
+                "pid": running.pid,
+                "socket": str(running.socket),
+                "version": info.version,
+                "counts": info.counts,
+                "guarantees": info.guarantees,
+                "nodes": {member.name: member.status.name.lower() for member in cluster},
+            }
+            write_json(found)
             return
         facts(
             [
@@ -208,8 +287,16 @@ def status(*, data: MaybeData = None, node: NodeOption = None, as_json: JsonOpti
 
 def _show_recovery(recovery: daemon.Recovery, path: Path, *, as_json: bool) -> None:
     if as_json:
-        shown = {"pid": recovery.pid, "objects_done": recovery.done, "objects": recovery.every}
-        write_json({"running": False, "socket": str(path), "recovering": shown})
+        shown: AbsentDaemonRow = {
+            "running": False,
+            "socket": str(path),
+            "recovering": {
+                "pid": recovery.pid,
+                "objects_done": recovery.done,
+                "objects": recovery.every,
+            },
+        }
+        write_json(shown)
         return
     done = f"index of {recovery.done:,} of {recovery.every:,} stored objects"
     facts([("node", f"recovering, process {recovery.pid}"), ("done", done), ("socket", str(path))])
@@ -231,7 +318,8 @@ def state(*, data: MaybeData = None, node: NodeOption = None, as_json: JsonOptio
         with _within(limits.NODE_ANSWER_MS_MAX), connect(str(path), groups=()) as connected:
             tables = connected.read_state()
         if as_json:
-            write_json(tables)
+            shown: StateTables = tables
+            write_json(shown)
         else:
             facts([(name, f"{len(rows)} rows") for name, rows in tables.items()])
 
@@ -256,7 +344,8 @@ def stop(*, data: MaybeData = None, node: NodeOption = None, as_json: JsonOption
         running = daemon.find(path)
         if running is None:
             if as_json:
-                write_json({"stopped": False, "socket": str(path)})
+                absent: NotStoppedDaemonRow = {"stopped": False, "socket": str(path)}
+                write_json(absent)
             else:
                 facts([("node", "was not running"), ("socket", str(path))])
             return
@@ -268,7 +357,8 @@ def stop(*, data: MaybeData = None, node: NodeOption = None, as_json: JsonOption
         with waiting("stopping the node"):
             how = daemon.stop(running, ask=ask, say=say)
         if as_json:
-            write_json({"stopped": True, "how": how, "pid": running.pid})
+            stopped: StoppedDaemonRow = {"stopped": True, "how": str(how), "pid": running.pid}
+            write_json(stopped)
         else:
             facts([("node", f"stopped ({how}), process {running.pid}")])
 
@@ -303,7 +393,8 @@ def restart(
         running = daemon.find(path)
         if running is None:
             if as_json:
-                write_json({"restarted": False, "socket": str(path)})
+                absent: NotRestartedDaemonRow = {"restarted": False, "socket": str(path)}
+                write_json(absent)
             say(f"no node runs at {path}; next: dios-node start --data ./node0 --detach")
             raise typer.Exit(NOT_RUNNING)
         if data is None:
@@ -313,16 +404,15 @@ def restart(
         with nullcontext(_quiet) if as_json else progress("restarting the node") as show:
             done = restart_status.request(running.pid, data, limit_ms=limit_ms, show=show)
         if as_json:
-            write_json(
-                {
-                    "restarted": True,
-                    "pid": done.pid,
-                    "version": done.version,
-                    "pause_ms": done.pause_ms,
-                    "tasks": done.tasks,
-                    "sessions": done.sessions,
-                }
-            )
+            row: RestartedDaemonRow = {
+                "restarted": True,
+                "pid": done.pid,
+                "version": done.version,
+                "pause_ms": done.pause_ms,
+                "tasks": done.tasks,
+                "sessions": done.sessions,
+            }
+            write_json(row)
             return
         facts(
             [

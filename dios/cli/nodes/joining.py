@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Final
+from typing import Annotated, Final, TypedDict
 
 import typer
 
@@ -21,6 +21,23 @@ from dios.node.settings import Settings, SettingsError, load
 VALID_DEFAULT: Final = "1h"
 
 app: Final = typer.Typer(rich_markup_mode=None)
+
+
+class TokenRow(TypedDict):
+    """A token, which is secret, and the line to type on the machine that joins."""
+
+    token: str
+    address: str
+    join: str
+
+
+class MadeClusterRow(TokenRow):
+    """A new cluster with its first node."""
+
+    name: str
+    cluster: str
+    data: str
+
 
 TokenOption = Annotated[
     str,
@@ -92,16 +109,15 @@ def init(
         token, address = cluster.issue(settings.data, uses=uses, valid_s=valid_s)
         join = cluster.join_command(address, token)
         if as_json:
-            write_json(
-                {
-                    "name": own.name,
-                    "cluster": own.cluster.hex(),
-                    "data": str(settings.data),
-                    "address": address,
-                    "token": token,
-                    "join": join,
-                }
-            )
+            made: MadeClusterRow = {
+                "name": own.name,
+                "cluster": own.cluster.hex(),
+                "data": str(settings.data),
+                "address": address,
+                "token": token,
+                "join": join,
+            }
+            write_json(made)
             return
         facts(
             [
@@ -157,7 +173,8 @@ def token(
         text, address = cluster.issue(folder, uses=uses, valid_s=seconds_of(valid, "--valid"))
         join = cluster.join_command(address, text)
         if as_json:
-            write_json({"token": text, "address": address, "join": join})
+            issued: TokenRow = {"token": text, "address": address, "join": join}
+            write_json(issued)
             return
         say(f"on {_machines(uses)}, within {valid}; the token is secret:")
         typer.echo(join)

@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Final
+from typing import Annotated, Final, TypedDict
 
 import typer
 
@@ -17,6 +17,18 @@ from dios.ids import Name
 from dios.node.settings import load
 
 app: Final = typer.Typer(rich_markup_mode=None)
+
+
+class StoredOrphanRow(TypedDict):
+    """A stored object that nobody can reach: the fingerprints of its groups, and the reason."""
+
+    fingerprint: str
+    type: str
+    owner: str
+    size: int
+    groups: list[str]
+    reason: str
+    removed: bool
 
 
 @app.command(
@@ -63,20 +75,19 @@ def orphans(
             remove_orphans(settings.data, removed, map_bytes=settings.map_bytes)
         shown = removed if remove else found
         if as_json:
-            write_json(
-                [
-                    {
-                        "fingerprint": each.fingerprint,
-                        "type": each.type.name,
-                        "owner": each.owner,
-                        "size": each.size,
-                        "groups": each.groups,
-                        "reason": each.reason,
-                        "removed": bool(remove),
-                    }
-                    for each in shown
-                ]
-            )
+            listed: list[StoredOrphanRow] = [
+                {
+                    "fingerprint": each.fingerprint,
+                    "type": each.type.name,
+                    "owner": each.owner,
+                    "size": each.size,
+                    "groups": list(each.groups),
+                    "reason": each.reason,
+                    "removed": bool(remove),
+                }
+                for each in shown
+            ]
+            write_json(listed)
             return
         if not shown:
             say("every stored object can be reached, as far as the keyrings show")

@@ -16,6 +16,7 @@ from typer.testing import CliRunner
 from dios.cli import main
 from dios.cli.common.json_rows import JSON, schema_of
 from dios.cli.common.output import write_json
+from dios.cli.nodes import daemon
 
 WITHOUT_SCHEMA = {
     "schema": "it prints JSON schemas, whose format is that of their specification",
@@ -35,6 +36,7 @@ def commands_with_json(command: object, name: str = "") -> Iterator[str]:
 def test_every_command_with_json_has_a_schema() -> None:
     """The commands of which `dios schema` knows are all that have --json, and no others."""
     found = set(commands_with_json(typer.main.get_command(main.app)))
+    found |= {f"dios-node {name}" for name in commands_with_json(typer.main.get_command(daemon.app))}
     assert set(JSON) == found - set(WITHOUT_SCHEMA)
 
 
@@ -71,15 +73,38 @@ def test_dataclasses_are_written_as_their_schemas_say() -> None:
     assert json.loads(written.getvalue()) == {"place": {"path": "/data", "parts": [{"part": "a"}]}}
 
 
+@pytest.fixture
+def member(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The directory ``n`` of the first node of a new cluster, which does not run."""
+    monkeypatch.setenv("DIOS_KEYRING", str(tmp_path / "keyring.toml"))
+    made = CliRunner().invoke(
+        daemon.app, ["init", "--data", str(tmp_path / "n"), "--listen", "127.0.0.1:7400"]
+    )
+    assert made.exit_code == 0, made.output
+    return tmp_path / "n"
+
+
 @pytest.mark.parametrize(
     "line",
     [
         "config --json",
         "doctor --json",
+        "dios-node init --data other --listen 127.0.0.1:7400 --json",
+        "dios-node token --data n --json",
+        "dios-node config --data n --json",
+        "dios-node status --data n --json",
+        "dios-node stop --data n --json",
+        "dios-node restart --data n --json",
     ],
 )
-def test_commands_print_what_their_schemas_say(line: str) -> None:
+def test_commands_print_what_their_schemas_say(
+    line: str, member: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The JSON of a command validates; ``Person.types`` checks those of commands that need a node."""
-    done = CliRunner().invoke(main.app, line.split())
-    command = line.partition(" --")[0]
+    monkeypatch.chdir(member.parent)
+    command, words = line.partition(" --")[0], line.split()
+    if command.startswith("dios-node"):
+        done = CliRunner().invoke(daemon.app, words[1:])
+    else:
+        done = CliRunner().invoke(main.app, words)
     Draft202012Validator(schema_of(command)).validate(json.loads(done.stdout))
