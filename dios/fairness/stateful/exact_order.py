@@ -59,7 +59,7 @@ class _Line(NamedTuple):
 
 
 class ExactOrder:
-    """The exact order of users; it records events, and does the arithmetic only when it is asked."""
+    """The exact order of users, computed from recorded events when it is requested."""
 
     def __init__(self, capacity: Floats, delta: float, interval_s: float, *, dominant: bool) -> None:
         self._capacity: Final = [Fraction(each) for each in capacity.tolist()]
@@ -128,7 +128,7 @@ class ExactOrder:
         user.pending.clear()
 
     def _fold(self, changes: Changes) -> None:
-        """Replace the older half of the changes by one of the same effect, rounded."""
+        """Replace the older half of the changes by a single change with the same effect, rounded."""
         oldest = sorted(changes)[: SDRF_CHANGES_MAX // 2]
         context = _context(FOLDED_DIGITS)
         total = Decimal(0)

@@ -218,7 +218,7 @@ def is_settled(table: UserTable, user: int) -> bool:
 
 @inlined_kernel
 def is_rival(table: UserTable, user: int, best: int, g: float) -> bool:
-    """Return True if floats do not show which of two users precedes the other one."""
+    """Return True if floats do not show the order of two users."""
     first, _ = top_line(table, user, g)
     second, _ = top_line(table, best, g)
     if abs(first - second) > UNSURE * (abs(first) + abs(second)):

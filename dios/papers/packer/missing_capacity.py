@@ -21,7 +21,7 @@ class MissingCapacity(NamedTuple):
 
     admitted: float
     supplied: float
-    """Those of jobs that never use a link which is asked for more than its capacity."""
+    """The tasks of jobs whose links are never overloaded."""
 
 
 class LinkLoads:

@@ -1,10 +1,10 @@
-"""Tetris and slots with no more checks than their publications have, for the time of a decision (Figure 6).
+"""Tetris and slots with no more checks than published, to measure the time of a decision (Figure 6).
 
 The policies of ``dios.packer.baselines`` all pass Packer's own check of whole paths at every instant, so that
 Figures 3 to 5 show the choice of servers alone; they also take Packer's time for it. The rules here examine
-what the Packer paper says of them (section III-B): Tetris the peaks of a task, at one instant, next to the
-four resources of servers and a penalty for remote data; slots a count for each server. Neither examines a
-link.
+as much as the Packer paper describes (section III-B). Tetris compares the peaks of a task, at one instant,
+with the four resources of each server, and lowers the score for remote data. Slots are a count for each
+server. Neither examines a link.
 """
 
 from __future__ import annotations
