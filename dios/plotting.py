@@ -151,6 +151,7 @@ def _boxes(axes: Axes, picture: Boxes) -> None:
     axes.set_xticks(range(len(picture.groups)), list(picture.groups))
     if picture.log:
         axes.set_yscale("symlog", linthresh=1)
+        axes.set_ylim(bottom=0)
     axes.legend(fontsize=7)
 
 
