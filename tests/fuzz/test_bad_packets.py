@@ -7,12 +7,16 @@ from itertools import islice
 from pathlib import Path
 from random import Random
 
+import numpy as np
 import pytest
 
+from dios.sprayer.functions.nat64 import Nat64
+from dios.sprayer.memory_engine import MemoryEngine
 from dios.sprayer.packets.packet import CAUSES, DROP
 from dios.sprayer.pcap import read_pcap
+from dios.sprayer.runtime.workers import Workers
 from tests.fuzz.bad_packets import frames, seeds
-from tests.fuzz.packet_checks import FUNCTIONS, through_a_file, through_memory, write
+from tests.fuzz.packet_checks import FUNCTIONS, accounted, through_a_file, through_memory, write
 from tests.support.lab.function_machines import FunctionLab
 from tests.support.lab.namespaces import NotHereError
 
@@ -55,6 +59,30 @@ def test_every_bad_frame_is_given_back_once(bad: Path, name: str) -> None:
     assert told["frames"] == FRAMES
     assert told["as it was"] > 0
     assert (told["changed"] > 0) == (name in ("NAT", "balancer")), told
+
+
+@pytest.mark.extended
+def test_bad_frames_are_translated_or_dropped() -> None:
+    """A NAT64, whose frames change in length, gives each place back once and accounts for each frame."""
+    rng = dice(SEED)
+    data = [bytearray(frame) for frame in islice(frames(rng, FRAMES, seeds(rng)), FRAMES)]
+    six = [len(frame) > 54 and frame[12:14] == b"\x86\xdd" for frame in data]
+    for number, frame in enumerate(data):
+        if six[number] and number % 2:
+            frame[38:50] = bytes.fromhex("0064ff9b0000000000000000")
+    function = Nat64(["198.51.100.1"], flows_max=2048)
+    engine = MemoryEngine(
+        [bytes(frame) for frame in data],
+        2,
+        sides=[int(not each) for each in six],
+        steer=np.arange(FRAMES) % 2,
+        grow=function.grows,
+    )
+    workers = Workers(function, engine, seed=SEED, now=100)
+    workers.drain()
+    assert (engine.released == 1).all()
+    accounted(workers.statistics(), function, FRAMES)
+    assert function.totals()["opened"] > 100
 
 
 @pytest.mark.parametrize("how", ["af_packet", "af_xdp"])

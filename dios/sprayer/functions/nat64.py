@@ -1,11 +1,11 @@
 """NAT64: clients of IPv6 reach servers of IPv4 (RFC 6146, with the headers of RFC 7915).
 
 Inside is IPv6, outside is IPv4. A server has the address of the prefix with its own in it (RFC 6052). A
-mapping from an address and port inside to those outside serves all servers, and lets all of them in, so it is
-what RFC 4787 calls endpoint-independent. There is no table of sessions: a mapping itself has the state.
+mapping from an address and port inside to those outside serves all servers, and lets all of them in: RFC 4787
+calls that endpoint-independent. There is no table of sessions: a mapping itself has the state.
 
-All packets of one mapping have one designated core, by the end that is inside. A core uses only ports for
-which it is the designated core, so no core waits for another.
+All packets of one mapping have one designated core, by the end that is inside. Each core uses its own ports,
+so no core waits for another.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ UDP_S: Final = 300
 ICMP_S: Final = 60
 """The seconds for which a mapping without packets stays (RFC 6146, section 4)."""
 FRAGMENT_S: Final = 10
-"""The seconds for which the ports of a first fragment are known."""
+"""The time in seconds that the ports of a first fragment stay known."""
 PARTS: Final = 1024
 """First fragments that each core remembers; a power of two."""
 TRIES: Final = 512
