@@ -21,6 +21,7 @@ WELCOME_PROGRAM_BYTES_MAX: Final = 16 * KIB  # a larger program is read by its t
 VECTOR_CALLS_MAX: Final = 1024
 NAME_BYTES: Final = 32
 DESCRIPTORS_PER_FRAME_MAX: Final = 64
+SECRECY_TAGS_MAX: Final = 16
 TEXT_BYTES_MAX: Final = 4 * KIB
 SOCKET_PATH_BYTES_MAX: Final = 107
 

@@ -14,7 +14,7 @@ from dios import limits
 from dios.ids import Name, NodeId, ObjectId, PayloadId, Principal, TaskId, Ticket
 from dios.wire import dcp
 from dios.wire.codec import DCP_VERSION
-from dios.wire.fields import ByteCount, Counter
+from dios.wire.fields import ByteCount, Counter, Secrecy
 from dios.wire.messages import AnyCall, Bound
 from dios.wire.types import Buffering, Cause, Deletion, ObjectType, Resource
 
@@ -24,7 +24,7 @@ class ObjectRecord(Struct, frozen=True, array_like=True):
 
     ``groups`` are the external names of its groups. ``size`` is that of the payload that the store holds
     under the same object id. ``owner`` is the principal that it was created for. ``limits`` are those of a
-    group, or for a home group those of its principal.
+    group, or for a home group those of its principal. ``secrecy`` is its label.
     """
 
     object: dcp.Object
@@ -38,6 +38,7 @@ class ObjectRecord(Struct, frozen=True, array_like=True):
     v_r: Counter
     v_w: Counter
     limits: Annotated[tuple[Bound, ...], Meta(max_length=len(Resource))] = ()
+    secrecy: Secrecy = ()
 
 
 class DormantUse(Struct, frozen=True):
@@ -177,7 +178,10 @@ class ShutdownBegan(Struct, frozen=True, tag=11):
 
 
 class PeerUp(Struct, frozen=True, tag=13):
-    """An authenticated control connection to another node is open; the fields are its own statements."""
+    """An authenticated control connection to another node is open; the fields are its own statements.
+
+    ``version`` is that of the messages, the highest that both nodes speak.
+    """
 
     now: int
     node: NodeId

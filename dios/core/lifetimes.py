@@ -6,6 +6,7 @@ An object lives while there are references to it, or until it is deleted, depend
 from __future__ import annotations
 
 from dios.core import effects
+from dios.core.calls import flows
 from dios.core.model.accounts import charge_all
 from dios.core.model.io_requests import abort, give_back
 from dios.core.model.records import (
@@ -36,7 +37,13 @@ def grant(
     origin: Reference | None = None,
     expires_ns: int = 0,
 ) -> Reference:
-    """Give the task a new reference and its public part."""
+    """Give the task a new reference and its public part.
+
+    Raises:
+        NotPermittedError: the object is labelled, and the task's node has a release without labels.
+    """
+    if target.secrecy:
+        permissions = _rights(step, task, target, permissions, provenance)
     reference = step.state.add_reference(
         task, target, permissions, provenance, label, origin, expires_ns, now=step.now
     )
@@ -48,10 +55,21 @@ def grant_shown(
     step: Step, task: Holder, target: PhysicalObject, permissions: Permission, provenance: Provenance
 ) -> messages.Reference:
     """Give the task a new reference; return its public part, for an answer."""
+    if target.secrecy:
+        permissions = _rights(step, task, target, permissions, provenance)
     reference = step.state.add_reference(task, target, permissions, provenance, now=step.now)
     public = reference.public()
     _show(step, reference, public)
     return public
+
+
+def _rights(
+    step: Step, task: Holder, target: PhysicalObject, rights: Permission, provenance: Provenance
+) -> Permission:
+    flows.require_knowing(step, task.home, target.secrecy)
+    if provenance is Provenance.CREATED or provenance is Provenance.RESOLVED:
+        return flows.initial_rights(task, target, rights)
+    return rights
 
 
 def _show(step: Step, reference: Reference, public: messages.Reference | None) -> None:

@@ -199,7 +199,7 @@ def _read_tables(env: lmdb.Environment, found: Inventory) -> None:
             _read_row(found, key, stored)
     found.walked = True
     # The next start builds the index of a store of an earlier version.
-    if version > schema.SCHEMA_WITHOUT_INDEX:
+    if schema.has_index(version):
         _compare_index(env, objects, found)
 
 

@@ -128,6 +128,7 @@ class LmdbStore:
         try:
             with translate_errors(self._path):
                 self._meta: Final = self._env.open_db(environment.META)
+                self._is_labelled = False
                 self._has_index = self._check_schema()
                 self._objects: Final = self._env.open_db(environment.OBJECTS)
                 self._index: Final = self._env.open_db(environment.INDEX)
@@ -208,7 +209,10 @@ class LmdbStore:
             return
         row_index.rebuild(self._env, self._objects, self._index, progress)
         with self._env.begin(db=self._meta, write=True) as txn:
-            txn.put(environment.SCHEMA_KEY, schema.encode_schema(schema.SCHEMA_VERSION))
+            txn.put(
+                environment.SCHEMA_KEY,
+                schema.encode_schema(schema.version_for(labelled=self._is_labelled, index=True)),
+            )
         self._has_index = True
 
     # -- rows that are read when they are needed ---------------------------------------------------------
@@ -400,7 +404,8 @@ class LmdbStore:
             version = environment.read_schema(self._env, txn, self._meta, self._path)
             if not version:
                 txn.put(environment.SCHEMA_KEY, schema.encode_schema(schema.SCHEMA_VERSION))
-        return version in {0, schema.SCHEMA_VERSION}
+        self._is_labelled = schema.is_labelled(version)
+        return not version or schema.has_index(version)
 
     def _prepare(self, changes: Sequence[Change]) -> tuple[list[_Prepared], list[WrittenExtent]]:
         prepared: list[_Prepared] = []
@@ -450,11 +455,18 @@ class LmdbStore:
                 else:
                     _put(txn, change.record, content, tally, index)
             index.write(txn, self._index)
-            if index.is_incomplete:
-                # The next start builds the index again.
-                without_index = schema.encode_schema(schema.SCHEMA_WITHOUT_INDEX)
-                txn.put(environment.SCHEMA_KEY, without_index, db=self._meta)
+            labelled = self._is_labelled or any(
+                not isinstance(change, Drop) and change.record.secrecy for change in changes
+            )
+            if index.is_incomplete or labelled is not self._is_labelled:
+                # Without an index, the next start builds it again.
+                whole = self._has_index and not index.is_incomplete
+                version = schema.version_for(labelled=labelled, index=whole)
+                txn.put(environment.SCHEMA_KEY, schema.encode_schema(version), db=self._meta)
             txn.commit()
+            self._is_labelled = labelled
+            if index.is_incomplete:
+                self._has_index = False
         except BaseException:
             txn.abort()
             raise

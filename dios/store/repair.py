@@ -73,12 +73,13 @@ def _repair_index(
             _rewrite(txn, key, ObjectRow(row.record, msgspec.structs.replace(row.payload, extent=extent)))
             done.append(f"gave {schema.describe(row.record)} its own file")
         # The next start builds the index from the rows.
-        without_index = schema.encode_schema(schema.SCHEMA_WITHOUT_INDEX)
-        txn.put(environment.SCHEMA_KEY, without_index, db=meta)
+        labelled = any(row.record.secrecy for _, row in rows.items())
+        version = schema.version_for(labelled=labelled, index=False)
+        txn.put(environment.SCHEMA_KEY, schema.encode_schema(version), db=meta)
         if found.index_differs:
             done.append("made the next start build the index of the rows again")
         if found.schema_lost:
-            done.append(f"wrote the schema version {schema.SCHEMA_WITHOUT_INDEX}, which every row has")
+            done.append(f"wrote the schema version {version}, which every row has")
 
 
 def _rewrite(txn: lmdb.Transaction[bytes], key: bytes, row: ObjectRow) -> None:

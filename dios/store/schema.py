@@ -24,6 +24,11 @@ SCHEMA_VERSION: Final = 2
 SCHEMA_WITHOUT_INDEX: Final = 1
 """The version of a store whose index must be built from its rows."""
 
+SCHEMA_LABELLED: Final = 3
+"""The version of a store that has had a labelled object, which an earlier program would show without it."""
+
+SCHEMA_LABELLED_WITHOUT_INDEX: Final = 4
+
 ROW_VERSION: Final = 1
 
 _HEAD: Final = struct.Struct(">BI16s")
@@ -144,6 +149,23 @@ def damaged(record: ObjectRecord, reason: str = "does not match its BLAKE3 diges
     return DamagedError(f"the stored value of {place} {reason}; write it again", fingerprint=place)
 
 
+def has_index(version: int) -> bool:
+    """Return True if a store of this version has an index."""
+    return version in {SCHEMA_VERSION, SCHEMA_LABELLED}
+
+
+def is_labelled(version: int) -> bool:
+    """Return True if a store of this version has had a labelled object."""
+    return version >= SCHEMA_LABELLED
+
+
+def version_for(*, labelled: bool, index: bool) -> int:
+    """Return the lowest version for a store, so that the most programs can read it."""
+    if labelled:
+        return SCHEMA_LABELLED if index else SCHEMA_LABELLED_WITHOUT_INDEX
+    return SCHEMA_VERSION if index else SCHEMA_WITHOUT_INDEX
+
+
 def encode_schema(version: int) -> bytes:
     """Return the stored form of the schema version."""
     return _SCHEMA.pack(version)
@@ -154,9 +176,10 @@ def decode_schema(stored: bytes) -> int:
     if len(stored) != _SCHEMA.size:
         raise DamagedError("the schema version of the store cannot be read. See docs/store-format.md.")
     found: tuple[int] = _SCHEMA.unpack(stored)
-    if found[0] > SCHEMA_VERSION:
+    if found[0] > SCHEMA_LABELLED_WITHOUT_INDEX:
         raise NotSupportedError(
-            f"the store has schema version {found[0]}, this program knows versions up to {SCHEMA_VERSION}. "
+            f"the store has schema version {found[0]}, this program knows versions up to "
+            f"{SCHEMA_LABELLED_WITHOUT_INDEX}. "
             "Use a newer program. See docs/store-format.md."
         )
     return found[0]

@@ -23,6 +23,7 @@ from dios.wire.fields import (
     Label,
     Message,
     NameBytes,
+    Secrecy,
     Text,
     Thousandths,
     TraceContext,
@@ -75,6 +76,15 @@ class Create(Call, frozen=True, tag=1):
     data: Inline | None = None
     address: Text = ""
     network: Identifier = 0
+
+
+class CreateLabelled(Create, frozen=True, tag=59):
+    """Create an object with this secrecy label. Without the call, it has that of its creator.
+
+    The label of a network object is its clearance: what has other tags is not sent there.
+    """
+
+    secrecy: Secrecy = ()
 
 
 class Lookup(Call, frozen=True, tag=2):
@@ -518,6 +528,7 @@ class RedeemToken(Call, frozen=True, tag=72):
 
 PlainCall: TypeAlias = (
     Create
+    | CreateLabelled
     | Lookup
     | Copy
     | Delete

@@ -27,6 +27,7 @@ from dios.wire.fields import (
     Label,
     Permissions,
     ProgramBytes,
+    Secrecy,
     Text,
     TraceContext,
     TraceSpans,
@@ -37,6 +38,9 @@ from dios.wire.types import Brand, Buffering, ObjectType, Permission
 
 OFFERED_MAX: Final = 2 * limits.ARGUMENTS_MAX + 1
 """The references of a new task: its inputs, its outputs and its program."""
+
+SECRECY_VERSION: Final = 4
+"""The first version of the messages with secrecy labels. No older node is shown a labelled object."""
 
 RESOLVED_NAMES_MAX: Final = 16 * 1024
 """The names of one request: a session in more groups looks a name up in the first ones."""
@@ -184,7 +188,8 @@ class Start(Body, frozen=True, tag=7):
     """Start a task here for the caller, with this id and these references.
 
     ``call`` has brand, arguments, label, limits and flags; references and groups are in the other fields.
-    ``source`` is the content of the program, if the sending node has it and it is small.
+    ``source`` is the content of the program, if the sending node has it and it is small. ``secrecy`` is the
+    label with which the task begins.
     """
 
     caller: Caller
@@ -196,6 +201,7 @@ class Start(Body, frozen=True, tag=7):
     inputs: Annotated[tuple[HeldReference, ...], _GIVEN]
     outputs: Annotated[tuple[HeldReference, ...], _GIVEN]
     source: ProgramBytes | None = None
+    secrecy: Secrecy = ()
 
 
 class CreateReplica(Body, frozen=True, tag=8):
@@ -214,6 +220,7 @@ class CreateReplica(Body, frozen=True, tag=8):
     v_w: Counter
     size: ByteCount
     home: Node = NodeId(0)
+    secrecy: Secrecy = ()
 
 
 class Release(Body, frozen=True, tag=9):
@@ -271,6 +278,7 @@ class KeepOutput(Body, frozen=True, tag=15):
     name: External
     group: External
     size: ByteCount
+    secrecy: Secrecy = ()
 
 
 class ConfirmRemoval(Body, frozen=True, tag=16):

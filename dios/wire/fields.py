@@ -7,6 +7,7 @@ nothing that the next node would refuse. A number that the receiver adds to stay
 
 from __future__ import annotations
 
+import re
 from typing import Annotated, Final, TypeAlias
 
 from msgspec import Meta, Struct
@@ -68,6 +69,11 @@ LabelText: TypeAlias = Annotated[str, Meta(max_length=limits.NODE_LABELS_CHARS_M
 Address: TypeAlias = Annotated[str, Meta(max_length=limits.NODE_ADDRESS_CHARS_MAX)]
 Fingerprint: TypeAlias = Annotated[str, Meta(max_length=limits.FINGERPRINT_CHARS_MAX)]
 
+TAG: Final = re.compile(r"\A(uid:(0|[1-9][0-9]{0,9})/)?[a-z0-9][a-z0-9._-]{0,31}\Z")
+
+Tag: TypeAlias = Annotated[str, Meta(pattern=TAG.pattern, max_length=46)]
+"""A tag of secrecy: its owner and a word, as uid:1000/payroll. Without an owner it is the caller's own."""
+
 # -- bytes --------------------------------------------------------------------------------------------
 NameBytes: TypeAlias = Annotated[bytes, Meta(min_length=limits.NAME_BYTES, max_length=limits.NAME_BYTES)]
 Inline: TypeAlias = Annotated[bytes, Meta(max_length=limits.INLINE_BYTES_MAX)]
@@ -77,6 +83,9 @@ AnswerBytes: TypeAlias = Annotated[bytes, Meta(max_length=limits.CONSOLE_READ_BY
 
 # -- several ------------------------------------------------------------------------------------------
 Groups: TypeAlias = Annotated[tuple[Identifier, ...], Meta(max_length=limits.GROUPS_PER_CALL_MAX)]
+Secrecy: TypeAlias = Annotated[tuple[Tag, ...], Meta(max_length=limits.SECRECY_TAGS_MAX)]
+"""A secrecy label: the tags of what a task has read, or of what an object may contain, with owners."""
+
 Arguments: TypeAlias = Annotated[tuple[Text, ...], Meta(max_length=limits.ARGUMENTS_MAX)]
 
 

@@ -22,6 +22,7 @@ from dios.wire.calls import (
     ConsoleOf,
     Copy,
     Create,
+    CreateLabelled,
     Delete,
     Describe,
     Handed,
@@ -58,7 +59,7 @@ from dios.wire.calls import (
     Vector,
     WriteOnce,
 )
-from dios.wire.fields import U63, Arguments, Call, Groups, Inline, NameBytes, Text
+from dios.wire.fields import U63, Arguments, Call, Groups, Inline, NameBytes, Secrecy, Text
 from dios.wire.rates import Govern, Guarantee, Meter, Metered, Rate
 from dios.wire.replies import (
     AnyResult,
@@ -146,6 +147,7 @@ __all__ = [
     "Constraint",
     "Copy",
     "Create",
+    "CreateLabelled",
     "Created",
     "Delegated",
     "Delete",
@@ -210,6 +212,7 @@ __all__ = [
     "Retire",
     "Retired",
     "Run",
+    "Secrecy",
     "Select",
     "Selected",
     "SelfEvent",

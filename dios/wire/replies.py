@@ -32,6 +32,7 @@ from dios.wire.fields import (
     Permissions,
     ProcessId,
     ProgramBytes,
+    Secrecy,
     Slot,
     Text,
     Thousandths,
@@ -109,6 +110,7 @@ class Reference(Struct, frozen=True, array_like=True):
     node: Label = ""  # the name and rack of the node that has the object; empty without a cluster
     rack: Label = ""
     address: Text = ""  # of a network stream: the peer's for a connection, its own for any other
+    secrecy: Secrecy = ()  # the object's label; of a network object its clearance
 
 
 class Created(Struct, frozen=True, array_like=True, tag=2):
@@ -126,7 +128,10 @@ class References(Struct, frozen=True, array_like=True, tag=3):
 
 
 class Buffer(Struct, frozen=True, array_like=True, tag=4):
-    """The answer to the acquiring calls: ``size`` usable bytes that start at ``start`` of the mapping."""
+    """The answer to the acquiring calls: ``size`` usable bytes that start at ``start`` of the mapping.
+
+    ``secrecy`` is the label of a status or console, which changes, in an answer to another node.
+    """
 
     buffer: Identifier
     size: ByteCount
@@ -136,6 +141,7 @@ class Buffer(Struct, frozen=True, array_like=True, tag=4):
     start: ByteCount = 0
     length: ByteCount = 0
     data: AnswerBytes | None = None
+    secrecy: Secrecy = ()
 
 
 class Committed(Struct, frozen=True, array_like=True, tag=5):
@@ -186,6 +192,8 @@ class TaskRow(Struct, frozen=True, array_like=True):
     """The bytes of the checkpoint that it continues from."""
     progress: Thousandths | None = None
     """The share of its work that it has done; None if it has not reported it."""
+    secrecy: Secrecy = ()
+    """The tags of what it has read."""
 
 
 class Tasks(Struct, frozen=True, array_like=True, tag=8):

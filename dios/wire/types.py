@@ -34,7 +34,10 @@ class ObjectType(Named):
 
 
 class Permission(enum.IntFlag):
-    """The rights of a reference; resolution gives ALL, delegation only removes (§4.3.3)."""
+    """The rights of a reference; resolution gives ALL, delegation only removes (§4.3.3).
+
+    DECLASSIFY is not among ALL: sessions of the owner of an object's tags get it, and delegate it on purpose.
+    """
 
     NONE = 0
     READ = 1
@@ -43,6 +46,8 @@ class Permission(enum.IntFlag):
     DELEGATE = 8
     DELETE = 16
     ALL = 31
+    DECLASSIFY = 32  # not in the thesis: the holder may write what has the object's tags without them
+    EVERY = 63
 
 
 class Persistence(Named):

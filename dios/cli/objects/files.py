@@ -71,6 +71,7 @@ NamesOption = Annotated[bool, typer.Option("--names", help="Also show the names,
     "  dios put report.pdf --group analytics --replace\n"
     "  pg_dump shop | dios put - --group backups --as shop.sql\n"
     "  dios put results.csv --group analytics --acknowledge 2\n"
+    "  dios put pay.csv --group hr --secrecy payroll\n"
     "  dios put big.csv --group analytics --json | jq -r .[].fingerprint"
 )
 def put(
@@ -99,6 +100,14 @@ def put(
         int | None,
         typer.Option("--replicas", metavar="N", min=1, help="Promise N replicas of each of these files."),
     ] = None,
+    secrecy: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--secrecy",
+            metavar="TAG",
+            help="Label the objects: tasks that read them write only where the tag may go.",
+        ),
+    ] = None,
     names: NamesOption = False,
     node: NodeOption = None,
     as_json: JsonOption = False,
@@ -119,7 +128,7 @@ def put(
             raise InvalidError("--as is for a single file or directory; put the others separately")
         with opened(node, [group]) as place:
             local = [each for path in files for each in _local_files(path, label, recursive=recursive)]
-            staged = StagedFiles(place.files(group))
+            staged = StagedFiles(place.files(group), secrecy=secrecy)
             if not replace:
                 _require_new(staged, group, local)
             total = sum(each.size or 0 for each in local)

@@ -71,6 +71,7 @@ class StatRow(AttributesRow):
     type: str
     fingerprint: str
     permissions: list[str]
+    secrecy: list[str]
     replicas: list[ReplicaRow]
     incomplete: bool
     short: ShortObject | None
@@ -149,6 +150,7 @@ def stat(
             "type": nearest.type.name,
             "fingerprint": nearest.fingerprint,
             "permissions": [right.name.lower() for right in nearest.permissions if right.name],
+            "secrecy": list(nearest.secrecy),
             **_attributes(nearest),
             "replicas": where,
             "incomplete": replicas.incomplete,
@@ -163,6 +165,7 @@ def stat(
                 ("type", found["type"]),
                 ("fingerprint", found["fingerprint"]),
                 ("permissions", " ".join(found["permissions"])),
+                ("secrecy", " ".join(found["secrecy"]) or "none"),
                 *((key, str(value)) for key, value in {**_attributes(nearest), "size": size}.items()),
             ]
         )

@@ -77,6 +77,7 @@ class TaskRecordRow(TypedDict):
 class TaskDetailsRow(TaskRow):
     """A task with what it has and had. ``audit`` is null if the user may not read the audit log."""
 
+    secrecy: list[str]
     why: list[str]
     advice: str
     executable: str
@@ -144,6 +145,8 @@ def _show_identity(found: Description, groups: dict[str, str]) -> None:
         ("arguments", " ".join(map(repr, found.arguments)) or "none"),
         ("began", f"{began}, {'ran' if status.ended else 'runs for'} {ran}"),
     ]
+    if status.secrecy:
+        pairs.append(("secrecy", f"has read {', '.join(status.secrecy)}"))
     if found.processors:
         pairs.append(("processors", ", ".join(map(str, found.processors))))
     if found.devices:
@@ -248,6 +251,7 @@ def describe(
 def _as_json(found: Description, lines: list[str], records: list[AuditEntry] | None) -> TaskDetailsRow:
     return {
         **described(found.status),
+        "secrecy": list(found.status.secrecy),
         "why": reason_lines(found.status),
         "advice": advice_for(found.status),
         "executable": found.executable,

@@ -127,6 +127,7 @@ HostOption = Annotated[
     "  dios run etl.py -g analytics --input csv=t.csv --output out.parquet=result.parquet\n"
     "  dios run tool.wasm -g analytics --input csv=t.csv --output out=result   (WebAssembly)\n"
     "  dios run --program sort --input csv=t.csv -g analytics -- -n /inputs/csv   (a native program)\n"
+    "  dios run report.py -g hr --input pay.csv --output sum.csv=sum.csv --secrecy payroll\n"
     "  dios run --limbo tool.py          (outside the sandbox, as the node's user)\n"
     "  dios run job.py --limit tasks=10 --limit objects=100   (with all it starts)\n"
     "  dios run job.py --detach          (then: dios logs, dios ps, dios kill)\n"
@@ -146,6 +147,18 @@ def run(
     group: GroupOption = None,
     inputs: InputOption = None,
     outputs: OutputOption = None,
+    secrecy: Annotated[
+        list[str] | None,
+        typer.Option("--secrecy", metavar="TAG", help="Label its outputs: they may have what the tag has."),
+    ] = None,
+    may_declassify: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--may-declassify",
+            metavar="TAG",
+            help="Let it write what has this tag of yours to places without it.",
+        ),
+    ] = None,
     limbo: Annotated[bool, typer.Option("--limbo", help="Run it unconfined, as the node's user.")] = False,
     detach: Annotated[bool, typer.Option("--detach", help="Print the task and return; it goes on.")] = False,
     keep: Annotated[
@@ -209,6 +222,8 @@ def run(
                 "--cpu-seconds": cpu_seconds,
                 "--limit": limit,
                 "--template": template,
+                "--secrecy": secrecy,
+                "--may-declassify": may_declassify,
             }
             said |= {"--keep": keep, "--attempts": attempts}
             _refuse_for_jobs(wanted, said | {"--host": host, "--local": local})
@@ -216,7 +231,7 @@ def run(
             status = jobs.run_job(chosen.path, opening, place, options, detach=detach, as_json=as_json)
             raise typer.Exit(status)
         _check(wanted, host, local=local, detach=detach)
-        files = files_of_run(place, group or (), inputs or (), outputs or ())
+        files = files_of_run(place, group or (), inputs or (), outputs or (), secrecy)
         if files.outputs and (detach or wanted.gang is not None):
             raise InvalidError("--output needs this command to store it: leave out --detach and --gang")
         name = label or chosen.name
@@ -228,6 +243,7 @@ def run(
             # The supervisor names the node, and stores what the task has printed.
             gang = wanted.gang is not None
             unfit = {"--output": outputs, "--limbo": limbo, "--program": program, "--gang": gang}
+            unfit |= {"--may-declassify": may_declassify}
             _refuse_for_kept(unfit | {"--host": host, "--local": local})
             job = ServiceProgram(
                 Path(file or ""),
@@ -251,7 +267,7 @@ def run(
             return at.node.run(
                 chosen.program if trace is None else with_trace(chosen.program, trace.traceparent),
                 groups=[at.group(alias) for alias in group or ()],
-                inputs=files.inputs_at(at),
+                inputs=[*files.inputs_at(at), *_rights_to(at, may_declassify)],
                 outputs=[*files.outputs_at(), *more],
                 files=files.labels,
                 args=chosen.arguments,
@@ -277,6 +293,11 @@ def run(
             detach=detach,
             as_json=as_json,
         )
+
+
+def _rights_to(at: CommandContext, tags: Sequence[str] | None) -> list[Handed]:
+    """Return a reference by which a task may declassify these tags; none without tags."""
+    return [at.node.declassifier(tags).restrict("declassify", label="declassify")] if tags else []
 
 
 class _Chosen(NamedTuple):

@@ -65,7 +65,9 @@ class FilesOfRun(NamedTuple):
                 f"the task ended with 0, but left no file {', '.join(missing)}. Nothing was stored."
             )
         for group in dict.fromkeys(each.group for each in self.outputs):
-            staged = StagedFiles(self.place.files(group))
+            # The outputs of one run have the same label, and so have the files.
+            secrecy = self.outputs[0].written.secrecy
+            staged = StagedFiles(self.place.files(group), secrecy=secrecy)
             try:
                 for each in self.outputs:
                     if each.group == group:
@@ -77,9 +79,16 @@ class FilesOfRun(NamedTuple):
 
 
 def files_of_run(
-    place: CommandContext, groups: Sequence[str], inputs: Sequence[str], outputs: Sequence[str]
+    place: CommandContext,
+    groups: Sequence[str],
+    inputs: Sequence[str],
+    outputs: Sequence[str],
+    secrecy: Sequence[str] | None = None,
 ) -> FilesOfRun:
-    """Return the inputs and outputs that options name. Raise ``InvalidError`` for a bad one."""
+    """Return the inputs and outputs that options name. Raise ``InvalidError`` for a bad one.
+
+    ``secrecy`` are the tags of the outputs.
+    """
     read = tuple(_input(text) for text in inputs)
     wanted = [_output(place, groups, text) for text in outputs]
     labels = [each.label for each in read if each.is_file] + [label for label, _, _ in wanted]
@@ -87,7 +96,12 @@ def files_of_run(
         if labels.count(label) > 1:
             raise InvalidError(f"two inputs or outputs have the label {label!r}; give each its own")
     written = tuple(
-        OutputOfRun(label, group, path, place.node.create(ObjectType.SHMEM_BLOB, naming=NameKind.ANONYMOUS))
+        OutputOfRun(
+            label,
+            group,
+            path,
+            place.node.create(ObjectType.SHMEM_BLOB, naming=NameKind.ANONYMOUS, secrecy=secrecy),
+        )
         for label, group, path in wanted
     )
     return FilesOfRun(place, read, written)

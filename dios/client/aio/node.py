@@ -163,6 +163,7 @@ class AsyncNode(
     create = awaited(_Ops.create_op)
     create_group = awaited(_Ops.create_group_op)
     create_stream = awaited(_Ops.create_stream_op)
+    declassifier = awaited(_Ops.declassifier_op)
     create_timer = awaited(_Ops.create_timer_op)
     network = awaited(_Network.network_op)
     connect_tcp = awaited(_Network.connect_tcp_op)

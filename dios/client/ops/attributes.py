@@ -93,6 +93,7 @@ class Handle:
                 ("object", self.fingerprint),
                 ("rights", rights_text(self.permissions)),
                 ("label", self.label),
+                ("secrecy", " ".join(self.secrecy) or None),
                 ("bytes", f"{self.size:,}" if "BLOB" in self.type.name else None),
                 ("address", self.address),
                 ("node", self.node),
@@ -169,6 +170,11 @@ class Handle:
     def buffering(self) -> Buffering:
         """Return DOUBLE if writers use a shadow copy, RAW if they use the shared bytes."""
         return self._info.buffering
+
+    @property
+    def secrecy(self) -> tuple[str, ...]:
+        """Return the tags of the object's secrecy label; () for an object without a label."""
+        return self._info.secrecy
 
     @property
     def address(self) -> str:
@@ -274,7 +280,8 @@ class Handle:
     def restrict(self, *rights: Rights, label: str = "", expires: float | None = None) -> Handed:
         """Return this reference with at most these rights, for a new task.
 
-        The rights are "read", "write", "execute", "delegate" and "delete"; it needs the right to delegate.
+        The rights are "read", "write", "execute", "delegate", "delete" and "declassify"; it needs the right
+        to delegate.
         With ``expires`` the node takes it back that number of seconds after the task's start.
         """
         return Handed(self, rights_of(rights), label, lifetime_ns(expires))
@@ -305,9 +312,13 @@ def rights_of(rights: Sequence[Rights]) -> Permission:
 
 
 def rights_text(permissions: Permission) -> str:
-    """Return rights as five letters, like a file's mode: ``rwxgd``, where g is the right to delegate."""
+    """Return rights as five letters, like a file's mode: ``rwxgd``, where g is the right to delegate.
+
+    A sixth letter ``c`` is the right to declassify, if the reference has it.
+    """
     letters = zip("rwxgd", (1, 2, 4, 8, 16), strict=True)
-    return "".join(letter if permissions & bit else "-" for letter, bit in letters)
+    text = "".join(letter if permissions & bit else "-" for letter, bit in letters)
+    return f"{text}c" if permissions & Permission.DECLASSIFY else text
 
 
 class NodeBase(ABC):

@@ -19,7 +19,7 @@ from dios.client.ops.requests import WriteOps
 from dios.client.ops.status import ChildEnded, Delegated, Lost, Retired, Status, status_of
 from dios.client.program import Program, ProgramText, encode_program, is_wasm, with_files
 from dios.client.session import Answer, Operation, expect, expect_buffer, vector
-from dios.errors import DiosError, InvalidError, TimeLimitError
+from dios.errors import DiosError, InvalidError, NotPermittedError, TimeLimitError
 from dios.ids import Name
 from dios.limits import (
     GROUPS_PER_CALL_MAX,
@@ -27,9 +27,11 @@ from dios.limits import (
     LOOKUP_REFERENCES_MAX,
     MOVE_WAIT_MS_MAX,
     PROGRESS_WHOLE,
+    SECRECY_TAGS_MAX,
 )
 from dios.wire import messages
 from dios.wire.codec import decode_event
+from dios.wire.fields import TAG
 from dios.wire.messages import PlainCall
 from dios.wire.nametext import PREFIX, fingerprint, parse_name
 from dios.wire.types import (
@@ -109,12 +111,15 @@ class NodeOps(ClusterOps, Generic[R, T, G, S, C]):
         buffering: Buffering = Buffering.DOUBLE,
         host: str = "",
         flags: Flag = Flag.NONE,
+        secrecy: Iterable[str] | None = None,
     ) -> Operation[R]:
         """Create an object in ``groups`` and return a reference with every right (B.1.1).
 
         ``data`` are the first bytes of a blob; ``size`` is the ring of a stream in bytes, or the delay of a
         timer in nanoseconds; ``host`` is the name of the node for the object, by default this node. A durable
-        object is on disk when this returns. ``flags`` are those of the call (``Flag.SERVICES``).
+        object is on disk when this returns. ``flags`` are those of the call (``Flag.SERVICES``). ``secrecy``
+        are the tags of its label, such as "payroll" or "uid:1000/payroll"; without them it has those of the
+        caller.
         """
         view = None if data is None else memoryview(data).cast("B")
         large = view is not None and view.nbytes > INLINE_BYTES_MAX
@@ -129,6 +134,7 @@ class NodeOps(ClusterOps, Generic[R, T, G, S, C]):
             host=host,
             flags=int(flags),
         )
+        call = _labelled_call(call, secrecy)
         created = expect(messages.Created, (yield call))
         made = cast("R", self.handle(created.reference, created.name))
         if view is not None and large:
@@ -155,17 +161,41 @@ class NodeOps(ClusterOps, Generic[R, T, G, S, C]):
         created = expect(messages.Created, (yield messages.Create(ObjectType.GROUP, refs)))
         return cast("G", self.handle(created.reference, created.name))
 
+    def declassifier_op(self, tags: Iterable[str]) -> Operation[R]:
+        """Return a reference with the right to declassify these tags of the caller's user.
+
+        It is to an empty object with this label. A task gets the right with
+        ``reference.restrict("declassify")`` among its inputs, as long as its reference exists.
+
+        Raises:
+            NotPermittedError: the caller may not declassify these tags.
+        """
+        made = yield from self.create_op(ObjectType.SHMEM_BLOB, naming=NameKind.ANONYMOUS, secrecy=tags)
+        if not made.permissions & Permission.DECLASSIFY:
+            yield messages.Delete(made.ref)
+            raise NotPermittedError(
+                f"cannot get the right to declassify {', '.join(made.secrecy)}: only processes of the "
+                "owner of all these tags have it"
+            )
+        return made
+
     def create_stream_op(
-        self, *, groups: Iterable[Handle] = (), ring_bytes: int = 0, host: str = ""
+        self,
+        *,
+        groups: Iterable[Handle] = (),
+        ring_bytes: int = 0,
+        host: str = "",
+        secrecy: Iterable[str] | None = None,
     ) -> Operation[S]:
         """Create a stream in shared memory between two tasks; it is anonymous if it is in no group.
 
         ``host`` is the node for the stream, best that of the reading task; ``ring_bytes`` 0 is the default.
+        ``secrecy`` are the tags of what it may carry; both its tasks get them.
         """
         refs = refs_of(groups)
         naming = NameKind.RANDOM if refs else NameKind.ANONYMOUS
         call = messages.Create(ObjectType.SHMEM_STREAM, refs, naming, size=ring_bytes, host=host)
-        created = expect(messages.Created, (yield call))
+        created = expect(messages.Created, (yield _labelled_call(call, secrecy)))
         return cast("S", self.handle(created.reference, created.name))
 
     def create_timer_op(self, seconds: float) -> Operation[R]:
@@ -569,6 +599,33 @@ def refs_of(handles: Iterable[Handle]) -> tuple[int, ...]:
             "a call takes references, not names or aliases: use `node.groups` for your groups, "
             "and `node.lookup` for the references to a name"
         ) from None
+
+
+def _labelled_call(call: messages.Create, secrecy: Iterable[str] | None) -> messages.Create:
+    """Return the call with these tags for the new object; None leaves the label to the node."""
+    if secrecy is None:
+        return call
+    tags = tuple(secrecy)
+    for tag in tags:
+        if not TAG.match(tag):
+            raise InvalidError(
+                f"{tag!r} is no secrecy tag: a tag is a word of at most 32 small letters, digits and . _ -, "
+                "perhaps with its owner before it, as uid:1000/payroll"
+            )
+    if len(tags) > SECRECY_TAGS_MAX:
+        raise InvalidError(f"a secrecy label has at most {SECRECY_TAGS_MAX} tags")
+    return messages.CreateLabelled(
+        call.object_type,
+        call.groups,
+        call.name_kind,
+        call.deletion,
+        call.size,
+        call.buffering,
+        call.host,
+        call.flags,
+        call.data,
+        secrecy=tags,
+    )
 
 
 def _handed(given: HandedOver) -> tuple[messages.Handed, ...]:

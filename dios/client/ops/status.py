@@ -31,7 +31,7 @@ class Status:
     ``node`` is the node on which it runs or ran. A task that was asked to leave its node is ended at
     ``leave_ns``. Its run was moved ``moves`` times and began again ``restarts`` times before; it continued
     from a checkpoint of ``kept_bytes``. ``progress`` is the share of its work that it has reported as done,
-    from 0 to 1.
+    from 0 to 1. ``secrecy`` are the tags of what it has read.
     """
 
     fingerprint: str
@@ -54,6 +54,7 @@ class Status:
     restarts: int = 0
     kept_bytes: int = 0
     progress: float | None = None
+    secrecy: tuple[str, ...] = ()
 
     def _repr_html_(self) -> str:
         """Return the status for a notebook, without the name."""
@@ -63,6 +64,7 @@ class Status:
             (
                 ("task", self.fingerprint),
                 ("label", self.label),
+                ("secrecy", " ".join(self.secrecy) or None),
                 ("state", self.state.name.lower()),
                 ("cause", self.cause.name.lower() if ended else None),
                 ("exit code", self.exit_code if ended else None),
@@ -120,6 +122,7 @@ def status_of(row: TaskRow) -> Status:
         restarts=row.restarts,
         kept_bytes=row.kept_bytes,
         progress=None if row.progress is None else row.progress / PROGRESS_WHOLE,
+        secrecy=row.secrecy,
     )
 
 

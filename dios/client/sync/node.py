@@ -157,6 +157,7 @@ class Node(
     create = blocking(_Ops.create_op)
     create_group = blocking(_Ops.create_group_op)
     create_stream = blocking(_Ops.create_stream_op)
+    declassifier = blocking(_Ops.declassifier_op)
     create_timer = blocking(_Ops.create_timer_op)
     network = blocking(_Network.network_op)
     connect_tcp = blocking(_Network.connect_tcp_op)

@@ -1,7 +1,8 @@
 """The system calls (thesis appendix B), and the beginning and end of tasks and sessions.
 
 Begin with ``dispatch``, which finds the function for a call, and ``access``, the checks that calls share.
-Before, a call may have to wait at the ``entrance`` while other nodes have leases on its objects.
+Before, a call may have to wait at the ``entrance`` while other nodes have leases on its objects, and
+``flows`` checks secrecy labels.
 
 - Objects: ``object_calls`` (create, delete, stat), ``resolution`` (names to references), ``groups``,
   ``sharing`` (groups that others may read), ``tokens`` (sealed tokens), ``delegation`` (copy),

@@ -9,9 +9,10 @@ from __future__ import annotations
 from typing import TypeAlias
 
 from dios.core import effects
-from dios.core.calls import durable_streams, network_streams
+from dios.core.calls import durable_streams, flows, network_streams
 from dios.core.effects import WriteSource
 from dios.core.model.records import Holder, LocalHolder, Pending, PhysicalObject, Reference
+from dios.core.model.secrecy import PUBLIC, Label
 from dios.core.model.type_states import AcceptState, ConsoleState, StreamState, TimerState
 from dios.core.step import Step
 from dios.errors import DiosError, EndOfStreamError, InvalidError, NoSuchTaskError, WouldBlockError
@@ -91,11 +92,22 @@ def deliver(step: Step, reference: Reference, seq: int, call: ReadCall) -> None:
     if isinstance(state, ConsoleState):
         _deliver_console(step, reference, state, seq, call)
         return
+    label = _shown_label(step, reference)
     data = _computed_bytes(step, reference)
     target.v_r += 1
     step.changed(target)
-    result = messages.Buffer(0, len(data), target.v_r, target.v_w)
+    result = messages.Buffer(0, len(data), target.v_r, target.v_w, secrecy=label)
     step.reply(effects.AnswerBytes(task.id, seq, result, data))
+
+
+def _shown_label(step: Step, reference: Reference) -> Label:
+    """Return the label of a status or console that goes to another node, whose task it will raise."""
+    task, target = reference.task, reference.object
+    if not (task.home and step.state.labelled):
+        return PUBLIC
+    label = flows.label_of(step, target)
+    flows.require_knowing(step, task.home, label)
+    return label
 
 
 def _deliver_console(step: Step, reference: Reference, state: ConsoleState, seq: int, call: ReadCall) -> None:
@@ -103,12 +115,13 @@ def _deliver_console(step: Step, reference: Reference, state: ConsoleState, seq:
     if waiting <= 0:
         raise EndOfStreamError("the console is closed, and all of its bytes were read")
     length = min(waiting, call.size or INLINE_BYTES_MAX, INLINE_BYTES_MAX)
+    label = _shown_label(step, reference)
     position = reference.position
     reference.position += length
     target = reference.object
     target.v_r += 1
     step.changed(target)
-    result = messages.Buffer(0, length, target.v_r, target.v_w)
+    result = messages.Buffer(0, length, target.v_r, target.v_w, secrecy=label)
     step.reply(effects.AnswerConsole(reference.task.id, seq, result, state.task, position, length))
 
 
@@ -164,7 +177,13 @@ def resume_read(step: Step, row: Pending) -> bool:
         return False
     step.state.pending.remove(row)
     try:
-        deliver(step, reference, row.seq, call)
+        if step.state.labelled:
+            # The label of a task or console may have gone up while the call waited.
+            _, rise = flows.admit(step, task, call)
+            deliver(step, reference, row.seq, call)
+            flows.apply(step, task, rise)
+        else:
+            deliver(step, reference, row.seq, call)
     except DiosError as error:
         step.refuse(task, row.seq, error)
     return True

@@ -314,6 +314,7 @@ def _duplicate(
         buffering=raw,
         proximity=RULES[kind].proximity,
         accounts=(task.account, *origin.sharing),
+        secrecy=origin.secrecy,
     )
     duplicate.version.resize(origin.size)
     duplicate.size, duplicate.v_r, duplicate.v_w = origin.size, origin.v_r, origin.v_w

@@ -13,6 +13,7 @@ from dios.core.calls import (
     compound_calls,
     delegation,
     entrance,
+    flows,
     groups,
     introspection,
     io_calls,
@@ -48,6 +49,7 @@ Handler: TypeAlias = Callable[[Step, Holder, int, Never], None]
 
 _HANDLERS: Final[dict[type, Handler]] = {
     messages.Create: object_calls.create,
+    messages.CreateLabelled: object_calls.create,
     messages.Lookup: resolution.lookup,
     messages.Copy: delegation.copy,
     messages.Delete: object_calls.delete,
@@ -115,7 +117,13 @@ _ALONE: Final = (
 """Calls that a vector may not contain: they affect other calls, or the host takes part in their answers."""
 _COMMITTING: Final = (messages.CommitWrite, messages.CommitAcquireWrite, messages.ReleaseWrite)
 _PAYLOAD_CALLS: Final[frozenset[type]] = frozenset(
-    {messages.Create, messages.WriteOnce, messages.CommitWrite, messages.CommitAcquireWrite}
+    {
+        messages.Create,
+        messages.CreateLabelled,
+        messages.WriteOnce,
+        messages.CommitWrite,
+        messages.CommitAcquireWrite,
+    }
 )
 
 
@@ -215,12 +223,12 @@ def dispatch(
     else:
         step.payload, step.payload_size = payload, len(data)
     try:
-        if task.remote_nodes:
-            target = forwarding.proxy_of(task, call)
-            if target is not None:
-                _remote(step, task, seq, call, target)
-                return
-        _HANDLERS[type(call)](step, task, seq, cast("Never", call))
+        if step.state.labelled:
+            call, rise = flows.admit(step, task, call)
+            _handle(step, task, seq, call)
+            flows.apply(step, task, rise)
+        else:
+            _handle(step, task, seq, call)
     except DiosError as error:
         if error.code is Code.EDQUOT and cached_reads.yield_room(step, task):
             dispatch(step, task, seq, call, payload, attached)
@@ -228,6 +236,15 @@ def dispatch(
         if error.code in _DENIALS:
             step.audit(task, type(call).__name__.lower(), "denied", error.fingerprint, error.message)
         step.refuse(task, seq, error)
+
+
+def _handle(step: Step, task: Holder, seq: int, call: messages.PlainCall) -> None:
+    if task.remote_nodes:
+        target = forwarding.proxy_of(task, call)
+        if target is not None:
+            _remote(step, task, seq, call, target)
+            return
+    _HANDLERS[type(call)](step, task, seq, cast("Never", call))
 
 
 def dispatch_vector(

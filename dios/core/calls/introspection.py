@@ -6,7 +6,7 @@ Use and limits of resources are in ``dios.core.calls.limit_calls``.
 from __future__ import annotations
 
 from dios.core import effects, lifetimes
-from dios.core.calls import access, delegation, devices, submissions
+from dios.core.calls import access, delegation, devices, flows, submissions
 from dios.core.calls.run_orders import not_repeatable
 from dios.core.model.records import Holder, Provenance, Session, Task
 from dios.core.remote import forwarding, remote_calls
@@ -36,6 +36,8 @@ def list_tasks(step: Step, task: Holder, seq: int, call: messages.ListTasks) -> 
     flags = access.flags_of(call.flags, Flag.LOCAL_ONLY)
     access.refuse_pure(task)
     rows = submissions.task_rows(step, task.principal)
+    if step.state.labelled:
+        rows = tuple(flows.visible(step, task, row) for row in rows)
     if step.state.cluster is None or flags & Flag.LOCAL_ONLY or step.parts is not None:
         step.answer(task, seq, messages.Tasks(rows))
     else:
@@ -98,6 +100,7 @@ def describe(step: Step, task: Holder, seq: int, call: messages.Describe) -> Non
     if not isinstance(other, Task) or other.recipe is None:
         raise NoSuchTaskError("the node no longer stores the recipe of this task")
     recipe, groups = other.recipe, step.state.groups
+    flows.require_knowing(step, task.home, other.secrecy)
     step.spend((len(recipe.inputs) + len(recipe.outputs)) // 4)
     step.answer(
         task,

@@ -10,12 +10,13 @@ from typing import Final
 
 from dios import limits
 from dios.core import effects, lifetimes
-from dios.core.calls import groups
+from dios.core.calls import flows, groups
 from dios.core.effects import WriteSource
 from dios.core.events import LogLeft
 from dios.core.model.accounts import require_all, require_bytes
 from dios.core.model.names import log_name, logs_group
 from dios.core.model.records import PhysicalObject, Task
+from dios.core.model.secrecy import PUBLIC, Label
 from dios.core.model.state import State
 from dios.core.remote import requests
 from dios.core.step import Step
@@ -39,23 +40,33 @@ def _store_output(step: Step, task: Task, payload: PayloadId, size: int) -> None
     if home.name is None:
         return
     name, group = log_name(task.name), logs_group(home.name)
-    log = make(step, task.principal, task.job, name, group, payload, size)
+    log = make(step, task.principal, task.job, name, group, payload, size, task.secrecy)
     if log is None:
         step.audit(task, "log", "denied", task.object.fingerprint, "no room for its output")
         return
     parent = task.parent
-    if parent.home:
-        body = dcp.KeepOutput(task.principal, name, group, size)
+    is_known = not task.secrecy or (
+        step.state.cluster is not None and flows.knows_labels(step.state.cluster.peers.get(parent.home))
+    )
+    if parent.home and is_known:
+        body = dcp.KeepOutput(task.principal, name, group, size, task.secrecy)
         source = WriteSource(content_of=log.id, length=size)
         requests.ask(step, parent.home, body, source=source)
 
 
 def make(
-    step: Step, principal: Principal, job: TaskId, name: Name, group: Name, payload: PayloadId, size: int
+    step: Step,
+    principal: Principal,
+    job: TaskId,
+    name: Name,
+    group: Name,
+    payload: PayloadId,
+    size: int,
+    secrecy: Label = PUBLIC,
 ) -> PhysicalObject | None:
     """Create a log object from the event's bytes. Return None if its principal has no room for it.
 
-    ``job`` is the job that wrote it, or 0 if that is not known.
+    ``job`` is the job that wrote it, or 0 if that is not known. ``secrecy`` is the label of its writer.
     """
     accounts = (step.state.account_of(principal),)
     try:
@@ -71,6 +82,7 @@ def make(
         principal,
         deletion=Deletion.IMMEDIATE,
         accounts=accounts,
+        secrecy=secrecy,
     )
     log.version.resize(size)
     log.size = size

@@ -271,6 +271,7 @@ def hand_out(step: Step, reference: Reference, state: AcceptState, seq: int) -> 
         task.principal,
         deletion=Deletion.REFERENCE_COUNTED,
         accounts=(task.account,),
+        secrecy=reference.object.secrecy,
     )
     target.version.resize(size)
     target.state = SocketState(state.ring_bytes, opened=True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dios import limits
 from dios.core import effects, lifetimes
-from dios.core.calls import access, groups, network_streams, user_records
+from dios.core.calls import access, flows, groups, network_streams, user_records
 from dios.core.calls.lifecycle import end_task_by
 from dios.core.effects import WriteSource
 from dios.core.model.accounts import require_object
@@ -72,6 +72,7 @@ def create_in(
         descriptors_of_object(call.object_type, call.buffering),
         volatile=call.object_type is not ObjectType.DURABLE_BLOB,
     )
+    secrecy = flows.label_for_creation(step, task, call)
     name = _new_name(step, task, call)
     target = PhysicalObject(
         ObjectId(step.state.fresh_id()),
@@ -83,6 +84,7 @@ def create_in(
         buffering=call.buffering,
         proximity=rules.proximity,
         accounts=accounts,
+        secrecy=secrecy,
     )
     target.version.resize(first_bytes)
     _set_type_state(step, target, call)

@@ -9,7 +9,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from dios import limits
-from dios.core.calls import access, groups
+from dios.core.calls import access, flows, groups
 from dios.core.model.accounts import lower_limits
 from dios.core.model.records import (
     HandedReference,
@@ -20,6 +20,7 @@ from dios.core.model.records import (
     Task,
     narrowed,
 )
+from dios.core.model.secrecy import PUBLIC, union
 from dios.core.model.type_rules import RULES
 from dios.core.step import Step
 from dios.errors import (
@@ -59,6 +60,7 @@ def ordered(step: Step, task: Holder, call: messages.Run) -> Order:
     brand = brand_for(step, task, call.brand)
     program = executable(task, call.executable)
     names = groups.names_for_child(task, call.groups)
+    network = checked_network(step, task, call)
     inputs, outputs = _delegable(task, call.inputs), _delegable(task, call.outputs)
     recipe = Recipe(
         _program(program),
@@ -71,7 +73,10 @@ def ordered(step: Step, task: Holder, call: messages.Run) -> Order:
         call.work,
         checked_template(call, brand),
         checked_forkable(call, brand),
-        checked_network(step, task, call),
+        network,
+        flows.label_of_child(
+            step, task, program.object, PUBLIC, confined=_is_confined(brand, network=network)
+        ),
     )
     return Order(recipe, (*inputs, *outputs), call.label, program)
 
@@ -106,6 +111,10 @@ def checked_network(step: Step, task: Holder, call: messages.Run) -> bool:
     if wanted and not (task.brand is Brand.LEGACY and access.is_nodes_own(step.state, task)):
         raise NotPermittedError("only the node's own user and root may start a task with the network")
     return wanted
+
+
+def _is_confined(brand: Brand, *, network: bool) -> bool:
+    return brand is Brand.PURE and not network
 
 
 def executable(task: Holder, ref_id: int) -> Reference:
@@ -179,6 +188,7 @@ def forked(step: Step, task: Holder, call: messages.Run) -> Order:
         outputs=(),
         brand=brand_for(step, task, recipe.brand),
         network=False,
+        secrecy=union(task.secrecy, origin.secrecy, recipe.secrecy),
     )
     return Order(again, inputs, call.label or origin.label, None, origin.id)
 
@@ -227,7 +237,9 @@ def repeated(step: Step, task: Holder, call: messages.Run) -> Order:
     if len(inputs) > limits.ARGUMENTS_MAX:
         raise TooLargeError(f"cannot start the task: it would have more than {limits.ARGUMENTS_MAX} inputs")
     brand = brand_for(step, task, recipe.brand)
-    again = replace(recipe, program=program, inputs=inputs, brand=brand)
+    confined = _is_confined(brand, network=recipe.network)
+    secrecy = flows.label_of_child(step, task, program.object, recipe.secrecy, confined=confined)
+    again = replace(recipe, program=program, inputs=inputs, brand=brand, secrecy=secrecy)
     origins = (*origins, *(None for _ in recipe.outputs))
     return Order(again, origins, call.label or former.label, program_origin)
 

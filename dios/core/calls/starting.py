@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dios.core import effects, lifetimes
-from dios.core.calls import access, devices, groups, lifecycle, network_streams, submissions
+from dios.core.calls import access, devices, flows, groups, lifecycle, network_streams, submissions
 from dios.core.calls.admission import Budget
 from dios.core.calls.run_orders import Order
 from dios.core.model.records import (
@@ -58,6 +58,7 @@ def begin(
     lifecycle.enter_task(step, child)
     parent.children[child.id] = child
     child.recipe = recipe
+    flows.begin_child(step, parent, child, step.state.tasks.get(order.fork_of) if order.fork_of else None)
     recipe.keep()
     # The pin lasts until the task's end is known, even if the task drops its reference: see ``lifecycle``.
     recipe.executable.pinned += 1

@@ -60,7 +60,7 @@ def read_table(step: Step, task: Holder, seq: int, call: messages.ReadTable) -> 
     if host:
         peer = remote_calls.peer_named(step, host)
         if peer is not None:
-            if peer.version < TABLES_VERSION:
+            if 0 < peer.version < TABLES_VERSION:
                 raise NotSupportedError(
                     f"cannot read a table of {host}: it has an earlier release. Update it, or ask it itself."
                 )

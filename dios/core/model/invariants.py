@@ -59,7 +59,7 @@ def _check_references(state: State) -> None:
             _require(reference.task is task, "a reference is in the table of another task")
             _require(reference.slot not in slots, "two references share a slot")
             slots.add(reference.slot)
-            _require(reference.permissions in Permission.ALL, "a reference has unknown permissions")
+            _require(reference.permissions in Permission.EVERY, "a reference has unknown permissions")
             if reference.object.home:
                 _check_proxy(state, reference)
                 continue

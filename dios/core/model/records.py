@@ -11,7 +11,7 @@ from __future__ import annotations
 import enum
 from collections import deque
 from collections.abc import Iterator
-from typing import Final, TypeAlias, TypeVar
+from typing import Final, NamedTuple, TypeAlias, TypeVar
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -19,6 +19,7 @@ from msgspec.structs import replace
 from dios import limits
 from dios.core.events import ObjectRecord
 from dios.core.model.accounts import Account, Version, charge_all
+from dios.core.model.secrecy import PUBLIC, Label
 from dios.core.model.type_rules import is_blob
 from dios.core.model.type_states import StreamState, TypeState
 from dios.errors import BadReferenceError, LimitError, shortened
@@ -157,6 +158,7 @@ class PhysicalObject:
     are empty for objects that the node makes itself. ``account`` and ``limits`` are those of a group.
     ``raw_memory`` is set once writers change the object's own memory, and ``retirements`` is the number of
     times that references to it were taken back. ``shown`` is a fingerprint that another node gave it.
+    ``secrecy`` is its label, which never changes; that of a task or console is its task's.
     ``handed`` is set once the recipe of a task refers to the object. ``closed`` is the number of waiting
     calls because of which no lease on the object is granted.
     """
@@ -189,6 +191,7 @@ class PhysicalObject:
         "recorded",
         "references",
         "retirements",
+        "secrecy",
         "sharing",
         "size",
         "sole",
@@ -218,6 +221,7 @@ class PhysicalObject:
         proximity: Proximity = Proximity.NODE,
         accounts: tuple[Account, ...] = (),
         shown: str = "",
+        secrecy: Label = PUBLIC,
     ) -> None:
         self.id: Final = object_id
         self.type: Final = kind
@@ -227,6 +231,7 @@ class PhysicalObject:
         self.deletion: Final = deletion
         self.buffering: Final = buffering
         self.proximity: Final = proximity
+        self.secrecy: Final = secrecy
         self.fingerprint: Final = shown or fingerprint(
             name if name is not None else object_id.to_bytes(8, "big")
         )
@@ -268,7 +273,12 @@ class PhysicalObject:
 
     @property
     def direct(self) -> bool:
-        """True if tasks of this node may read the object without a call, as if they had made one now."""
+        """True if tasks of this node may read the object without a call, as if they had made one now.
+
+        The node must see each read of a labelled object.
+        """
+        if self.secrecy:
+            return False
         closed = self.a_w or self.sole or self.zombie or self.home or self.buffering is Buffering.RAW
         return not closed and is_blob(self.type)
 
@@ -314,6 +324,7 @@ class PhysicalObject:
             v_r=self.v_r,
             v_w=self.v_w,
             limits=self.limits,
+            secrecy=self.secrecy,
         )
 
     @classmethod
@@ -328,6 +339,7 @@ class PhysicalObject:
             deletion=record.deletion,
             buffering=record.buffering,
             accounts=accounts,
+            secrecy=record.secrecy,
         )
         target.restore(record)
         return target
@@ -516,6 +528,7 @@ class Reference:
             name,
             rack,
             target.address,
+            target.secrecy,
         )
 
     def disown(self) -> None:
@@ -555,7 +568,7 @@ class Reference:
 
 def narrowed(held: Permission, wanted: int) -> Permission:
     """Return the permissions after a delegation, which can only remove some (Table 4.3, permissions)."""
-    return held & Permission(wanted & int(Permission.ALL))
+    return held & Permission(wanted & int(Permission.EVERY))
 
 
 def earlier(first: int, second: int) -> int:
@@ -828,7 +841,10 @@ class HandedReference(Struct, frozen=True):
 
 
 class Recipe(Struct, frozen=True):
-    """The run call of a task, with objects in the place of references."""
+    """The run call of a task, with objects in the place of references.
+
+    ``secrecy`` is the label with which the task begins: that of its parent and of its program.
+    """
 
     program: HandedReference
     groups: tuple[Name, ...]
@@ -841,6 +857,7 @@ class Recipe(Struct, frozen=True):
     template: str = ""
     forkable: bool = False
     network: bool = False
+    secrecy: Label = PUBLIC
 
     def keep(self) -> None:
         """Keep the objects in memory, because the recipe is needed after its references are gone."""
@@ -856,19 +873,29 @@ class Recipe(Struct, frozen=True):
 # -- tasks ------------------------------------------------------------------------------------------
 
 
+class Taint(NamedTuple):
+    """The reason for a tag in a task's label: the object that it read first, and when."""
+
+    fingerprint: str
+    since_ns: int
+
+
 class Holder:
     """A holder of references on this node: a task, a session, or a task of another node.
 
     ``home`` is the node of a remote task and 0 for the others. ``home_id`` is the holder's id on its own
     node, which messages between nodes have; ``id`` is its id in the tables of this node. ``remote_nodes`` are
     the nodes that have a record of a task of this node, and ``remote_buffers`` are its buffers for objects of
-    other nodes.
+    other nodes. ``secrecy`` is its label, with the reason for each tag in ``taints``. The label stays within
+    the ``ceiling`` unless the task may declassify: memory that it has mapped, or a network that it may use,
+    carries bytes without calls. None is no bound. A remote task has both on its own node.
     """
 
     __slots__ = (
         "account",
         "brand",
         "buffers",
+        "ceiling",
         "children",
         "ended_ns",
         "home",
@@ -882,9 +909,11 @@ class Holder:
         "remote_buffers",
         "remote_nodes",
         "retirements",
+        "secrecy",
         "started_ns",
         "state",
         "table",
+        "taints",
     )
 
     def __init__(
@@ -917,6 +946,9 @@ class Holder:
         self.remote_nodes: set[NodeId] = set()
         self.retirements = 0  # that it asked for and that are not complete
         self.remote_buffers: dict[BufferId, RemoteBuffer] = {}
+        self.secrecy: Label = PUBLIC
+        self.ceiling: Label | None = None
+        self.taints: dict[str, Taint] = {}
         self.state = state
         self.started_ns = now
         self.ended_ns = 0
@@ -1055,6 +1087,7 @@ class LocalHolder(Holder):
             detail=shortened(self.detail),
             parent="",
             node=node,
+            secrecy=self.secrecy,
         )
 
 

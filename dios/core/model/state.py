@@ -70,6 +70,7 @@ class State:
         "holder_key",
         "homes",
         "idle",
+        "labelled",
         "log_groups",
         "logs",
         "members",
@@ -148,6 +149,7 @@ class State:
         self.dormant_owners: dict[Principal, tuple[int, int]] = {}  # objects and bytes that are only in rows
         self.dormant_groups: dict[Name, tuple[int, int]] = {}
         self.log_groups: set[Name] = set()
+        self.labelled = False  # True once there was a secrecy label, so that calls are checked for flows
         self.work: Final = WorkQueue()
         self.shutting_down = False
         self.defects: Final = DefectAccounts()
@@ -368,6 +370,8 @@ class State:
         """Add a physical object to the node's tables; one that ``is_stored`` was only in the store before."""
         if self.cluster is not None:
             target.place = self.cluster.place
+        if target.secrecy:
+            self.labelled = True
         self.objects[target.id] = target
         self._count(target, 1)
         self.names.insert(target, is_stored=is_stored)

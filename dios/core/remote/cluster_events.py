@@ -55,9 +55,9 @@ def peer_up(step: Step, event: PeerUp) -> None:
     if event.epoch > peer.epoch and peer.epoch:
         _drop_earlier_start(step, peer)
     peer.epoch, peer.connected, peer.met = event.epoch, True, True
-    peer.version = event.version
     requests.note_heard(step, peer)
     peer.name, peer.rack, peer.address = event.name, event.rack, event.address
+    peer.version = event.version
     row = gossip.MemberRow(event.node, event.name, event.rack, event.address, event.epoch)
     follow(step, cluster, cluster.membership.connected(step.now, row))
     known = cluster.membership.members.get(event.node)

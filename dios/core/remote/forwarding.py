@@ -12,7 +12,7 @@ from msgspec.structs import replace
 
 from dios import limits
 from dios.core import effects, lifetimes
-from dios.core.calls import access
+from dios.core.calls import access, flows
 from dios.core.effects import WriteSource
 from dios.core.model.accounts import buffer_version, require_bytes
 from dios.core.model.records import Holder, Pending, Provenance, Reference, RemoteBuffer
@@ -260,6 +260,7 @@ def fit(
     target = cast("Proxy", reference.object)
     match answer:
         case messages.Buffer():
+            flows.receive(step, task, target, answer.secrecy)
             return _fit_buffer(step, reference, seq, call, answer, offset)
         case messages.Committed():
             target.v_r, target.v_w = answer.v_r, answer.v_w
@@ -269,7 +270,9 @@ def fit(
             _fit_done(step, task, reference, call)
         case messages.References():
             return _fit_references(step, task, seq, reference, call, answer)
-        case messages.TaskDetail() | messages.LimitRows() | messages.Info():
+        case messages.TaskDetail():
+            flows.receive(step, task, target, answer.status.secrecy)
+        case messages.LimitRows() | messages.Info():
             pass
         case _:
             raise ProtocolError(f"cannot accept the answer: a {type(answer).__name__} does not fit the call")
@@ -303,6 +306,7 @@ def _lost_status(step: Step, task: Holder, seq: int, reference: Reference) -> Pa
     target = cast("Proxy", reference.object)
     peer = step.require_cluster().peer(target.home)
     row = target.ended or lost_row(target.fingerprint, peer.name, reference.label, task)
+    flows.receive(step, task, target, row.secrecy)
     data = encode_status(row)
     return effects.AnswerBytes(task.id, seq, messages.Buffer(0, len(data), 0, 0), data)
 

@@ -24,7 +24,6 @@ from dios.core.remote.version_cache import VersionCache
 from dios.core.remote.watermark import Watermark
 from dios.ids import Name, NodeId, ObjectId, Principal, RefId, TaskId, Ticket
 from dios.wire import dcp, messages
-from dios.wire.codec import DCP_VERSION
 from dios.wire.gossip import MemberRow
 from dios.wire.types import Mode, NodeStatus, Persistence, Proximity
 
@@ -212,6 +211,7 @@ class Proxy(PhysicalObject):
             buffering=public.buffering,
             proximity=proximity,
             shown=public.fingerprint,
+            secrecy=public.secrecy,
         )
         self.home = peer.node
         self.place = (peer.name, peer.rack)
@@ -296,12 +296,12 @@ class Peer:
         self.rack = ""
         self.address = ""
         self.epoch = 0
-        self.version = DCP_VERSION  # of the messages on its last connection
         self.reconciled_epoch = 0
         self.reconciled_ns: int | None = None  # when its first reconciliation round was complete
         self.reconciled_unshared = 0  # the number of rounds since something was shared with it
         self.reconcile_round = 0  # the number of reconciliation rounds that were sent to it
         self.reconcile_missing = 0  # the number of answers to the last round that are still missing
+        self.version = 0  # of the messages that both nodes speak; 0 before the first contact
         self.connected = False
         self.met = False  # True if the node itself reported its epoch on a connection
         self.cut_off = False  # True if nothing arrives from it, although it may be alive

@@ -29,6 +29,8 @@ def proxy_for(step: Step, peer: Peer, public: messages.Reference) -> Proxy:
         cluster = step.require_cluster()
         target = peer.proxies[ObjectId(public.object)] = Proxy(peer, public, cluster.proximity_of(peer.node))
         peer.reconciled_epoch = peer.reconciled_epoch or peer.epoch
+        if target.secrecy:
+            step.state.labelled = True
     return target
 
 
@@ -75,7 +77,7 @@ def adopt(
     reference = step.state.add_reference(
         task,
         target,
-        Permission(public.permissions) & Permission.ALL,
+        Permission(public.permissions) & Permission.EVERY,
         provenance,
         public.label if label is None else label,
         origin,
@@ -91,8 +93,8 @@ def adopt(
 def _drop_misdescribed(step: Step, peer: Peer, public: messages.Reference) -> None:
     """Drop the references to an object that a third node described as an object of another kind."""
     held = peer.proxies.get(ObjectId(public.object))
-    described = (public.type, public.deletion, public.buffering)
-    if held is not None and (held.type, held.deletion, held.buffering) != described:
+    described = (public.type, public.deletion, public.buffering, public.secrecy)
+    if held is not None and (held.type, held.deletion, held.buffering, held.secrecy) != described:
         for reference in list(held.references.values()):
             drop_lost(step, reference)
         peer.proxies.pop(ObjectId(public.object), None)

@@ -311,7 +311,7 @@ def _compare_claim(
         item.objects[object_id] = None
         item.refs.append(ref)
     elif item.restarted and own and remote_tasks.can_restore(remote_task, target, ref):
-        rights = Permission(permissions) & Permission.ALL
+        rights = Permission(permissions) & Permission.EVERY
         remote_tasks.restore(step, remote_task, target, ref, rights)
     else:
         item.refs.append(ref)

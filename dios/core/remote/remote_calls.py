@@ -6,10 +6,13 @@ from collections.abc import Sequence
 from operator import attrgetter
 from typing import Final, cast
 
+from msgspec.structs import replace
+
 from dios.core import effects
-from dios.core.calls import access, groups
+from dios.core.calls import access, flows, groups
 from dios.core.effects import Reply, WriteSource
 from dios.core.model.records import Holder, Pending, PhysicalObject, Provenance
+from dios.core.model.secrecy import normal
 from dios.core.remote import forwarding, notices, proxies, requests
 from dios.core.remote.continuations import (
     FitCreated,
@@ -116,7 +119,11 @@ def vector(
         if target is None:
             continue
         try:
-            remote_call, source = _translate_in_vector(task, call.calls[place])
+            one = call.calls[place]
+            if step.state.labelled:
+                one, rise = flows.admit(step, task, one)
+                flows.apply(step, task, rise)
+            remote_call, source = _translate_in_vector(task, one)
         except DiosError as error:
             refused[place] = _refusal(task, seq, error)
             continue
@@ -267,6 +274,9 @@ def create(step: Step, task: Holder, seq: int, call: messages.Create, peer: Peer
     if call.object_type in {ObjectType.GROUP, ObjectType.PRIVMEM_BLOB, ObjectType.TIMER_BLOB}:
         raise InvalidError(f"cannot create a {call.object_type.name} on another node")
     names = groups.names_for_creation(task, call.groups)
+    if isinstance(call, messages.CreateLabelled):
+        call = replace(call, secrecy=normal(call.secrecy, task.principal))
+        flows.require_knowing(step, peer.node, call.secrecy)
     task.table.require_room()
     body = dcp.Forward(task.caller(), _without_placement(call), groups.described(step, names))
 
@@ -285,7 +295,7 @@ def fit_created(step: Step, row: Pending, then: FitCreated, answer: dcp.Answer) 
 
 
 def _without_placement(call: messages.Create) -> messages.Create:
-    return messages.Create(
+    plain = (
         call.object_type,
         (),
         call.name_kind,
@@ -296,6 +306,9 @@ def _without_placement(call: messages.Create) -> messages.Create:
         call.flags,
         call.data,
     )
+    if isinstance(call, messages.CreateLabelled):
+        return messages.CreateLabelled(*plain, secrecy=call.secrecy)
+    return messages.Create(*plain)
 
 
 def copy(step: Step, task: Holder, seq: int, call: messages.Copy, target: Proxy) -> None:
@@ -390,7 +403,9 @@ def finish_list(step: Step, row: Pending, plan: TaskListPlan, answers: list[Gath
     missing = step.require_cluster().any_dead()
     for gathered in answers:
         if gathered is not None and isinstance(gathered.answer, messages.Tasks):
-            rows += gathered.answer.tasks
+            rows += (
+                flows.visible(step, row.task, one) if one.secrecy else one for one in gathered.answer.tasks
+            )
         else:
             missing = True
     rows.sort(key=attrgetter("started_ns"))

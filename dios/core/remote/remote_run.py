@@ -15,6 +15,7 @@ from dios.core.calls import (
     access,
     admission,
     delegation,
+    flows,
     groups,
     lifecycle,
     run_orders,
@@ -85,6 +86,8 @@ def run_offered(
     task.table.require_room()
     task.account.require(Resource.REFERENCES, 1)
     recipe = order.recipe
+    if peer is not None:
+        flows.require_knowing(step, peer.node, recipe.secrecy)
     scheduled = chosen is not None
     identity = chosen or lifecycle.fresh_identity(step, access.local(task))
     child = dcp.Caller(identity.task, task.principal, fingerprint(identity.name), recipe.brand, order.label)
@@ -342,6 +345,7 @@ def _start_remotely(step: Step, row: Pending, start: StartProgress) -> None:
         held[0],
         tuple(held[1 : 1 + inputs]),
         tuple(held[1 + inputs :]),
+        secrecy=recipe.secrecy,
     )
     task.remote_nodes.add(start.node)
     access.local(task).remote_children[child.task] = (start.node, child.fingerprint, child.label)
@@ -480,6 +484,7 @@ def start_for_node(
         body.call.work,
         run_orders.checked_template(body.call, brand),
         network=run_orders.checked_network(step, parent, body.call),
+        secrecy=body.secrecy,
     )
     order = run_orders.Order(recipe, (), body.call.label, None)
     try:

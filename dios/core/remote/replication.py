@@ -10,7 +10,7 @@ from msgspec.structs import replace
 
 from dios import limits
 from dios.core import effects, lifetimes
-from dios.core.calls import access, groups, user_records
+from dios.core.calls import access, flows, groups, user_records
 from dios.core.effects import WriteSource
 from dios.core.model.accounts import require_all, require_bytes
 from dios.core.model.records import Holder, PhysicalObject, Provenance
@@ -49,7 +49,9 @@ def create_replica(step: Step, giver: Holder, call: messages.Copy, node: NodeId,
         v_w=origin.v_w,
         size=origin.size,
         home=giver.home or step.require_cluster().here.node,
+        secrecy=origin.secrecy,
     )
+    flows.require_knowing(step, node, origin.secrecy)
     step.depend_on(origin)
     step.audit(giver, "replicate", "ok", origin.fingerprint, f"to node {node:x}")
     source = WriteSource(content_of=origin.id, length=origin.size) if origin.size else None
@@ -96,6 +98,7 @@ def replica_requested(step: Step, peer: Peer, number: int, body: dcp.CreateRepli
         buffering=body.buffering,
         proximity=rules.proximity,
         accounts=accounts,
+        secrecy=body.secrecy,
     )
     copy.version.resize(body.size)
     copy.size, copy.v_r, copy.v_w = body.size, body.v_r, body.v_w

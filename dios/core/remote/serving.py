@@ -11,7 +11,7 @@ from typing import Final, Never, TypeAlias, cast
 
 from dios import limits
 from dios.core import containment, lifetimes
-from dios.core.calls import access, delegation, dispatch, groups, logs, object_calls, submissions
+from dios.core.calls import access, delegation, dispatch, flows, groups, logs, object_calls, submissions
 from dios.core.model.accounts import require_each
 from dios.core.model.names import logs_group
 from dios.core.model.records import Holder, PhysicalObject, Provenance, RemoteTask, narrowed
@@ -93,6 +93,8 @@ def _resolve(step: Step, peer: Peer, number: int, body: dcp.Resolve) -> None:
     candidates: dict[ObjectId, PhysicalObject] = {}
     permissions = narrowed(Permission.ALL, body.permissions)
     for target in step.state.find_named(body.names):
+        if target.secrecy and not flows.knows_labels(peer):
+            continue
         if target.type is not ObjectType.PRIVMEM_BLOB and (
             permissions is Permission.ALL or may_be_shared(target.type)
         ):
@@ -222,6 +224,8 @@ def _disband(step: Step, peer: Peer, number: int, body: dcp.Disband) -> None:
 
 def _list_tasks(step: Step, peer: Peer, number: int, body: dcp.Rows) -> None:
     rows = submissions.task_rows(step, Principal(body.caller.principal))
+    if not flows.knows_labels(peer):
+        rows = tuple(flows.hidden(row) if row.secrecy else row for row in rows)
     requests.reply(step, peer, number, messages.Tasks(rows))
 
 
@@ -233,7 +237,7 @@ def _keep_output(step: Step, peer: Peer, number: int, body: dcp.KeepOutput) -> N
     if home is None or home.name is None or body.group != logs_group(home.name):
         # The parent of the task is, or was, at home here, and all its logs are in one group.
         raise NotPermittedError("cannot store the log: its principal has no such group for logs here")
-    logs.make(step, principal, logs.UNKNOWN_JOB, body.name, body.group, step.payload, body.size)
+    logs.make(step, principal, logs.UNKNOWN_JOB, body.name, body.group, step.payload, body.size, body.secrecy)
     requests.reply(step, peer, number, messages.Done(1))
 
 

@@ -23,6 +23,7 @@ _COMMITTED: Final[Kinds] = (messages.Committed,)
 
 _RESULTS: Final[dict[type, Kinds]] = {
     messages.Create: (messages.Created,),
+    messages.CreateLabelled: (messages.Created,),
     messages.Delete: _DONE,
     messages.Pause: _DONE,
     messages.Resume: _DONE,

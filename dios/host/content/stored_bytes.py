@@ -23,6 +23,7 @@ from dios.wire.types import Traffic
 _STORING: Final[frozenset[type]] = frozenset(
     {
         messages.Create,
+        messages.CreateLabelled,
         messages.Copy,
         messages.WriteOnce,
         messages.CommitWrite,

@@ -38,7 +38,13 @@ from dios.wire.messages import AnyCall, Failure, PlainCall, Vector
 _log: Final = logging.getLogger(__name__)
 
 _WITH_PAYLOAD: Final = frozenset(
-    {messages.Create, messages.WriteOnce, messages.CommitWrite, messages.CommitAcquireWrite}
+    {
+        messages.Create,
+        messages.CreateLabelled,
+        messages.WriteOnce,
+        messages.CommitWrite,
+        messages.CommitAcquireWrite,
+    }
 )
 _COMMITS: Final = frozenset({messages.CommitWrite, messages.CommitAcquireWrite})
 _NO_PAYLOAD: Final = PayloadId(0)

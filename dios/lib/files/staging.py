@@ -8,7 +8,7 @@ from __future__ import annotations
 import io
 import os
 import time
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Sequence
 from contextlib import suppress
 from typing import Final
 
@@ -44,12 +44,16 @@ class StagedFiles:
 
     ``publish`` makes them visible, and ``discard`` destroys what was stored. ``suspend`` leaves the parts of
     large files as unfinished files, so that a later run continues with them. With ``listed`` False none of
-    this is in the catalogue before ``publish``.
+    this is in the catalogue before ``publish``. ``secrecy`` are the tags of the new objects; None gives them
+    those of the caller.
     """
 
-    def __init__(self, files: GroupFiles, *, listed: bool = True) -> None:
+    def __init__(
+        self, files: GroupFiles, *, listed: bool = True, secrecy: Sequence[str] | None = None
+    ) -> None:
         self.files: Final = files
         self._listed: Final = listed
+        self._secrecy: Final = secrecy
         self._uploads: Final[dict[str, PartsUpload]] = {}
         self._entries: Final[dict[str, CatalogueEntry]] = {}
         self._unused: Final[list[CatalogueEntry]] = []
@@ -70,7 +74,9 @@ class StagedFiles:
         if view.nbytes > limits.FILE_WHOLE_BYTES_MAX:
             self.add_source(path, MemorySource(view), view.nbytes)
             return
-        made = self.files.node.create(ObjectType.DURABLE_BLOB, groups=[self.files.group], data=view)
+        made = self.files.node.create(
+            ObjectType.DURABLE_BLOB, groups=[self.files.group], data=view, secrecy=self._secrecy
+        )
         self._add(path, made, view.nbytes, blake3(view).digest())
 
     def add_file(
@@ -88,7 +94,9 @@ class StagedFiles:
         if size > limits.FILE_WHOLE_BYTES_MAX:
             self.add_source(path, LocalSource(file.fileno()), size, moved)
             return
-        made = self.files.node.create(ObjectType.DURABLE_BLOB, groups=[self.files.group])
+        made = self.files.node.create(
+            ObjectType.DURABLE_BLOB, groups=[self.files.group], secrecy=self._secrecy
+        )
         try:
             with made.write(size, Semantics.EXCL, replace=True, blank=True) as request:
                 done, digest = 0, blake3()
@@ -116,7 +124,9 @@ class StagedFiles:
         if former is not None:
             former.discard()
             self._entries.pop(path, None)
-        upload = self._uploads[path] = PartsUpload(self.files, path, size, listed=self._listed)
+        upload = self._uploads[path] = PartsUpload(
+            self.files, path, size, listed=self._listed, secrecy=self._secrecy
+        )
         self._replace(path, upload.store(source, moved))
 
     def add_pipe(self, path: str, pipe: Readable, moved: Callable[[int], object] = lambda _: None) -> None:
@@ -176,14 +186,20 @@ class StagedFiles:
         node, group = self.files.node, self.files.group
         if len(waiting) == 1:
             ((path, data),) = waiting
-            made_one = node.create(ObjectType.DURABLE_BLOB, groups=[group], data=data)
+            made_one = node.create(ObjectType.DURABLE_BLOB, groups=[group], data=data, secrecy=self._secrecy)
             self._add(path, made_one, len(data), blake3(data).digest())
             return
         if not waiting:
             return
         with node.batch() as batch:
             asked = [
-                (path, data, batch.add(node.create, ObjectType.DURABLE_BLOB, groups=[group], data=data))
+                (
+                    path,
+                    data,
+                    batch.add(
+                        node.create, ObjectType.DURABLE_BLOB, groups=[group], data=data, secrecy=self._secrecy
+                    ),
+                )
                 for path, data in waiting
             ]
         made = [(path, data, pending.result()) for path, data, pending in asked if pending.error is None]

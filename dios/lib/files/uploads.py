@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from typing import Final
 
@@ -48,11 +48,21 @@ class PartsUpload:
     """The storing of one file of ``size`` bytes, None if that is not known.
 
     With ``listed`` False the catalogue stays as it is, and nothing can be continued. After ``store`` the
-    file is complete, and ``publish`` of the staged files makes it visible.
+    file is complete, and ``publish`` of the staged files makes it visible. With ``secrecy``, the tags of the
+    new objects, the parts of an earlier run are not used: they may have other ones.
     """
 
-    def __init__(self, files: GroupFiles, path: str, size: int | None, *, listed: bool = True) -> None:
+    def __init__(
+        self,
+        files: GroupFiles,
+        path: str,
+        size: int | None,
+        *,
+        listed: bool = True,
+        secrecy: Sequence[str] | None = None,
+    ) -> None:
         self._files: Final = files
+        self._secrecy: Final = secrecy
         self._path: Final = path
         self._size: Final = size
         self._listed: Final = listed
@@ -183,7 +193,10 @@ class PartsUpload:
             left = min(limits.FILE_PARTS_ANNOUNCED, most - len(self._parts))
             node, group = self._files.node, self._files.group
             with node.batch() as batch:
-                asked = [batch.add(node.create, ObjectType.DURABLE_BLOB, groups=[group]) for _ in range(left)]
+                asked = [
+                    batch.add(node.create, ObjectType.DURABLE_BLOB, groups=[group], secrecy=self._secrecy)
+                    for _ in range(left)
+                ]
             self._empty.extend(one.result() for one in asked if one.error is None)
             for one in asked:
                 one.result()
@@ -233,7 +246,7 @@ class PartsUpload:
         self._list(take)
         useless: list[bytes] = []
         for part in earlier:
-            digest = part.digest or self._digest_of(part.name)
+            digest = b"" if self._secrecy is not None else part.digest or self._digest_of(part.name)
             if digest and digest not in self._found:
                 self._found[digest] = part.name
             else:

@@ -69,6 +69,16 @@ PROMISES: Final = (
     ),
     Promise(
         "Isolation",
+        "A pure task that has read an object with a secrecy tag writes, creates, delegates, maps and starts only where the tag may go, on every node, unless it holds a reference with the right to declassify it",
+        left="others see without reading an object that it exists, its size, versions and times; a task can signal by the time and the number of its calls, or by shared caches",
+    ),
+    Promise(
+        "Isolation",
+        "An object with a secrecy tag is read by no task outside the sandbox or with the network, by no process of a user who does not own the tag, and by no node that does not know labels",
+        left="a process of the tag's owner may send it anywhere, and so may a task with the right to declassify it; memory that such a task has mapped stays so when the right is taken back",
+    ),
+    Promise(
+        "Isolation",
         "Buffers belong to their task, and bytes that may only be read cannot be written",
         left="memory that is mapped stays so until its task ends",
         needs=("memfd_seals",),

@@ -111,6 +111,8 @@ def told(kind: inspect.Type) -> str:
             return "bool"
         case inspect.NoneType():
             return "nil"
+        case inspect.StrType(pattern=str(), max_length=46):
+            return "tag"
         case inspect.StrType(pattern=str()):
             return "user"
         case inspect.StrType():
@@ -193,6 +195,8 @@ def sample(kind: inspect.Type, number: int = 1) -> object:
             return True
         case inspect.NoneType():
             return None
+        case inspect.StrType(pattern=str(), max_length=46):
+            return f"uid:{number}/word"
         case inspect.StrType(pattern=str()):
             return f"uid:{number}"
         case inspect.StrType():

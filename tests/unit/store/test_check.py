@@ -233,7 +233,7 @@ def test_rows_of_an_unknown_format_are_not_moved(data: Path) -> None:
 
 def test_a_newer_schema_is_told_and_left_alone(data: Path) -> None:
     """A store of a newer program is told as that, and no repair touches it."""
-    rewrite(data, b"schema", schema.encode_schema(schema.SCHEMA_VERSION + 1), b"meta")
+    rewrite(data, b"schema", schema.encode_schema(schema.SCHEMA_LABELLED_WITHOUT_INDEX + 1), b"meta")
     found = look(data)
     assert kinds(found) == [FindingKind.SCHEMA_NEWER]
     with hold_directory(data):

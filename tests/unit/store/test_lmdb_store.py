@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import lmdb
+import msgspec
 import pytest
 
 from dios import limits
@@ -239,8 +240,12 @@ def test_a_damaged_row_is_reported_and_left_out(opened: Callable[[], LmdbStore],
 def test_a_newer_schema_is_refused(opened: Callable[[], LmdbStore], data: Path) -> None:
     """A store of a later program is not touched; the error says what to do."""
     opened().close()
-    edit(data, b"meta", lambda txn: txn.put(b"schema", schema.encode_schema(schema.SCHEMA_VERSION + 1)))
-    with pytest.raises(NotSupportedError, match=r"schema version 3.*newer program.*store-format"):
+    edit(
+        data,
+        b"meta",
+        lambda txn: txn.put(b"schema", schema.encode_schema(schema.SCHEMA_LABELLED_WITHOUT_INDEX + 1)),
+    )
+    with pytest.raises(NotSupportedError, match=r"schema version 5.*newer program.*store-format"):
         LmdbStore(data)
     edit(data, b"meta", lambda txn: txn.put(b"schema", schema.encode_schema(1)))
     opened()
@@ -344,3 +349,17 @@ def test_no_descriptor_is_left_behind(data: Path) -> None:
         assert content(store, 1) == LARGE
         store.close()
     assert descriptors() == before
+
+
+def test_a_store_with_a_labelled_object_is_closed_to_earlier_programs(
+    opened: Callable[[], LmdbStore], data: Path
+) -> None:
+    """An earlier program would show the object without its label, so the schema version tells it to stop."""
+    store = opened()
+    store.apply([Put(record(1)), Put(msgspec.structs.replace(record(2), secrecy=("uid:1000/payroll",)))])
+    store.close()
+    seen: list[bytes | None] = []
+    edit(data, b"meta", lambda txn: seen.append(txn.get(b"schema")))
+    assert seen == [schema.encode_schema(schema.SCHEMA_LABELLED)]
+    again = opened()
+    assert [one.secrecy for one in again.recover()] == [(), ("uid:1000/payroll",)]

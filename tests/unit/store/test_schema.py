@@ -58,6 +58,29 @@ VECTOR_LIMITS_ROW = ObjectRow(
     ),
     Payload(),
 )
+VECTOR_LABELLED_ROW = ObjectRow(
+    ObjectRecord(
+        ObjectId(10),
+        Name(b"\x33" * 32),
+        ObjectType.DURABLE_BLOB,
+        (),
+        Principal("uid:1000"),
+        Deletion.IMMEDIATE,
+        Buffering.DOUBLE,
+        0,
+        0,
+        0,
+        (),
+        ("uid:1000/payroll",),
+    ),
+    Payload(),
+)
+VECTOR_LABELLED = (
+    "010000004e8524799364e02651fb02abf19730584c929c0ac42033333333333333333333333333333333333333"
+    "333333333333333333333333330190a87569643a3130303001000000009091b07569643a313030302f70617972"
+    "6f6c6c940000c40000"
+)
+# What a program wrote that knew no secrecy labels yet.
 VECTOR_LIMITS = (
     "010000004c3cbaa886ac355b56c2a1e16ca17f81b1929b09c42033333333333333333333333333333333333333"
     "333333333333333333333333330a90a87569643a313030300200200000929200cd03e89201cf00000002000000"
@@ -80,7 +103,7 @@ VECTOR_EXTENT = (
 
 def test_the_frozen_vectors_of_version_1() -> None:
     """A row of version 1 has exactly these bytes, for ever: stores on disks hold them."""
-    assert schema.encode_row(VECTOR_LIMITS_ROW).hex() == VECTOR_LIMITS
+    assert schema.encode_row(VECTOR_LABELLED_ROW).hex() == VECTOR_LABELLED
     assert schema.key_of(VECTOR_ROW.record.object).hex() == "0123456789abcdef"
     assert schema.encode_schema(1).hex() == "00000001"
 
@@ -92,13 +115,14 @@ def test_the_frozen_vectors_can_be_read() -> None:
     assert read(stored) == b"hello"
     assert schema.decode_row(ObjectId(7), memoryview(bytes.fromhex(VECTOR_EXTENT))) == VECTOR_EXTENT_ROW
     assert schema.decode_row(ObjectId(9), bytes.fromhex(VECTOR_LIMITS)) == VECTOR_LIMITS_ROW
+    assert schema.decode_row(ObjectId(10), bytes.fromhex(VECTOR_LABELLED)) == VECTOR_LABELLED_ROW
     assert schema.decode_schema(bytes.fromhex("00000001")) == 1
 
 
 def test_a_row_comes_back_as_it_was_written() -> None:
     """Encoding and decoding are inverse, with content and without."""
     assert read(schema.encode_row(VECTOR_ROW, b"hello")) == b"hello"
-    for row in (VECTOR_ROW, VECTOR_EXTENT_ROW, VECTOR_LIMITS_ROW):
+    for row in (VECTOR_ROW, VECTOR_EXTENT_ROW, VECTOR_LIMITS_ROW, VECTOR_LABELLED_ROW):
         assert schema.decode_row(row.record.object, schema.encode_row(row)) == row
 
 
@@ -135,7 +159,7 @@ def test_a_row_under_another_key_is_damaged() -> None:
 def test_a_newer_schema_is_refused() -> None:
     """A later schema version asks for a newer program; an illegible one is damage."""
     with pytest.raises(NotSupportedError, match="newer program"):
-        schema.decode_schema(schema.encode_schema(schema.SCHEMA_VERSION + 1))
+        schema.decode_schema(schema.encode_schema(schema.SCHEMA_LABELLED_WITHOUT_INDEX + 1))
     with pytest.raises(DamagedError):
         schema.decode_schema(b"1")
 

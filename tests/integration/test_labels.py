@@ -1,0 +1,60 @@
+"""Secrecy labels as a user meets them: the example, the commands, and a restart of the node."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+from tests.support.node.command_user import Person
+from tests.support.node.confinement import mechanisms_or_skip
+
+EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
+
+
+def test_the_example_runs(tmp_path: Path) -> None:
+    """examples/labels.py: the first program releases nothing, the second the sum alone."""
+    mechanisms_or_skip()
+    done = subprocess.run(
+        [sys.executable, EXAMPLES / "labels.py"],
+        cwd=tmp_path,
+        env=Person(tmp_path).environment,
+        capture_output=True,
+        text=True,
+        timeout=200,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    first, refused, last = done.stdout.splitlines()
+    assert first == "public: nothing"
+    assert "the task has read" in refused
+    assert "payroll" in refused
+    assert last == "public: 9300"
+
+
+def test_the_commands_show_and_keep_labels(tmp_path: Path) -> None:
+    """What is put with a label has it after a restart; an output of a run that has read it needs it, too."""
+    mechanisms_or_skip()
+    person = Person(tmp_path)
+    (tmp_path / "pay.csv").write_text("4100 5200")
+    (tmp_path / "passes.py").write_text("open('/outputs/out', 'w').write(open('/inputs/pay').read())")
+    person.types("dios-node start --data ./node0 --detach")
+    try:
+        person.types("dios group create hr")
+        person.types("dios put pay.csv --group hr --secrecy payroll")
+        person.types("dios-node stop")
+        person.types("dios-node start --data ./node0 --detach")
+        (tag,) = json.loads(person.types("dios stat hr/pay.csv --json").stdout)["secrecy"]
+        assert tag.endswith("/payroll")
+        assert "payroll" in person.types("dios stat hr/pay.csv").stdout
+        run = "dios run passes.py -g hr --input pay=pay.csv --output out=copy.csv"
+        failed = person.types(run, status=1)
+        assert "the task has read" in failed.stdout + failed.stderr
+        person.types(f"{run} --secrecy payroll")
+        assert person.types("dios get hr/copy.csv").stdout == "4100 5200"
+        assert json.loads(person.types("dios stat hr/copy.csv --json").stdout)["secrecy"] == [tag]
+        person.types(f"{run.replace('copy.csv', 'open.csv')} --may-declassify payroll")
+        assert json.loads(person.types("dios stat hr/open.csv --json").stdout)["secrecy"] == []
+    finally:
+        person.types("dios-node stop")
