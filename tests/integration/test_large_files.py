@@ -277,3 +277,18 @@ def test_commands_see_one_file(place: Place, tmp_path: Path, monkeypatch: pytest
     types("rm", path, f"{place.alias}/c")
     assert not place.again().tree().unfinished
     assert place.objects() == before - 6, "only the catalogue is left"
+
+
+def test_every_part_of_a_labelled_file_has_the_label(place: Place) -> None:
+    """Also the parts whose bytes an earlier run stored without a label."""
+    interrupted_put(place, "pay", 3)
+    staged = StagedFiles(place.again(), secrecy=["payroll"])
+    staged.add_bytes("pay", DATA)
+    staged.publish()
+    (entry,) = place.again().entries()
+    assert len(entry.names) == 6
+    for name in entry.names:
+        found = place.node.find(name, group=place.group)
+        assert found is not None
+        with found:
+            assert [tag.partition("/")[2] for tag in found.secrecy] == ["payroll"]

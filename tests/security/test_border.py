@@ -184,6 +184,33 @@ def test_forged_late_and_misplaced_tokens_are_refused(places: tuple[Place, Place
     assert "no file" in _refused(InvalidError, issued.token, abroad, "c")
 
 
+def test_no_token_gives_what_is_labelled(places: tuple[Place, Place], issued: Issued) -> None:
+    """Not even one of the owner of the tag, at home or abroad."""
+    home, abroad = places
+    made = issued.session.create(
+        ObjectType.DURABLE_BLOB, groups=[issued.group], data=b"4100", secrecy=["payroll"]
+    )
+    entry = CatalogueEntry("pay", made.name or b"", 4, 1, blake3(b"4100").digest())
+    catalogue.edit(catalogue.StoredCatalogue(issued.listed), lambda _: [entry])
+    for place in (home, abroad):
+        assert "/payroll" in _refused(NotPermittedError, issued.token, place, "pay")
+
+
+def test_a_file_in_parts_is_read_whole(places: tuple[Place, Place], issued: Issued) -> None:
+    """All its parts, one after the other."""
+    size, parts = 1 << 20, []
+    whole = BIG * 2
+    for at in range(0, len(whole), size):
+        data = whole[at : at + size]
+        made = issued.session.create(ObjectType.DURABLE_BLOB, groups=[issued.group], data=data)
+        parts.append(catalogue.Part(made.name or b"", blake3(data).digest()))
+    packed = catalogue.pack_parts(parts)
+    entry = CatalogueEntry("big", parts[0].name, len(whole), 1, blake3(whole).digest(), size, packed)
+    catalogue.edit(catalogue.StoredCatalogue(issued.listed), lambda _: [entry])
+    with import_token(issued.token, places[1].node.place) as files:
+        assert files.read_bytes("big") == whole
+
+
 def test_both_sides_must_trust(places: tuple[Place, Place], issued: Issued) -> None:
     """Without the trust of either side nothing is read, and a running node obeys the change at once."""
     home, abroad = places

@@ -89,6 +89,10 @@ def files_of_run(
 
     ``secrecy`` are the tags of the outputs.
     """
+    if secrecy and not outputs:
+        raise InvalidError(
+            "--secrecy labels outputs, and there is none: add --output LABEL=FILE, or leave it out"
+        )
     read = tuple(_input(text) for text in inputs)
     wanted = [_output(place, groups, text) for text in outputs]
     labels = [each.label for each in read if each.is_file] + [label for label, _, _ in wanted]

@@ -263,6 +263,10 @@ class _Run:
     def _file(
         self, source: Source, path: str, entry: CatalogueEntry, reference: Reference, numbers: PackNumbers
     ) -> FileRecord | None:
+        if reference.secrecy:
+            # A restored file would have no label, and everybody's tasks could send it anywhere.
+            self.outcome.leave_out(f"{source.alias}/{path}", "it has a secrecy label, which no backup keeps")
+            return None
         kind, size = RecordKind.FILE, reference.size
         # Taken before the bytes are read: those of a later version are read again the next time.
         object_id, version = reference.object_id, reference.v_w

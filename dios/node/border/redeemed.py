@@ -78,28 +78,43 @@ class RedeemedToken:
         return {path: files[path] for path in sorted(files) if self.terms.admits(path)}
 
     async def read(self, call: ReadFile, send: Send) -> None:
-        """Send a file. Raise NotPermittedError if the token is not for it, InvalidError if it is missing."""
+        """Send a file. Raise InvalidError if it is missing.
+
+        Raise NotPermittedError if the token is not for it, or if it has a secrecy label.
+        """
         self._require_path(call.path)
         entry = (await self.files()).get(call.path)
         if entry is None:
             raise InvalidError(f"there is no file {call.path!r} in the group of the token")
-        found = await self._node.lookup(entry.name, group=self._group, limit=1)
-        if not found:
-            why = "is on a node that does not answer" if found.incomplete else "was destroyed"
-            raise UnreachableError(f"the file {call.path!r} {why}")
-        reference = found[0]
-        if reference.type not in _BLOBS:
-            raise InvalidError(f"{call.path!r} is a {reference.type.name}, not a file")
-        size = reference.size
-        head = FileRow(call.path, size, entry.put_ns, entry.digest)
+        first = await self._object(call.path, entry.name)
+        head = FileRow(call.path, entry.size if entry.in_parts else first.size, entry.put_ns, entry.digest)
         unchanged = bool(entry.digest) and call.known == entry.digest
         await send(FileHead(head, unchanged))
-        if not unchanged:
-            await _send_parts(reference, size, send)
+        if unchanged:
+            return
+        await _send_bytes(first, send)
+        for part in entry.parts()[1:] if entry.in_parts else ():
+            await _send_bytes(await self._object(call.path, part.name), send)
+
+    async def _object(self, path: str, name: bytes) -> AsyncReference:
+        """Return the object with the bytes of a file, or of a part of it."""
+        found = await self._node.lookup(name, group=self._group, limit=1)
+        if not found:
+            why = "is on a node that does not answer" if found.incomplete else "was destroyed"
+            raise UnreachableError(f"the file {path!r} {why}")
+        reference = found[0]
+        if reference.type not in _BLOBS:
+            raise InvalidError(f"{path!r} is a {reference.type.name}, not a file")
+        if reference.secrecy:
+            raise NotPermittedError(
+                f"{path!r} is labelled {', '.join(reference.secrecy)}, and no token gives what has a label. "
+                "Ask its owner for a copy without it."
+            )
+        return reference
 
 
-async def _send_parts(reference: AsyncReference, size: int, send: Send) -> None:
-    at = 0
+async def _send_bytes(reference: AsyncReference, send: Send) -> None:
+    at, size = 0, reference.size
     while at < size:
         data = await reference.read_bytes(min(limits.BORDER_PART_BYTES, size - at), at)
         if not data:
