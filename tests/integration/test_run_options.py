@@ -176,6 +176,22 @@ def _json(stand: Stand) -> None:
     assert stand.person.types("dios run short.py").stdout == "ran\n"
 
 
+def _secrecy(stand: Stand) -> None:
+    stand.refuses("short.py --secrecy payroll", "add --output")
+    stand.person.types("dios run output.py -g analytics --output out=secret.txt --secrecy payroll")
+    told = stand.person.types("dios stat analytics/secret.txt --json").stdout
+    assert [tag.partition("/")[2] for tag in json.loads(told)["secrecy"]] == ["payroll"]
+
+
+def _may_declassify(stand: Stand) -> None:
+    stand.person.writes("passes.py", "open('/outputs/out', 'w').write(open('/inputs/in').read())\n")
+    stand.person.types("dios put a.txt -g analytics --as labelled.txt --secrecy payroll")
+    run = "dios run passes.py -g analytics --input in=labelled.txt --output out=open.txt"
+    stand.person.types(run, status=1)
+    stand.person.types(f"{run} --may-declassify payroll")
+    assert json.loads(stand.person.types("dios stat analytics/open.txt --json").stdout)["secrecy"] == []
+
+
 def _cpus(stand: Stand) -> None:
     assert stand.reserved("--cpus 0.5")["cpus_set_aside"] == 0.5
     stand.refuses("short.py --host n1 --cpus 4096", "4096 processors would be reserved")
@@ -393,6 +409,8 @@ CASES: Final[dict[str, Case]] = {
     "--json": _json,
     "--cpus": _cpus,
     "--mem": _mem,
+    "--secrecy": _secrecy,
+    "--may-declassify": _may_declassify,
     "--disk-io": _disk_io,
     "--net": _net,
     "--priority": _priority,

@@ -224,6 +224,14 @@ _EVERY: Final[dict[type, Make | list[messages.PlainCall]]] = {
     messages.Create: some(
         lambda scene, _: messages.Create(ObjectType.DURABLE_BLOB, tuple(scene.groups), data=b"x")
     ),
+    messages.CreateLabelled: some(
+        lambda scene, number: messages.CreateLabelled(
+            ObjectType.DURABLE_BLOB,
+            tuple(scene.groups),
+            data=b"x",
+            secrecy=tuple(f"tag{number}.{each}" for each in range(limits.SECRECY_TAGS_MAX)),
+        )
+    ),
     messages.Lookup: some(lambda scene, _: messages.Lookup(scene.name)),
     messages.Copy: some(lambda scene, _: messages.Copy(scene.blob, scene.client.self_ref, 31)),
     messages.Delete: lambda scene: (messages.Delete(ref) for ref in scene.take(CALLS)),

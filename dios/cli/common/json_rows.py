@@ -412,6 +412,8 @@ JSON: Final[Mapping[str, Output]] = {
     "dios-node orphans": Output(("cli.nodes.orphans:StoredOrphanRow",)),
     "dios-node config": Output((SettingRow,)),
     "dios-node init": Output(("cli.nodes.joining:MadeClusterRow",), many=False),
+    "dios-node trust add": Output(("cli.nodes.trust:TrustedRow",), many=False),
+    "dios-node trust ls": Output(("cli.nodes.trust:TrustedRow",)),
     "dios-node token": Output(("cli.nodes.joining:TokenRow",), many=False),
 }
 """The commands with a schema, and the types of their output; those of ``dios`` without its name."""
