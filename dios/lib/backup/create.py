@@ -263,15 +263,15 @@ class _Run:
     def _file(
         self, source: Source, path: str, entry: CatalogueEntry, reference: Reference, numbers: PackNumbers
     ) -> FileRecord | None:
-        if reference.secrecy:
-            # A restored file would have no label, and everybody's tasks could send it anywhere.
-            self.outcome.leave_out(f"{source.alias}/{path}", "it has a secrecy label, which no backup keeps")
-            return None
         kind, size = RecordKind.FILE, reference.size
         # Taken before the bytes are read: those of a later version are read again the next time.
         object_id, version = reference.object_id, reference.v_w
         chunks: list[StoredChunk] | None
         if isinstance(reference, Log):
+            if reference.secrecy:
+                # Restored, it would have no label, and everybody's tasks could send it anywhere.
+                self.outcome.leave_out(f"{source.alias}/{path}", "it is a log with a secrecy label")
+                return None
             kind = RecordKind.LOG
             chunks = self._read_log(reference)
             size = sum(chunk.size for chunk in chunks)
@@ -297,6 +297,7 @@ class _Run:
             numbers.places(chunks),
             kept.replicas,
             kept.apart,
+            tuple(reference.secrecy),
         )
 
     def _read_blob(self, reference: Reference) -> list[StoredChunk]:

@@ -17,6 +17,7 @@ from dios import limits
 from dios.errors import InvalidError
 from dios.lib.backup.failures import DamagedBackupError
 from dios.lib.backup.keys import WrappedKey
+from dios.wire.fields import Secrecy
 
 FORMAT_VERSION: Final = 1
 CHUNK_BYTES: Final = 4 * limits.MIB
@@ -65,7 +66,8 @@ class FileRecord(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fi
     """A file, log or directory of a group, as it was when it was read.
 
     ``object_id`` and ``version`` identify the bytes on the node that was read: equal ones need no reading.
-    ``replicas`` is the promise of a single file; 0 for none.
+    ``replicas`` is the promise of a single file; 0 for none. ``secrecy`` are the tags of its objects. Only a
+    record with tags has this element, so that programs which know no labels refuse such a list and no other.
     """
 
     kind: RecordKind
@@ -78,6 +80,7 @@ class FileRecord(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fi
     chunks: tuple[ChunkPlace, ...]
     replicas: _Natural = 0
     apart: bool = False
+    secrecy: Secrecy = ()
 
     def __repr__(self) -> str:
         """Return a text without the name, which is a secret."""
@@ -141,6 +144,11 @@ class Config(msgspec.Struct, frozen=True):
 
 def encode(record: FileList | Snapshot) -> bytes:
     """Return the stored form of a record, before it is encrypted."""
+    if isinstance(record, FileList):
+        rows = [msgspec.structs.astuple(each) for each in record.files]
+        return msgspec.msgpack.encode(
+            (record.version, record.packs, [row if row[-1] else row[:-1] for row in rows])
+        )
     return msgspec.msgpack.encode(record)
 
 

@@ -123,13 +123,23 @@ def _store(
     reader: PackReader, listed: FileList, staged: StagedFiles, moved: Callable[[int], object]
 ) -> list[CatalogueEntry]:
     """Store the objects; return the entries of the new catalogue, with the times of the old one."""
-    for record in listed.files:
-        chunks = stored_chunks(listed.packs, record.chunks)
-        if record.kind is RecordKind.FILE:
-            _store_file(reader, record, chunks, staged)
-            moved(record.size)
-        elif record.kind is RecordKind.LOG:
-            _store_log(reader, record, chunks, staged)
+    by_label: dict[tuple[str, ...], StagedFiles] = {(): staged}
+    try:
+        for record in listed.files:
+            chunks = stored_chunks(listed.packs, record.chunks)
+            if record.kind is RecordKind.FILE:
+                if record.secrecy not in by_label:
+                    made_for = StagedFiles(staged.files, listed=False, secrecy=record.secrecy)
+                    by_label[record.secrecy] = made_for
+                _store_file(reader, record, chunks, by_label[record.secrecy])
+                moved(record.size)
+            elif record.kind is RecordKind.LOG:
+                _store_log(reader, record, chunks, staged)
+    finally:
+        # After an error the caller discards everything.
+        for label, labelled in by_label.items():
+            if label:
+                staged.take(labelled)
     made = {entry.file: entry for entry in staged.stored()}
     return [
         directory_entry(record.path, record.put_ns)
@@ -150,7 +160,9 @@ def _store_file(
     if record.size > limits.FILE_WHOLE_BYTES_MAX:
         staged.add_source(record.path, _ChunkSource(reader, chunks), record.size)
         return
-    made = staged.files.node.create(ObjectType.DURABLE_BLOB, groups=[staged.files.group])
+    made = staged.files.node.create(
+        ObjectType.DURABLE_BLOB, groups=[staged.files.group], secrecy=record.secrecy or None
+    )
     try:
         with made.write(record.size, Semantics.EXCL, replace=True, blank=True) as request:
             done, digest = 0, blake3()

@@ -91,6 +91,16 @@ def test_records_have_these_bytes() -> None:
     assert records.decode_snapshot(bytes.fromhex(SNAPSHOT)) == snapshot
 
 
+def test_only_a_labelled_file_has_a_label_in_its_record() -> None:
+    """Lists without labels stay those that earlier programs read, and these refuse the others."""
+    listed, _ = records_of_version_1()
+    first, second = listed.files
+    labelled = msgspec.structs.replace(listed, files=(msgspec.structs.replace(first, secrecy=("a",)), second))
+    assert records.decode_list(records.encode(labelled)) == labelled
+    rows = msgspec.msgpack.decode(records.encode(labelled))[2]
+    assert [len(row) for row in rows] == [11, 10]
+
+
 def test_sealed_snapshots_have_these_bytes() -> None:
     """A snapshot is encrypted with a key of its salt, and bound to its number."""
     sealed = bytes.fromhex("25e72151bfe486d583ac2f9624eaf1a98ff1a1")
