@@ -77,6 +77,7 @@ def lab(tmp_path: Path) -> Iterator[FunctionLab]:
         yield made
 
 
+@pytest.mark.extended
 def test_ipv6_reaches_ipv4_by_tcp_udp_and_echoes(lab: FunctionLab) -> None:
     """Without any neighbour entries, all three come there and back, from the function's address."""
     command = [*PYTHON, "-m", "dios.cli.main", "nf", "run", "nat64", "--in", "in0", "--out", "out0", "--json"]
