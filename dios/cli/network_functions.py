@@ -326,40 +326,43 @@ def trace(
                 done = now
 
             found = read_trace(source, progress)
-        told, pictures = describe_trace(found, str(source), window_us=window, large_bytes=int(large * 1e6))
+        summary, pictures = describe_trace(found, str(source), window_us=window, large_bytes=int(large * 1e6))
         if out is not None:
             for picture in pictures:
                 path = out / f"{picture.name}.png"
                 draw(picture, path)
-                told["pictures"].append(str(path))
+                summary["pictures"].append(str(path))
         if as_json:
-            write_json(told)
+            write_json(summary)
             return
         facts(
             [
-                ("packets", f"{told['packets']} of TCP in {told['seconds']:.3g} s, {told['others']} others"),
-                ("flows", f"{told['flows']} with {told['bytes']} bytes"),
+                (
+                    "packets",
+                    f"{summary['packets']} of TCP in {summary['seconds']:.3g} s, {summary['others']} others",
+                ),
+                ("flows", f"{summary['flows']} with {summary['bytes']} bytes"),
             ]
         )
         rows = [
             [f"{row['up_to_bytes']:.0e}", f"{row['flows']:.1%}", f"{row['bytes']:.1%}"]
-            for row in told["sizes"]
+            for row in summary["sizes"]
         ]
         table(["UP TO BYTES", "FLOWS", "BYTES"], rows, right=["UP TO BYTES", "FLOWS", "BYTES"])
-        every, big = told["concurrency"]
+        every, big = summary["concurrency"]
         limit = f"{large:g} MB"
         columns = ["NUMBER", "THESIS", "HERE"]
         table(
             columns,
             [
-                [f"bytes in flows above {limit}", "more than 75 %", f"{told['large_share']:.1%}"],
+                [f"bytes in flows above {limit}", "more than 75 %", f"{summary['large_share']:.1%}"],
                 ["flows at a time, median", "4", f"{every['median']:g}"],
                 ["flows at a time, 99th percentile", "14", f"{every['p99']:g}"],
                 [f"above {limit} at a time, median", "1", f"{big['median']:g}"],
                 [f"above {limit} at a time, 99th percentile", "6", f"{big['p99']:g}"],
             ],
         )
-        facts([("picture", path) for path in told["pictures"]])
+        facts([("picture", path) for path in summary["pictures"]])
 
 
 @contextlib.contextmanager
