@@ -10,6 +10,7 @@ from __future__ import annotations
 from typing import Annotated, Final, TypeAlias
 
 from msgspec import Meta, Struct
+from msgspec.structs import asdict
 
 from dios import limits
 from dios.wire.fields import (
@@ -85,6 +86,11 @@ class CreateLabelled(Create, frozen=True, tag=59):
     """
 
     secrecy: Secrecy = ()
+
+
+def labelled(call: Create, secrecy: Secrecy) -> CreateLabelled:
+    """Return a call without a label with this one."""
+    return CreateLabelled(**asdict(call), secrecy=secrecy)
 
 
 class Lookup(Call, frozen=True, tag=2):

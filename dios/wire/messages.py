@@ -58,6 +58,7 @@ from dios.wire.calls import (
     Stat,
     Vector,
     WriteOnce,
+    labelled,
 )
 from dios.wire.fields import U63, Arguments, Call, Groups, Inline, NameBytes, Secrecy, Text
 from dios.wire.rates import Govern, Guarantee, Meter, Metered, Rate
@@ -233,4 +234,5 @@ __all__ = [
     "Welcome",
     "Work",
     "WriteOnce",
+    "labelled",
 ]

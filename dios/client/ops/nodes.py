@@ -614,18 +614,7 @@ def _labelled_call(call: messages.Create, secrecy: Iterable[str] | None) -> mess
             )
     if len(tags) > SECRECY_TAGS_MAX:
         raise InvalidError(f"a secrecy label has at most {SECRECY_TAGS_MAX} tags")
-    return messages.CreateLabelled(
-        call.object_type,
-        call.groups,
-        call.name_kind,
-        call.deletion,
-        call.size,
-        call.buffering,
-        call.host,
-        call.flags,
-        call.data,
-        secrecy=tags,
-    )
+    return messages.labelled(call, tags)
 
 
 def _handed(given: HandedOver) -> tuple[messages.Handed, ...]:

@@ -368,20 +368,7 @@ def _create(step: Step, task: Holder, call: messages.Create) -> messages.Create:
     elif isinstance(call, messages.CreateLabelled):
         label = normal(call.secrecy, task.principal)
     else:
-        return messages.CreateLabelled(
-            call.object_type,
-            call.groups,
-            call.name_kind,
-            call.deletion,
-            call.size,
-            call.buffering,
-            call.host,
-            call.flags,
-            call.data,
-            call.address,
-            call.network,
-            task.secrecy,
-        )
+        return messages.labelled(call, task.secrecy)
     if bound := _bound(step, task, missing(task.secrecy, label)):
         raise NotPermittedError(
             f"cannot create a {call.object_type.name} without {', '.join(bound)}: "

@@ -295,20 +295,7 @@ def fit_created(step: Step, row: Pending, then: FitCreated, answer: dcp.Answer) 
 
 
 def _without_placement(call: messages.Create) -> messages.Create:
-    plain = (
-        call.object_type,
-        (),
-        call.name_kind,
-        call.deletion,
-        call.size,
-        call.buffering,
-        "",
-        call.flags,
-        call.data,
-    )
-    if isinstance(call, messages.CreateLabelled):
-        return messages.CreateLabelled(*plain, secrecy=call.secrecy)
-    return messages.Create(*plain)
+    return replace(call, groups=(), host="", address="", network=0)
 
 
 def copy(step: Step, task: Holder, seq: int, call: messages.Copy, target: Proxy) -> None:
