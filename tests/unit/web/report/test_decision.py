@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from html.parser import HTMLParser
 from pathlib import Path
 from typing import Final
 
@@ -10,6 +9,7 @@ from typer.testing import CliRunner
 
 from dios.cli.main import app
 from dios.web.report.decision import decision_page
+from tests.support.web.elements import Elements
 
 EVIL: Final = "</title></svg><script>alert(1)</script><img src=http://x onerror=y>\"'&\x1b[2J\u202e"
 S: Final = 1_000_000_000
@@ -40,20 +40,6 @@ def _answer(word: str) -> dict[str, object]:
             "enough": [{"text": word}],
         },
     }
-
-
-class Elements(HTMLParser):
-    """The elements and the attributes of a page."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.tags: set[str] = set()
-        self.attributes: set[str] = set()
-
-    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        """Note the tag and its attributes."""
-        self.tags.add(tag)
-        self.attributes |= {name for name, _ in attrs}
 
 
 def test_the_page_has_all_parts_and_no_markup_of_others() -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import xml.etree.ElementTree as ET
-from html.parser import HTMLParser
 from pathlib import Path
 from typing import Final
 
@@ -19,6 +18,7 @@ from dios.web.report.collection import JobReport
 from dios.web.report.page import page_of
 from dios.web.report.picture import timeline
 from dios.wire.types import Cause, TaskState
+from tests.support.web.elements import Elements
 
 S = 1_000_000_000
 EVIL: Final = "</title></svg><script>alert(1)</script><img src=http://x onerror=y>\"'&\x1b[2J\u202e"
@@ -40,20 +40,6 @@ TASKS: Final = (
     Status("dd00", EVIL, TaskState.WAITING, parent="aa00"),
     Status("ee00", "other", TaskState.RUNNING, started_ns=1 * S, parent="ff00"),
 )
-
-
-class Elements(HTMLParser):
-    """The elements and the attributes of a page."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.tags: set[str] = set()
-        self.attributes: set[str] = set()
-
-    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        """Note the tag and its attributes."""
-        self.tags.add(tag)
-        self.attributes |= {name for name, _ in attrs}
 
 
 def test_a_job_is_a_task_with_all_that_it_started() -> None:
