@@ -323,7 +323,9 @@ def _remote_vector(
                     "the calls of a vector that carry bytes must all be for this node or all for other nodes"
                 )
         own = (call for call, target in zip(vector.calls, places, strict=True) if target is None)
-        remote_calls.vector(step, task, seq, vector, places, entrance.closed_by(task, own))
+        refused = remote_calls.vector(step, task, seq, vector, places, entrance.closed_by(task, own))
+        if refused is not None:
+            _finish_vector(step, *refused, [])
     except DiosError as error:
         step.refuse(task, seq, error)
 

@@ -71,7 +71,7 @@ def gather(
     plan: VectorPlan | TaskListPlan,
     asked: Sequence[tuple[NodeId, dcp.RequestBody, WriteSource | None]],
 ) -> None:
-    """Send requests to several nodes. The task's call waits until every answer has arrived."""
+    """Send requests to one or more nodes. The task's call waits until every answer has arrived."""
     row.progress = GatherProgress(plan, [None] * len(asked), [], len(asked))
     step.wait(row)
     for place, (node, body, source) in enumerate(asked):
@@ -107,11 +107,12 @@ def vector(
     call: messages.Vector,
     places: list[Proxy | None],
     closes: tuple[PhysicalObject, ...],
-) -> None:
+) -> tuple[Pending, VectorPlan] | None:
     """Make a vector with calls for other nodes. The local calls run once all other nodes have answered.
 
     The calls of a vector are independent, so their order does not matter. No lease is granted until then on
-    the objects that it ``closes``.
+    the objects that it ``closes``. If every call for another node is refused here, there is no answer to wait
+    for: return the call and its plan, else None.
     """
     refused: dict[int, effects.Answer] = {}
     batches: dict[tuple[NodeId, int], _NodeBatch] = {}
@@ -143,7 +144,11 @@ def vector(
         tuple(place for place, target in enumerate(places) if target is None),
         refused,
     )
-    gather(step, Pending(task, seq, call, {}, closes=closes), plan, asked)
+    row = Pending(task, seq, call, {}, closes=closes)
+    if not asked:
+        return row, plan
+    gather(step, row, plan, asked)
+    return None
 
 
 def remote_parts(

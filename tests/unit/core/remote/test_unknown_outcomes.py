@@ -140,6 +140,23 @@ def test_a_cancelled_read_has_changed_nothing() -> None:
     assert found.code == Code.ECANCELED
 
 
+@pytest.mark.parametrize("own_call", [False, True], ids=["all refused", "with a local call"])
+@pytest.mark.parametrize("end", [Away.restart, Away.silence])
+def test_a_vector_on_a_lost_buffer_is_answered(end: Callable[[Away], None], *, own_call: bool) -> None:
+    """No request of the vector can be sent, so no other node's answer would end it."""
+    away = Away()
+    end(away)
+    calls: tuple[messages.PlainCall, ...] = (
+        messages.CommitWrite(away.ref, away.buffer),
+        messages.ReleaseWrite(away.ref, away.buffer),
+        *((messages.Stat(away.me.self_ref),) if own_call else ()),
+    )
+    answer = away.me.call(messages.Vector(calls))
+    assert isinstance(answer, effects.AnswerVector)
+    results = [part.result for part in answer.parts if isinstance(part, effects.Answer)]
+    assert [isinstance(one, messages.Failure) for one in results] == [True, True, False][: len(calls)]
+
+
 # -- commit and acquire ---------------------------------------------------------------------------------
 def test_a_commit_stands_if_the_request_after_it_is_not_admitted() -> None:
     """The other node answers that the commit was made, which is no fault of that node."""
