@@ -49,7 +49,7 @@ SECONDS_MAX: Final = {
     "fairness": 900,
     "packer": 600,
     "guarantees": 300,
-    "sprayer": 300,
+    "sprayer": 900,
     "files": 240,
     "sandbox": 420,
     "large_stores": 900,
