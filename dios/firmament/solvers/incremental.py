@@ -70,6 +70,9 @@ FAST: Final = "auction"
 SCRATCH_ROUNDS_MAX: Final = 64
 """The most solutions from scratch before a restart is tried again, after it gave up several times."""
 
+FAST_ROUNDS_MAX: Final = 16
+"""The same for repairs of a network that FAST solves: to count the excesses takes a tenth of its time."""
+
 ENDLESS_MAX: Final = 2**60
 """The largest flow that an arc without a capacity may need."""
 
@@ -116,6 +119,8 @@ class IncrementalSolver(ChangingNetwork):
         self._excesses_max: int | None = None
         self._scratch_rounds = 0
         self._scratch_rounds_next = 1
+        self._fast_rounds = 0
+        self._fast_rounds_next = 1
         self._endless = 0
         self._net: Net | None = None
         self._search = new_search(1)
@@ -142,12 +147,17 @@ class IncrementalSolver(ChangingNetwork):
             return self._from_scratch(self._scratch, began)
         if (self._cost_max + 1) * (self._vertices + 2) * 8 >= PRICE_ROOM:
             return self._from_scratch(PLAIN, began)
+        if self._fast and self._scratch and self._fast_rounds:
+            self._fast_rounds -= 1
+            return self._from_scratch(self._scratch, began)
         before = self._columns.flow[: self._arcs].copy()
         net = self._settled()
         ended = self._repaired(net)
         if ended == GAVE_UP:
+            self._fast_rounds = self._fast_rounds_next
+            self._fast_rounds_next = min(2 * self._fast_rounds_next, FAST_ROUNDS_MAX)
             return self._restarted(before, began) or self._from_scratch(self._scratch or PLAIN, began)
-        self._cold = False
+        self._cold, self._fast_rounds_next = False, 1
         columns = self._columns
         columns.price[: self._vertices] = -net.price[1:]
         if ended == INFEASIBLE:
@@ -249,17 +259,20 @@ class IncrementalSolver(ChangingNetwork):
         arc that has a capacity.
         """
         columns, arcs = self._columns, slice(self._arcs)
-        negative = columns.cost[arcs] < 0
         endless = columns.capacity[arcs] >= FLOW_UNBOUNDED
+        if not endless.any():
+            self._endless = FLOW_UNBOUNDED
+            return
+        negative = columns.cost[arcs] < 0
         room = np.minimum(columns.capacity[arcs], FLOW_UNBOUNDED) - columns.lower[arcs]
         filled = ~endless if (endless & negative).any() else ~endless & negative
         most = 1 + self._sent + 2 * self._lower + exact_sum(room[filled])
-        if most > ENDLESS_MAX and endless.any():
+        if most > ENDLESS_MAX:
             raise OutOfRangeError(
                 f"an arc without a capacity might carry {most - 1}, which is more than {ENDLESS_MAX};"
                 " use a larger unit of flow"
             )
-        self._endless = FLOW_UNBOUNDED if most > ENDLESS_MAX else most
+        self._endless = most
 
     def _settled(self) -> Net:
         """Return the network for the repair: prices in range, flow right for them, excesses counted."""

@@ -15,6 +15,7 @@ from dios.firmament.solvers import (
     OutOfRangeError,
     certificate,
     incremental,
+    repair,
     simplex_restart,
     solve,
 )
@@ -375,3 +376,31 @@ def test_answers_from_scratch_keep_their_ids_after_removals() -> None:
     found = answer(live)
     assert found.status == "infeasible"
     assert str(task) in found.reason
+
+
+def test_repairs_of_a_fast_network_are_tried_less_often_after_they_gave_up(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A network that the auction solves goes to it again, mostly without counting excesses before."""
+    live, rng = IncrementalSolver(quincy(60, 700, 90, 3).problem()), np.random.default_rng(5)
+    assert answer(live).algorithm == "auction"
+    problem, tried = live.problem(), 0
+    repaired = IncrementalSolver._repaired
+
+    def counted(self: IncrementalSolver, net: repair.Net) -> int:
+        nonlocal tried
+        tried += 1
+        return repaired(self, net)
+
+    monkeypatch.setattr(incremental, "WORK_SHARE", 0)
+    monkeypatch.setattr(IncrementalSolver, "_repaired", counted)
+    for _ in range(20):
+        live.change_arcs(np.arange(problem.arcs), cost=rng.permutation(problem.cost))
+        assert answer(live).algorithm == "auction"
+    assert 1 < tried < 10
+    monkeypatch.setattr(incremental, "WORK_SHARE", 1)
+    algorithms = []
+    for _ in range(incremental.FAST_ROUNDS_MAX + 1):
+        live.change_arc(0, cost=int(rng.integers(100)))
+        algorithms.append(answer(live).algorithm)
+    assert algorithms[-1] == "incremental"
