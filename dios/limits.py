@@ -448,6 +448,7 @@ JOB_MEMORY_BYTES_MIN: Final = 64 * KIB
 JOB_PAIR_BYTES: Final = 160
 JOB_RUNS_MAX: Final = 256
 JOB_KEEP_MAX: Final = 5  # nodes that keep the pairs of a mapper
+JOB_SAVE_PERIOD_MS: Final = 500  # between two saved states of a controller
 JOB_FETCH_BYTES: Final = 64 * KIB
 
 # -- libraries ------------------------------------------------------------------------------------
@@ -672,7 +673,9 @@ KEPT_JOB_ATTEMPTS: Final = 3
 KEPT_JOB_DETAIL_MAX: Final = 2000  # characters of the reason of its end
 KEPT_JOB_OUTPUT_BYTES_MAX: Final = 256 * KIB  # of its last output, which all nodes keep after its end
 KEPT_JOB_STATE_BYTES_MAX: Final = MIB  # of what its program saves for its next attempt
-KEPT_JOB_OBJECTS_MAX: Final = 4096  # objects that end with a job, if its program has left them
+KEPT_JOB_SECTIONS_MAX: Final = 256  # parts of this state for libraries within the program
+KEPT_JOB_SECTION_NAME_MAX: Final = 64  # characters
+KEPT_JOB_OBJECTS_MAX: Final = 8192  # objects that end with a job, if its program has left them
 SERVICE_CHECKS_FAILED_MAX: Final = 3  # failed checks in a row, before a replica is replaced
 
 # -- kept replicas ------------------------------------------------------------------------------------

@@ -15,6 +15,7 @@ from dios.lib.jobs.controller import Controller, JobOptions
 from dios.lib.jobs.inputs import Inputs, Source, Sources
 from dios.lib.jobs.ledger import Role
 from dios.lib.jobs.results import JobFailedError, JobProgress, JobResult, OnProgress, TaskReport
+from dios.lib.supervised.kept_state import KeptState
 from dios.limits import JOB_BLOCK_BYTES_DEFAULT, JOB_KEEP_MAX, JOB_MEMORY_BYTES_DEFAULT, JOB_MEMORY_BYTES_MIN
 from dios.wire.messages import Limits
 from dios.wire.types import Brand
@@ -51,6 +52,7 @@ def run(
     limits: Limits | None = None,
     copies: bool = False,
     keep: int = 0,
+    state: KeptState | None = None,
     progress: OnProgress | None = None,
 ) -> JobResult:
     """Run a MapReduce job and wait for its result.
@@ -74,6 +76,10 @@ def run(
     JOB_KEEP_MAX. A reducer that is started again reads them there, and mappers that have ended are not run
     again while one of these nodes lives.
 
+    With the ``state`` of the kept job whose program this is (``kept_state(node)``), a controller that begins
+    again continues from the tasks that are done: their pairs and outputs are on ``keep`` nodes, at least one,
+    and outputs are durable. None changes nothing.
+
     The job survives the end of any node but its controller's, which is ``node``. With sessions at several
     nodes, the next one starts the job again when the first dies; then inputs must be files or bytes, and
     ``groups`` must be empty, because a reference is valid at one node.
@@ -85,6 +91,10 @@ def run(
         raise InvalidError(f"a job needs {JOB_MEMORY_BYTES_MIN} bytes of memory, one split, and whole blocks")
     if not 0 <= keep <= JOB_KEEP_MAX:
         raise InvalidError(f"the pairs of mappers are kept on 0 to {JOB_KEEP_MAX} nodes, not {keep}")
+    if state is not None and (not keep or len(sessions) > 1):
+        raise InvalidError(
+            "a job that continues from a state keeps pairs, and has one controlling node: give keep=2"
+        )
     source, label = _source_of(job)
     options = JobOptions(
         reducers=reducers,
@@ -102,7 +112,7 @@ def run(
         copies=copies,
         keep=keep,
     )
-    return _run_at_first(sessions, source, inputs, tuple(groups), options, progress)
+    return _run_at_first(sessions, source, inputs, tuple(groups), options, progress, state)
 
 
 def _run_at_first(
@@ -112,6 +122,7 @@ def _run_at_first(
     groups: tuple[Reference, ...],
     options: JobOptions,
     progress: OnProgress | None,
+    state: KeptState | None,
 ) -> JobResult:
     """Run the job at the first node, and again at the next one if that node dies."""
     if not sessions or (len(sessions) > 1 and (groups or _has_references(inputs))):
@@ -124,7 +135,7 @@ def _run_at_first(
         except DiosError:
             if _lives(session):
                 raise
-    return _run_at(sessions[-1], source, inputs, groups, options, progress)
+    return _run_at(sessions[-1], source, inputs, groups, options, progress, state)
 
 
 def _run_at(
@@ -134,13 +145,14 @@ def _run_at(
     groups: tuple[Reference, ...],
     options: JobOptions,
     progress: OnProgress | None,
+    state: KeptState | None = None,
 ) -> JobResult:
     with active.span(f"job {options.label}"):
-        brought = Inputs(node)
+        brought = Inputs(node, compared=state is not None)
         try:
             with active.span("inputs"):
                 brought.add_all(inputs)
-            return Controller(node, source, brought, groups, options, progress).run()
+            return Controller(node, source, brought, groups, options, progress, state).run()
         finally:
             brought.close()
 

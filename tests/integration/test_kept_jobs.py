@@ -12,7 +12,11 @@ from pathlib import Path
 import pytest
 
 import dios
+from dios.errors import DiosError
+from dios.lib.supervised import records
 from dios.lib.supervised.kept_jobs import KeptJobs
+from dios.lib.supervised.kept_state import latest_state
+from dios.lib.supervised.services import Services
 from dios.node import daemon, local_cluster
 from dios.node.local_cluster import LocalCluster
 from tests.support.node.command_user import Person
@@ -37,6 +41,7 @@ print("counted to", number)
 FAILS = "print('so far', flush=True)\nraise SystemExit(3)\n"
 CONTROLS = """
 import operator
+import os
 import dios
 from dios.lib import mapreduce
 
@@ -46,6 +51,41 @@ with mapreduce.run(node, JOB, [b"a b a " * 100], workers=2) as result:
     print(sorted(result))
 with dios.Executor(1, node=node) as pool:
     print(list(pool.map(operator.neg, [1, 2])))
+print(os.environ["TRACEPARENT"])
+"""
+RESUMES = """
+import time
+import dios
+from dios.lib import mapreduce
+from dios.lib.jobs.saved import saved_tasks
+from dios.lib.supervised.kept_state import kept_state, latest_state
+from dios.lib.supervised.records import STATE_LABEL
+
+node = dios.connect()
+state = kept_state(node)
+first = not state.read()
+state.write(b"begun")
+JOB = b"def map_keys(line): return line.split()\\nreduce = sum\\n"
+
+
+def strike(told):
+    # The first attempt waits for its end when a third of the mappers is saved.
+    if not first:
+        return
+    copies = [one for one in node.outputs if one.label == STATE_LABEL]
+    (section,) = latest_state(copies).sections.values()
+    saved = saved_tasks(section)
+    if saved is not None and len(saved.mapped) >= 3:
+        print("ready", *sorted(saved.mapped), flush=True)
+        time.sleep(1000)
+
+
+for progress in (strike, None):
+    with mapreduce.run(
+        node, JOB, [b"a b a\\n" * 900], splits=9, workers=2, keep=2, state=state, progress=progress
+    ) as result:
+        print(sorted(result))
+        print("mapped", *sorted(one.number for one in result.tasks if one.role == "mapper"))
 """
 
 
@@ -73,6 +113,7 @@ def person(cluster: LocalCluster, tmp_path: Path) -> Person:
     person.writes("count.py", COUNTS)
     person.writes("fails.py", FAILS)
     person.writes("controls.py", CONTROLS)
+    person.writes("resumes.py", RESUMES)
     return person
 
 
@@ -91,6 +132,16 @@ def job(person: Person, name: str) -> dict[str, object]:
     return told
 
 
+def objects_of(node: dios.Node, name: str) -> list[dios.Reference]:
+    """The objects that the state of a job names."""
+    kept = records.found_job(Services(node).read(), name).job
+    group = None if kept is None else node.group(kept.group)
+    assert kept is not None
+    assert group is not None
+    names = latest_state(node.lookup(kept.state)).all_objects()
+    return [one for each in names for one in node.lookup(each, group=group)]
+
+
 def test_a_job_that_fails_is_run_again_and_keeps_its_output(person: Person) -> None:
     """Its exit status is that of the commands that follow it; it stays listed until it is removed."""
     assert person.types("dios run --keep --attempts 2 fails.py", status=3).stdout.endswith("so far\n")
@@ -103,10 +154,60 @@ def test_a_job_that_fails_is_run_again_and_keeps_its_output(person: Person) -> N
 
 
 def test_a_job_may_control_mapreduce_and_an_executor(person: Person) -> None:
-    """Its tasks start tasks of their own, on any node."""
+    """Its tasks start tasks of their own, on any node. It is a part of the trace of its command."""
+    context = f"00-{'1' * 32}-{'2' * 16}-01"
+    person.environment["TRACEPARENT"] = context
     done = person.types("dios run --keep --label mixed controls.py")
-    assert done.stdout == "[(b'a', 200), (b'b', 100)]\n[-1, -2]\n"
+    assert done.stdout == f"[(b'a', 200), (b'b', 100)]\n[-1, -2]\n{context}\n"
     person.types("dios job rm mixed")
+
+
+@pytest.mark.parametrize("what", ["process", pytest.param("node", marks=pytest.mark.extended)])
+def test_a_controller_that_begins_again_runs_no_saved_mapper(
+    cluster: LocalCluster, person: Person, what: str
+) -> None:
+    """After the end of the controller's process, or of its node, each saved mapper has run once in all.
+
+    A job that is done is not computed again either, and its objects end with `dios job rm`.
+    """
+    person.types("dios run --keep --detach resumes.py")
+    following = person.starts("dios attach resumes")
+    assert following.stdout is not None
+    saved = following.stdout.readline().split()
+    assert saved.pop(0) == "ready"
+    place = str(job(person, "resumes")["node"])
+    asked = next(node for node in cluster.nodes if node.name != place)
+    victim = next(node for node in cluster.nodes if node.name == place)
+    with dios.connect(str(asked.socket), groups=()) as node:
+        task = KeptJobs(node).status("resumes").task
+        assert task is not None
+        if what == "process":
+            task_pid = next(row.pid for row in node.tasks() if row.fingerprint == task.fingerprint)
+            os.kill(task_pid, signal.SIGKILL)
+        else:
+            person.environment["DIOS_NODE"] = str(asked.data)
+            following.terminate()
+            following.communicate(timeout=PATIENCE_S)
+            kill(victim.socket)
+            following = person.starts("dios attach resumes")
+        lines = [line for line in following.communicate(timeout=PATIENCE_S)[0].splitlines() if line]
+        assert following.returncode == 0
+        counted = "[(b'a', 1800), (b'b', 900)]"
+        assert lines[-4::2] == [counted, counted]
+        mapped = lines[-3].split()[1:]
+        assert set(mapped) | set(saved) == set(map(str, range(9)))
+        assert len(mapped) == len(set(mapped))
+        assert not set(mapped) & set(saved)
+        assert lines[-1] == "mapped"
+        # Two outputs, on two nodes each. The pairs of mappers are gone already.
+        kept = objects_of(node, "resumes")
+        assert len(kept) == 4
+        KeptJobs(node).remove("resumes")
+        for one in kept:
+            with pytest.raises(DiosError):
+                one.read_bytes()
+    if what == "node":
+        local_cluster.start(cluster)
 
 
 def test_a_job_goes_on_without_its_command_and_its_node(cluster: LocalCluster, person: Person) -> None:

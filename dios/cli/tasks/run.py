@@ -239,6 +239,7 @@ def run(
         work = wanted.of(name, near, _original(place, wanted.copy_of))
         enforcement = _note_enforcement(place, work, host, limbo=limbo)
         bounds = limits_of_run(limit or (), memory_bytes=_memory(memory), cpu_ms=round(cpu_seconds * 1000))
+        trace = context_for_others()
         if keep:
             # The supervisor names the node, and stores what the task has printed.
             gang = wanted.gang is not None
@@ -246,7 +247,7 @@ def run(
             unfit |= {"--may-declassify": may_declassify}
             _refuse_for_kept(unfit | {"--host": host, "--local": local})
             job = ServiceProgram(
-                Path(file or ""),
+                Path(file or "") if trace is None else with_trace(Path(file or ""), trace.traceparent),
                 chosen.arguments,
                 {each.label: place.object(each.name) for each in files.inputs},
                 files.labels,
@@ -260,8 +261,6 @@ def run(
             raise typer.Exit(kept_jobs.show_started(place, named, detach=detach, as_json=as_json))
         if attempts is not None:
             raise InvalidError("--attempts is for kept jobs: add --keep")
-
-        trace = context_for_others()
 
         def begin(at: CommandContext, work: Work, more: Sequence[Handed]) -> Task:
             return at.node.run(

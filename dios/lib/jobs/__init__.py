@@ -7,6 +7,7 @@ Read in this order:
 - ``ledger``: the state of a job, and the decision which task to start next; ``speculation`` chooses a slow
   mapper to copy
 - ``controller``: starts the tasks and acts on their reports; ``orders`` are the messages between them
+- ``saved``: what a controller that begins again has of an earlier one
 - ``task``: the main function of a mapper or reducer; ``fetching`` gets inputs from other nodes
 - ``mapping``, ``collect``, ``chunks``: the work of a mapper, and the format of intermediate data
 - ``intake``, ``grouping``: the work of a reducer

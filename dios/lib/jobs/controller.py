@@ -49,7 +49,9 @@ from dios.lib.jobs.orders import (
 )
 from dios.lib.jobs.records import Segment, plan_splits
 from dios.lib.jobs.results import JobFailedError, JobProgress, JobResult, OnProgress, TaskReport
+from dios.lib.jobs.saved import SavedProgress, plan_digest
 from dios.lib.jobs.speculation import MapperProgress, slowest
+from dios.lib.supervised.kept_state import KeptState
 from dios.limits import (
     JOB_END_TIMEOUT_MS,
     JOB_GRACE_MS,
@@ -113,6 +115,7 @@ class Controller:
         groups: Iterable[Reference],
         options: JobOptions,
         on_progress: OnProgress | None,
+        state: KeptState | None = None,
     ) -> None:
         self._node: Final = node
         self._options: Final = options
@@ -138,19 +141,64 @@ class Controller:
         self._told = 0.0
         self._program: Final = node.create_program(Program(_ENTRY, {JOB_MODULE: source}))
         self._groups: Final = tuple(groups)
+        self._saved: Final = None if state is None else self._saved_progress(state, source)
         # Every object of a job has the lifetime of this session until the job has succeeded, so that a
         # controller that is killed leaves nothing. A durable object with a name would stay.
-        self._publishes: Final = options.durable and bool(self._groups)
+        self._publishes: Final = bool(self._groups) and (options.durable or self._saved is not None)
+        self._outputs: Final = (
+            self._made_outputs() if self._saved is None else self._kept_outputs(self._saved)
+        )
+
+    def _made_outputs(self) -> list[Reference]:
+        options = self._options
         kind = ObjectType.DURABLE_BLOB if options.durable and not self._publishes else ObjectType.SHMEM_BLOB
         named = bool(self._groups) and not self._publishes
-        self._outputs: Final = [
-            node.create(
+        return [
+            self._node.create(
                 kind,
                 groups=self._groups if named else (),
                 naming=NameKind.RANDOM if named else NameKind.ANONYMOUS,
             )
             for _ in range(options.reducers)
         ]
+
+    # -- saved progress -------------------------------------------------------------------------------
+    def _saved_progress(self, state: KeptState, source: str) -> SavedProgress:
+        """Read what an earlier controller of this job has left."""
+        options = self._options
+        plan = plan_digest(source, self._inputs, self._splits, options.reducers, ordered=options.ordered)
+        saved = SavedProgress(self._node, state, options.label, plan)
+        for number, kept in saved.mapped.items():
+            self._parts[number] = kept
+            self._ledger.part_kept(number)
+            self._mapped[number] = sum(part.size for part in self._splits[number])
+        return saved
+
+    def _kept_outputs(self, saved: SavedProgress) -> list[Reference]:
+        """Return the outputs of the reducers that are done, and new objects for the others."""
+        missing = self._options.reducers - len(saved.reduced)
+        made = iter(saved.outputs([""], missing))
+        found = [
+            saved.reduced[number] if number in saved.reduced else next(made)
+            for number in range(self._options.reducers)
+        ]
+        for number in saved.reduced:
+            self._ledger.reduced_before(number)
+            self._outputs_done += 1
+        return found
+
+    def _keep_output(self, number: int) -> None:
+        """Copy the output of a reducer that is done, and record it."""
+        if self._saved is None:
+            return
+        output = self._outputs[number]
+        there = {output.node}
+        for host in self._hosts():
+            if len(there) < self._options.keep and host not in there:
+                with suppress(DiosError):
+                    _close([output.copy(host=host)])
+                    there.add(host)
+        self._saved.reducer_done(number, output)
 
     def run(self) -> JobResult:
         """Run the job to its end; JobFailedError if a task failed too often."""
@@ -163,6 +211,10 @@ class Controller:
                     self._copy_slowest()
                 self._listen()
                 self._tell(at_once=False)
+                if self._saved is not None:
+                    self._saved.save_sometimes()
+            if self._saved is not None:
+                self._saved.save()
             with active.span("last tasks"):
                 self._settle()
             if self._publishes:
@@ -173,8 +225,12 @@ class Controller:
             self._end_everything()
             for output in self._outputs:
                 with suppress(DiosError):
-                    output.delete()
+                    # Objects with a name are for the next attempt, which knows them by the state.
+                    output.delete() if self._saved is None else output.close()
             raise
+        else:
+            if self._saved is not None:
+                self._saved.finish(self._parts.values())
         finally:
             for kept in self._parts.values():
                 _close(kept)
@@ -185,10 +241,17 @@ class Controller:
     def _publish(self) -> None:
         """Replace the outputs by durable ones with names."""
         for number, output in enumerate(self._outputs):
-            with output.read(Semantics.ANY) as request:
-                made = self._node.create(ObjectType.DURABLE_BLOB, groups=self._groups, data=request.view)
+            made = None if self._saved is None else self._saved.published.get(number)
+            if made is None:
+                with output.read(Semantics.ANY) as request:
+                    made = self._node.create(ObjectType.DURABLE_BLOB, groups=self._groups, data=request.view)
+                if self._saved is not None:
+                    self._saved.output_published(number, made)
             self._outputs[number] = made
-            output.delete()
+            if self._saved is None:
+                output.delete()
+            else:
+                output.close()
 
     def _do(self, step: Step) -> None:
         if isinstance(step, GiveUp):
@@ -221,7 +284,10 @@ class Controller:
             return None
         hosts = self._hosts()
         self._turn += 1
-        for host in hosts[self._turn % len(hosts) :] + hosts[: self._turn % len(hosts)]:
+        turned = hosts[self._turn % len(hosts) :] + hosts[: self._turn % len(hosts)]
+        if self._saved is not None:
+            return self._saved.part(turned, min(self._options.workers, self._ledger.mappers))
+        for host in turned:
             with suppress(UnreachableError):
                 return self._node.create(ObjectType.DURABLE_BLOB, naming=NameKind.ANONYMOUS, host=host)
         return None
@@ -236,6 +302,10 @@ class Controller:
         part = running.part
         if part is None:
             return
+        if self._parts.get(running.start.number):
+            # Its other attempt has ended, too.
+            self._drop_part(running)
+            return
         self._parts[running.start.number] = kept = [part]
         there = {part.node}
         for host in self._hosts():
@@ -244,6 +314,8 @@ class Controller:
                     kept.append(part.copy(host=host))
                     there.add(host)
         self._ledger.part_kept(running.start.number)
+        if self._saved is not None:
+            self._saved.mapper_done(running.start.number, part)
 
     def _give_part(self, step: GivePart) -> None:
         reducer = self._reducers.get(step.reducer)
@@ -260,6 +332,8 @@ class Controller:
             else:
                 return
         self._ledger.part_lost(step.mapper)
+        if self._saved is not None:
+            self._saved.mapper_lost(step.mapper)
 
     def _part_unread(self, object_id: int) -> None:
         for mapper, kept in self._parts.items():
@@ -268,6 +342,8 @@ class Controller:
                 kept.remove(lost[0])
                 _close(lost)
                 self._ledger.part_lost(mapper)
+                if not kept and self._saved is not None:
+                    self._saved.mapper_lost(mapper)
                 if kept:
                     # The next replica is given.
                     self._ledger.part_kept(mapper)
@@ -329,9 +405,13 @@ class Controller:
             )
             running.part = part
         except DiosError:
-            for stream in [*streams, *([] if part is None else [part])]:
+            for stream in streams:
                 with suppress(DiosError):
                     stream.close()
+            if part is not None and self._saved is not None:
+                self._saved.forget(part)
+            elif part is not None:
+                _close([part])
             raise
         for reducer, stream in zip(start.partitions, streams, strict=True):
             # The end of a dead reducer is noticed later; a mapper without a reader is stopped then.
@@ -476,18 +556,29 @@ class Controller:
         active.end(running.span, failed=bool(failure))
         moved = status.cause in _MOVED
         if running.stopped:
+            self._drop_part(running)
             self._ledger.mapper_stopped(start.number, start.attempt)
         elif start.role is Role.MAPPER:
             counts = not moved and not (failure and self._loses_reader(start))
             self._ledger.mapper_ended(start.number, start.attempt, failure or None, counts=counts)
             if failure:
-                _close([] if running.part is None else [running.part])
+                self._drop_part(running)
             else:
                 self._keep_part(running)
                 self._map_seconds.append(time.monotonic() - running.began)
         else:
             self._ledger.reducer_ended(start.number, start.attempt, failure or None, counts=not moved)
             self._outputs_done += not failure
+            if not failure:
+                self._keep_output(start.number)
+
+    def _drop_part(self, running: RunningJobTask) -> None:
+        """Drop the object for the pairs of a mapper that has failed."""
+        part, running.part = running.part, None
+        if part is not None and self._saved is not None:
+            self._saved.forget(part)
+        elif part is not None:
+            _close([part])
 
     def _loses_reader(self, start: StartJobTask) -> bool:
         """Return True if a reducer that reads from a mapper has to leave its node, or has just left it."""

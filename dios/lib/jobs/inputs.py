@@ -6,6 +6,7 @@ document of its own, with its path as label. ``dios.lib.jobs.records`` divides t
 
 from __future__ import annotations
 
+import hashlib
 import mmap
 import os
 from collections.abc import Iterator, Mapping, Sequence
@@ -28,10 +29,15 @@ _PACKED_BYTES_MAX: Final = JOB_PACK_BYTES // 8
 
 
 class Inputs:
-    """The objects that a job reads, and the documents in them. ``close`` drops those created here."""
+    """The objects that a job reads, and the documents in them. ``close`` drops those created here.
 
-    def __init__(self, node: Node) -> None:
+    With ``compared`` the bytes of files are hashed, for ``digests``.
+    """
+
+    def __init__(self, node: Node, *, compared: bool = False) -> None:
         self._node: Final = node
+        self._compared: Final = compared
+        self._digests: Final[dict[int, bytes]] = {}
         self._own: Final[list[Reference]] = []
         self.blobs: Final[list[Reference]] = []
         self.documents: Final[list[Document]] = []
@@ -44,6 +50,16 @@ class Inputs:
         for label, source in labelled:
             self._add(source, label)
         self._seal_pack()
+
+    def digests(self) -> list[tuple[bytes, int, int]]:
+        """Return what distinguishes each input from another: a digest, or the size and version of an object.
+
+        The version is the same at each replica, so that it does not matter which one is the input.
+        """
+        return [
+            (self._digests[number], 0, 0) if number in self._digests else (b"", blob.size, blob.v_w)
+            for number, blob in enumerate(self.blobs)
+        ]
 
     def _add(self, source: Source, label: str) -> None:
         if isinstance(source, Reference):
@@ -77,6 +93,7 @@ class Inputs:
         self._own.append(self._create(memoryview(pack)))
         self.blobs.append(self._own[-1])
         number = len(self.blobs) - 1
+        self._note_digest(memoryview(pack))
         self.documents.extend(Document(number, start, end, label) for start, end, label in packed)
 
     def _create(self, data: memoryview) -> Reference:
@@ -85,6 +102,12 @@ class Inputs:
     def _make(self, data: memoryview, label: str) -> None:
         self._own.append(self._create(data))
         self._add_blob(self._own[-1], label, len(data))
+        self._note_digest(data)
+
+    def _note_digest(self, data: memoryview) -> None:
+        """Hash the bytes of the last input, if inputs are compared."""
+        if self._compared:
+            self._digests[len(self.blobs) - 1] = hashlib.sha256(data).digest()
 
     def _add_path(self, path: Path, label: str) -> None:
         try:

@@ -177,6 +177,11 @@ class Ledger:
             if sent.get(mapper) == _KEPT and mapper not in self._taken[reducer]:
                 del sent[mapper]
 
+    def reduced_before(self, reducer: int) -> None:
+        """Record, before the first step, that an earlier controller has the output of a reducer."""
+        self._taken[reducer] = set(range(self.mappers))
+        self._reduced.add(reducer)
+
     def mapper_stopped(self, number: int, attempt: int) -> None:
         """Record the end of a mapper's attempt by a Stop, which is not a failure."""
         self.mapper_ended(number, attempt, "stopped", counts=False)

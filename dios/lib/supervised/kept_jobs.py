@@ -174,7 +174,7 @@ class KeptJobs:
         copies = self._node.lookup(job.state)
         group = self._node.group(job.group)
         with suppress(DiosError):
-            for name in latest_state(copies).objects if group is not None else ():
+            for name in latest_state(copies).all_objects() if group is not None else ():
                 for one in self._node.lookup(name, group=group):
                     with suppress(DiosError):
                         one.destroy()

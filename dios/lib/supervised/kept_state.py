@@ -2,19 +2,36 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Annotated, Final
+from collections.abc import Callable, Sequence
+from typing import Annotated, Final, TypeAlias
 
 import msgspec
 from msgspec import Meta, Struct
+from msgspec.structs import replace
 
 from dios import limits
 from dios.client.sync.node import Group, Node, Reference
-from dios.errors import DamagedError, DiosError, TooLargeError, UnreachableError
+from dios.errors import DamagedError, DiosError, InvalidError, TooLargeError, UnreachableError
 from dios.lib.supervised.records import STATE_LABEL
 from dios.wire.fields import U63, NameBytes
 
 _FORMAT_VERSION: Final = 1
+_WITH_SECTIONS: Final = 2
+"""The version of a state that has sections; any other is stored as version 1."""
+
+Names: TypeAlias = Annotated[tuple[NameBytes, ...], Meta(max_length=limits.KEPT_JOB_OBJECTS_MAX)]
+SectionName: TypeAlias = Annotated[str, Meta(min_length=1, max_length=limits.KEPT_JOB_SECTION_NAME_MAX)]
+
+
+class SectionContent(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
+    """The saved bytes of one section, and the names of the objects that end with the job."""
+
+    data: Annotated[bytes, Meta(max_length=limits.KEPT_JOB_STATE_BYTES_MAX)] = b""
+    objects: Names = ()
+
+    def __repr__(self) -> str:
+        """Return a text without the names, which are secrets."""
+        return f"SectionContent({len(self.data)} bytes, {len(self.objects)} objects)"
 
 
 class StateContent(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
@@ -26,7 +43,12 @@ class StateContent(Struct, frozen=True, array_like=True, forbid_unknown_fields=T
     format: int
     number: U63 = 0
     data: Annotated[bytes, Meta(max_length=limits.KEPT_JOB_STATE_BYTES_MAX)] = b""
-    objects: Annotated[tuple[NameBytes, ...], Meta(max_length=limits.KEPT_JOB_OBJECTS_MAX)] = ()
+    objects: Names = ()
+    sections: Annotated[dict[SectionName, SectionContent], Meta(max_length=limits.KEPT_JOB_SECTIONS_MAX)] = {}
+
+    def all_objects(self) -> tuple[bytes, ...]:
+        """Return the names of the objects of the program and of all sections."""
+        return (*self.objects, *(name for one in self.sections.values() for name in one.objects))
 
     def __repr__(self) -> str:
         """Return a text without the names, which are secrets."""
@@ -39,16 +61,23 @@ _decode: Final = msgspec.msgpack.Decoder(StateContent).decode
 
 def encode_state(content: StateContent) -> bytes:
     """Return the stored form. Raise TooLargeError if it is too large."""
-    data = _encode(content)
+    parts = (SectionContent(content.data, content.objects), *content.sections.values())
     if (
-        len(content.objects) > limits.KEPT_JOB_OBJECTS_MAX
-        or len(content.data) > limits.KEPT_JOB_STATE_BYTES_MAX
+        any(len(one.objects) > limits.KEPT_JOB_OBJECTS_MAX for one in parts)
+        or sum(len(one.data) for one in parts) > limits.KEPT_JOB_STATE_BYTES_MAX
     ):
         raise TooLargeError(
             f"the state of a job has at most {limits.KEPT_JOB_STATE_BYTES_MAX} bytes and "
             f"{limits.KEPT_JOB_OBJECTS_MAX} objects. Save larger data as an object, and its name here."
         )
-    return data
+    if len(content.sections) > limits.KEPT_JOB_SECTIONS_MAX:
+        raise TooLargeError(
+            f"the state of a job has at most {limits.KEPT_JOB_SECTIONS_MAX} sections. "
+            "Write an empty content for a section that is not needed any more."
+        )
+    if content.sections:
+        return _encode(replace(content, format=_WITH_SECTIONS))
+    return _encode((_FORMAT_VERSION, content.number, content.data, content.objects))
 
 
 def decode_state(data: bytes) -> StateContent:
@@ -59,9 +88,10 @@ def decode_state(data: bytes) -> StateContent:
         content = _decode(data)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise DamagedError(f"the state of the job cannot be read: {error}") from None
-    if content.format != _FORMAT_VERSION:
+    if content.format != (_WITH_SECTIONS if content.sections else _FORMAT_VERSION):
         raise DamagedError(
-            f"the state of the job has version {content.format}, and this program reads {_FORMAT_VERSION}"
+            f"the state of the job has version {content.format}, and this program reads {_FORMAT_VERSION} "
+            f"to {_WITH_SECTIONS}"
         )
     return content
 
@@ -108,8 +138,41 @@ class KeptState:
 
         Raises TooLargeError, and UnreachableError if no copy could be written.
         """
-        self._number = max(self._number, latest_state(self._copies).number) + 1
-        content = encode_state(StateContent(_FORMAT_VERSION, self._number, bytes(data), tuple(objects)))
+        self._write(lambda last: replace(last, data=bytes(data), objects=tuple(objects)))
+
+    def section(self, name: str) -> StateSection:
+        """Return a part of the state with its own bytes and objects, for a library within the program.
+
+        Raises InvalidError for an empty or a long name.
+        """
+        if not 1 <= len(name) <= limits.KEPT_JOB_SECTION_NAME_MAX:
+            raise InvalidError(
+                f"the name of a section has 1 to {limits.KEPT_JOB_SECTION_NAME_MAX} characters, "
+                f"not {len(name)}"
+            )
+        return StateSection(self, name)
+
+    def read_section(self, name: str) -> SectionContent:
+        """Return the latest content of a section; an empty one if none was written."""
+        content = latest_state(self._copies)
+        self._number = max(self._number, content.number)
+        return content.sections.get(name, SectionContent())
+
+    def write_section(self, name: str, section: SectionContent) -> None:
+        """Replace a section on every node that answers; an empty one is left out."""
+
+        def changed(last: StateContent) -> StateContent:
+            sections = {**last.sections, name: section}
+            if section == SectionContent():
+                del sections[name]
+            return replace(last, sections=sections)
+
+        self._write(changed)
+
+    def _write(self, change: Callable[[StateContent], StateContent]) -> None:
+        last = latest_state(self._copies)
+        self._number = max(self._number, last.number) + 1
+        content = encode_state(replace(change(last), number=self._number))
         written = 0
         failure: DiosError | None = None
         for one in self._copies:
@@ -122,6 +185,27 @@ class KeptState:
             raise UnreachableError(
                 f"the state of the job could not be written to any node ({failure}). Try again."
             ) from failure
+
+
+class StateSection:
+    """One section of a job's state, and ``group``, the group of the job's own objects."""
+
+    def __init__(self, state: KeptState, name: str) -> None:
+        self._state: Final = state
+        self._name: Final = name
+
+    @property
+    def group(self) -> Group:
+        """Return the group of the job's own objects."""
+        return self._state.group
+
+    def read(self) -> SectionContent:
+        """Return what was written last; UnreachableError if no copy is on a node that answers."""
+        return self._state.read_section(self._name)
+
+    def write(self, data: bytes, objects: Sequence[bytes] = ()) -> None:
+        """Replace the section, as KeptState.write does."""
+        self._state.write_section(self._name, SectionContent(data, tuple(objects)))
 
 
 def kept_state(node: Node) -> KeptState | None:

@@ -262,6 +262,21 @@ def test_the_state_of_a_job_is_bounded_and_damage_is_refused() -> None:
         kept_state.encode_state(replace(content, data=bytes(limits.KEPT_JOB_STATE_BYTES_MAX + 1)))
 
 
+def test_sections_of_a_state_are_in_its_second_version() -> None:
+    """Each has bytes and objects of its own. Their bytes count together; their objects end with the job."""
+    section = kept_state.SectionContent(b"more", (b"m" * 32,))
+    content = kept_state.StateContent(2, 3, b"data", (b"n" * 32,), {"job": section})
+    stored = kept_state.encode_state(content)
+    assert stored.hex() == "950203c40464617461" + "91c420" + "6e" * 32 + (
+        "81a36a6f6292c4046d6f726591c420" + "6d" * 32
+    )
+    assert kept_state.decode_state(stored) == content
+    assert content.all_objects() == (b"n" * 32, b"m" * 32)
+    half = bytes(limits.KEPT_JOB_STATE_BYTES_MAX // 2 + 1)
+    with pytest.raises(TooLargeError):
+        kept_state.encode_state(replace(content, data=half, sections={"job": replace(section, data=half)}))
+
+
 def test_only_labels_with_the_token_are_replicas() -> None:
     """A task of the same user with another label is never taken for a replica."""
     record = service()

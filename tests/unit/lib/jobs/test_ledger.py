@@ -272,3 +272,19 @@ def test_a_copy_that_loses_its_reader_is_stopped() -> None:
     steps = ledger.next_steps()
     assert Stop(0, 2) in steps
     assert Stop(0, 1) not in steps
+
+
+def test_what_an_earlier_controller_has_is_not_started() -> None:
+    """Of a reducer that is done and a mapper whose pairs are kept, only the rest of the job begins."""
+    ledger = Ledger(2, 2, 2, attempts=1)
+    ledger.reduced_before(0)
+    ledger.part_kept(1)
+    assert ledger.next_steps() == [
+        StartJobTask(Role.REDUCER, 1, 1),
+        GivePart(1, 1),
+        StartJobTask(Role.MAPPER, 0, 1, (1,)),
+    ]
+    for mapper in (0, 1):
+        ledger.took(1, 1, mapper)
+    ledger.reducer_ended(1, 1, None)
+    assert ledger.done
