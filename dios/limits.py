@@ -71,6 +71,7 @@ GROUPS_PRESENTED_MAX: Final = 768  # of a keyring in one session, so that there 
 LOOKUP_REFERENCES_MAX: Final = 64
 SELECT_REFERENCES_MAX: Final = 1_024
 ARGUMENTS_MAX: Final = 256
+RUN_INPUTS_MAX: Final = 240  # objects that `dios run` hands to a task; the rest is for outputs and rights
 ARGUMENT_BYTES_MAX: Final = 64 * KIB
 SELECT_TIMEOUT_MS_MAX: Final = 7 * 24 * 3600 * 1000
 

@@ -28,11 +28,12 @@ class TaskFiles:
 
     def __init__(self, node: Node, inputs: Iterable[str], outputs: Iterable[str]) -> None:
         self._inputs: Final = [(label, _labelled(node.inputs, label)) for label in inputs]
-        self._outputs: Final = [(label, _labelled(node.outputs, label)) for label in outputs]
+        self._outputs: Final = [(label, _labelled(node.outputs, label)[0]) for label in outputs]
 
     def place(self) -> None:
         """Copy the inputs into ``/inputs``, and make an empty ``/outputs``.
 
+        Inputs with the same label are the parts of one file in their order. One is mapped at a time.
         Raise ``NotSupportedError`` in a task without a private folder, ``InvalidError`` for an input that has
         no room in it.
         """
@@ -43,9 +44,8 @@ class TaskFiles:
                     "node.inputs, its outputs in node.outputs."
                 )
             os.mkdir(os.path.realpath(path))  # noqa: PTH102 - the same
-        for label, reference in self._inputs:
-            with reference.view_bytes() as content:
-                _write(f"{INPUTS}/{label}", content, label)
+        for label, references in self._inputs:
+            _write(f"{INPUTS}/{label}", references, label)
         os.chmod(INPUTS, _READ_ONLY_DIRECTORY)  # noqa: PTH101 - the same
 
     def publish(self) -> None:
@@ -70,26 +70,30 @@ class TaskFiles:
                 os.close(number)
 
 
-def _labelled(references: Iterable[Reference], label: str) -> Reference:
-    for reference in references:
-        if reference.label == label:
-            return reference
-    raise InvalidError(f"the task got no input or output with the label {label!r}, which shall be a file")
+def _labelled(references: Iterable[Reference], label: str) -> list[Reference]:
+    """Return all references with a label; InvalidError if there is none."""
+    found = [reference for reference in references if reference.label == label]
+    if not found:
+        raise InvalidError(f"the task got no input or output with the label {label!r}, which shall be a file")
+    return found
 
 
-def _write(path: str, content: memoryview, label: str) -> None:
+def _write(path: str, references: Iterable[Reference], label: str) -> None:
     number = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, _READ_ONLY_FILE)
     try:
-        done = 0
-        while done < content.nbytes:
-            with content[done : done + _WRITE_BYTES] as part:
-                done += os.write(number, part)
+        for reference in references:
+            with reference.view_bytes() as content:
+                done = 0
+                while done < content.nbytes:
+                    with content[done : done + _WRITE_BYTES] as part:
+                        done += os.write(number, part)
     except OSError as error:
         if error.errno not in {errno.ENOSPC, errno.EFBIG}:
             raise
         room = os.statvfs(INPUTS)
+        size = sum(reference.size for reference in references)
         raise InvalidError(
-            f"the input {label!r} of {content.nbytes:,} bytes has no room in {INPUTS}: the task's private "
+            f"the input {label!r} of {size:,} bytes has no room in {INPUTS}: the task's private "
             f"folder holds {room.f_blocks * room.f_frsize:,} bytes. Give the task a higher memory limit, or "
             "read the input from node.inputs."
         ) from None

@@ -6,6 +6,7 @@ import hashlib
 import io
 import itertools
 import json
+import tracemalloc
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -135,6 +136,71 @@ def test_a_file_in_parts_is_one_file(place: Place, tmp_path: Path) -> None:
     assert (tmp_path / "copy").read_bytes() == files.cat(f"{place.alias}/b") == DATA
     files.rm([f"{place.alias}/b", f"{place.alias}/c"])
     assert place.objects() == before + 1, "only the catalogue is left"
+
+
+def test_a_file_is_stored_while_it_is_written(place: Place) -> None:
+    """Two pages are in memory at a time, wherever the program writes, and nothing is visible before close."""
+    fsspec = pytest.importorskip("fsspec", reason="fsspec is not installed: make setup")
+    files = fsspec.filesystem("dios", skip_instance_cache=True)
+    before = place.objects()
+    path = f"{place.alias}/a"
+    tracemalloc.start()
+    with files.open(path, "wb") as file:
+        for start in range(0, len(DATA), 1000):
+            file.write(DATA[start : start + 1000])
+        file.seek(10)
+        file.write(b"patched")
+        assert tracemalloc.get_traced_memory()[1] < 4 * PART
+        tracemalloc.stop()
+        assert not place.again().tree().is_file("a")
+        assert place.again().tree().unfinished["a"].parts
+        file.seek(0, io.SEEK_END)
+        file.write(b"end")
+    expected = DATA[:10] + b"patched" + DATA[17:] + b"end"
+    entry = place.again().entry("a")
+    assert (entry.in_parts, entry.digest) == (True, blake3(expected).digest())
+    assert files.cat(path) == expected
+    assert place.objects() == before + 1 + 6
+    with files.open(path, "ab") as file:
+        file.write(DATA)
+    with files.open(path, "r+b") as file:
+        file.seek(3 * PART)
+        assert file.read(5) == expected[3 * PART : 3 * PART + 5]
+        file.truncate(4 * PART)
+    assert files.cat(path) == expected[: 4 * PART]
+    with files.open(path, "w+b") as file:
+        file.write(DATA[:100])
+    assert files.cat(path) == DATA[:100]
+    assert place.objects() == before + 2
+
+
+def test_a_writer_that_fails_leaves_nothing(place: Place) -> None:
+    """Neither an exception in its body, nor a path that another program took, leaves a part or a list."""
+    fsspec = pytest.importorskip("fsspec", reason="fsspec is not installed: make setup")
+    files = fsspec.filesystem("dios", skip_instance_cache=True)
+    place.put("taken", b"first")
+    before = place.objects()
+
+    def fail() -> None:
+        with files.open(f"{place.alias}/a", "wb") as file:
+            file.write(DATA)
+            raise KeyError
+
+    with pytest.raises(KeyError):
+        fail()
+    file = files.open(f"{place.alias}/b", "xb")
+    file.write(DATA)
+    place.put("b", b"first")
+    with pytest.raises(FileExistsError):
+        file.close()
+    assert bytes(place.again().view("b")) == b"first"
+    assert not place.again().tree().unfinished
+    assert place.objects() == before + 1
+    with files.transaction:
+        with files.open(f"{place.alias}/c", "wb") as file:
+            file.write(DATA)
+        assert not place.again().tree().is_file("c")
+    assert files.cat(f"{place.alias}/c") == DATA
 
 
 def test_an_interrupted_put_is_continued(place: Place) -> None:
@@ -277,6 +343,20 @@ def test_commands_see_one_file(place: Place, tmp_path: Path, monkeypatch: pytest
     types("rm", path, f"{place.alias}/c")
     assert not place.again().tree().unfinished
     assert place.objects() == before - 6, "only the catalogue is left"
+
+
+def test_a_task_gets_a_file_in_parts_as_one_file(place: Place, tmp_path: Path) -> None:
+    """`dios run --input` copies its parts in their order into one file."""
+    place.put("a")
+    program = tmp_path / "size.py"
+    program.write_text(
+        "import hashlib\nprint(hashlib.sha256(open('/inputs/data', 'rb').read()).hexdigest())\n"
+    )
+    done = CliRunner().invoke(app, ["run", str(program), "--input", f"data={place.alias}/a"])
+    assert done.exit_code == 0, done.output
+    assert done.stdout.strip() == hashlib.sha256(DATA).hexdigest()
+    named = CliRunner().invoke(app, ["run", str(program), "--input", f"{place.alias}/a"])
+    assert "--input LABEL=FILE" in named.output
 
 
 def test_every_part_of_a_labelled_file_has_the_label(place: Place) -> None:

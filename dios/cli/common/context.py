@@ -223,14 +223,25 @@ class CommandContext:
         """
         return self.object_and_digest(text, group)[0]
 
+    def file_objects(self, text: str) -> list[Reference]:
+        """Return references to the parts of the file that a NAME argument means, or to its one object."""
+        _, found = self.find(text)
+        if found is None or not found.entry.in_parts:
+            return [self.object(text)]
+        parts = self.files(found.group).parts(found.entry)
+        try:
+            return [parts.reference(number) for number in range(len(parts.parts))]
+        except OSError as error:
+            raise InvalidError(f"cannot read {found.group}/{found.path}: {error.strerror or error}") from None
+
     def object_and_digest(self, text: str, group: str = "") -> tuple[Reference, bytes]:
         """Return ``object`` and the digest of its bytes, which is empty if no catalogue has it."""
         name, found = self.find(text, group)
         if found is not None and found.entry.in_parts:
             raise InvalidError(
                 f"{found.group}/{found.path} is stored in {len(found.entry.names)} parts, and this needs one "
-                "object. A task reads such a file as dios:// path: give it the group, with "
-                "dios.Executor(files=...) or files_for_task."
+                "object. A task gets such a file with `dios run --input LABEL=FILE`, or reads it as dios:// "
+                "path: give it the group, with dios.Executor(files=...) or files_for_task."
             )
         reference = self.node.find(name, group=self._group_to_search(found))
         if reference is None:

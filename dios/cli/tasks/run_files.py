@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
+from dios import limits
 from dios.cli.common.context import CommandContext
 from dios.client.ops.attributes import Handed
 from dios.client.program import file_label
@@ -45,10 +46,21 @@ class FilesOfRun(NamedTuple):
         return [each.label for each in self.inputs if each.is_file] + [each.label for each in self.outputs]
 
     def inputs_at(self, place: CommandContext) -> list[Handed]:
-        """Return the inputs as references of the connection of ``place``."""
-        return [
-            place.object(each.name).restrict("read", "delegate", label=each.label) for each in self.inputs
+        """Return the inputs as references of the connection of ``place``.
+
+        A file in parts is one reference for each part, which all have its label. Raise ``InvalidError``.
+        """
+        found = [
+            one.restrict("read", "delegate", label=each.label)
+            for each in self.inputs
+            for one in (place.file_objects(each.name) if each.is_file else [place.object(each.name)])
         ]
+        if len(found) > limits.RUN_INPUTS_MAX:
+            raise InvalidError(
+                f"a task gets at most {limits.RUN_INPUTS_MAX} objects as inputs, and these files have "
+                f"{len(found)} parts. Give the task the group, and let it read the files as dios:// paths."
+            )
+        return found
 
     def outputs_at(self) -> list[Handed]:
         """Return the outputs, which the task may write and read."""

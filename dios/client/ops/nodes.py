@@ -574,9 +574,12 @@ def _with_files(
     read = [each.label for each in inputs if each.label in files]
     written = [each.label for each in outputs if each.label in files]
     for label in files:
-        if [*read, *written].count(label) != 1:
-            raise InvalidError(f"exactly one input or output must have the label {label!r}", call="run")
-    return with_files(cast("ProgramText", program), read, written)
+        if written.count(label) + (label in read) != 1:
+            raise InvalidError(
+                f"an input, or several as its parts, or exactly one output must have the label {label!r}",
+                call="run",
+            )
+    return with_files(cast("ProgramText", program), dict.fromkeys(read), written)
 
 
 def _require_pure_for_wasm(program: object, brand: Brand | str) -> None:

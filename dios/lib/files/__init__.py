@@ -13,7 +13,7 @@ Read in this order:
   visible yet
 - ``sources``: the bytes of a new file; ``uploads``: storing a large one in parts
 - ``downloads``: writes stored files to local ones, and continues interrupted large ones
-- ``writers``: files for writing
+- ``pages``: the bytes of a file that is being written; ``writers``: files for writing
 - ``groups``: the groups that a process can reach; ``shares``: groups that others may read
 - ``synchronize``: makes a directory of a group equal to a local one, or the reverse
 - ``filesystem``: the fsspec file system ``dios://``, for pandas, Polars, pyarrow, DuckDB and Dask

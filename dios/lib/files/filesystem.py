@@ -306,7 +306,7 @@ class DiosFileSystem(AbstractFileSystem):  # type: ignore[misc] # fsspec has no 
         self,
         path: str,
         mode: str = "rb",
-        block_size: int | None = None,  # noqa: ARG002 - the bytes are in memory
+        block_size: int | None = None,  # noqa: ARG002 - pages have the size of a part
         autocommit: bool = True,  # noqa: FBT001, FBT002 - fsspec's order
         cache_options: object = None,  # noqa: ARG002 - the same
         **_options: object,
@@ -319,19 +319,22 @@ class DiosFileSystem(AbstractFileSystem):  # type: ignore[misc] # fsspec has no 
         tree = files.tree()
         tree.require_room(inner)
         staged = StagedFiles(files)
-        content = memoryview(b"")
+        original, size = None, 0
         if mode.startswith("x"):
             if tree.is_file(inner):
                 raise FileExistsError(17, "there is a file with this path", path)
             staged.require_new(inner)
         elif mode.startswith("r") or (mode.startswith("a") and tree.is_file(inner)):
             entry = files.entry(inner)
-            content = files.view(inner)
+            original, size = files.original(entry)
             staged.require_unchanged(inner, entry.name)
         elif mode.startswith("a"):
             staged.require_new(inner)
         # fsspec adds no file to a transaction whose mode has an "r".
-        return FileWriter(staged, inner, mode, content, autocommit=autocommit or mode.startswith("r"))
+        commits = autocommit or mode.startswith("r")
+        if original is None:
+            return FileWriter(staged, inner, mode, autocommit=commits)
+        return FileWriter(staged, inner, mode, original, size, autocommit=commits)
 
     def get_file(
         self,

@@ -130,6 +130,13 @@ class GroupFiles:
         first, last, _ = slice(start, end).indices(entry.size)
         return self.parts(entry).range(first, max(first, last))
 
+    def original(self, entry: CatalogueEntry) -> tuple[Callable[[int, int], memoryview], int]:
+        """Return a function that views ranges of a file's present bytes, and their number."""
+        if entry.in_parts:
+            return self.parts(entry).range, entry.size
+        whole = self.view(entry.file)
+        return (lambda start, end: whole[start:end]), whole.nbytes
+
     def parts(self, entry: CatalogueEntry) -> StoredParts:
         """Return the parts of a large file."""
         return StoredParts(self.node, self.group, entry)

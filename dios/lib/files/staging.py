@@ -129,6 +129,42 @@ class StagedFiles:
         )
         self._replace(path, upload.store(source, moved))
 
+    def begin_parts(self, path: str) -> PartsUpload:
+        """Return the upload of a file whose parts the caller stores in any order before ``end_parts``."""
+        former = self._uploads.pop(path, None)
+        if former is not None:
+            former.discard()
+        upload = self._uploads[path] = PartsUpload(
+            self.files, path, None, listed=self._listed, secrecy=self._secrecy
+        )
+        upload.begin()
+        return upload
+
+    def end_parts(self, path: str, entry: CatalogueEntry) -> None:
+        """Add the file whose parts are stored."""
+        self._replace(path, entry)
+
+    def add_pieces(self, path: str, pieces: Sequence[memoryview]) -> None:
+        """Store a file with the bytes of these pieces, of at most FILE_WHOLE_BYTES_MAX, copied once."""
+        size = sum(piece.nbytes for piece in pieces)
+        if size <= limits.INLINE_BYTES_MAX or len(pieces) == 1:
+            self.add_bytes(path, pieces[0] if len(pieces) == 1 else b"".join(pieces))
+            return
+        made = self.files.node.create(
+            ObjectType.DURABLE_BLOB, groups=[self.files.group], secrecy=self._secrecy
+        )
+        try:
+            with made.write(size, Semantics.EXCL, replace=True, blank=True) as request:
+                done, digest = 0, blake3()
+                for piece in pieces:
+                    request.view[done : done + piece.nbytes] = piece
+                    digest.update(piece)
+                    done += piece.nbytes
+        except BaseException:
+            made.destroy()
+            raise
+        self._add(path, made, size, digest.digest())
+
     def add_pipe(self, path: str, pipe: Readable, moved: Callable[[int], object] = lambda _: None) -> None:
         """Store everything that can be read from a pipe, with one part of it in memory."""
         source = PipeSource(pipe)

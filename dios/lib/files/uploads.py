@@ -97,9 +97,55 @@ class PartsUpload:
                 if size is not None:
                     raise InvalidError(f"{self._path} became shorter while it was read. Put it again.")
                 break
-        packed = pack_parts(self._parts)
+        return self.entry_of(self._parts, done, whole.digest())
+
+    def begin(self) -> None:
+        """List the file as unfinished, and take over the parts of an earlier run, before ``store_page``."""
+        if self._listed:
+            self._continue_earlier()
+
+    def store_page(self, data: memoryview) -> Part:
+        """Store the bytes of a part of a file that is written in any order. Raise as ``store`` does."""
+        if len(self._parts) == limits.FILE_PARTS_MAX:
+            raise self._too_long(limits.FILE_PARTS_MAX * self._begun.part_bytes)
+        digest = blake3(data).digest()
+        name = self._found.pop(digest, None)
+        if name is not None and self._is_stored(name, data.nbytes):
+            part = Part(name, digest)
+        else:
+            try:
+                made = self._next_object()
+            except StaleError:
+                raise self._taken_over() from None
+            with made.write(data.nbytes, Semantics.EXCL, replace=True, blank=True) as request:
+                request.fill(data)
+            self._empty.remove(made)
+            part = Part(made.name or b"", digest)
+            made.close()
+        self._parts.append(part)
+        return part
+
+    def drop_page(self, part: Part) -> None:
+        """Destroy a part whose bytes are not those of the file any more."""
+        self._parts.remove(part)
+        self._destroy([part.name])
+
+    def entry_of(self, parts: Sequence[Part], size: int, digest: bytes) -> CatalogueEntry:
+        """Return the entry of a file of these parts, of ``size`` bytes, whose whole digest is given."""
         return CatalogueEntry(
-            self._path, self._parts[0].name, done, time.time_ns(), whole.digest(), part_bytes, packed
+            self._path,
+            parts[0].name,
+            size,
+            time.time_ns(),
+            digest,
+            self._begun.part_bytes,
+            pack_parts(parts),
+        )
+
+    def _too_long(self, size: int) -> LimitError:
+        return LimitError(
+            f"{self._path} has more than {size} bytes, the most for a file whose size is not known before. "
+            "Store it from a file."
         )
 
     @property
@@ -143,10 +189,7 @@ class PartsUpload:
     def _store_part(self, source: Source, offset: int, size: int, whole: blake3) -> int:
         """Store the bytes of a part, unless an earlier run has stored them; return their number."""
         if len(self._parts) == limits.FILE_PARTS_MAX:
-            raise LimitError(
-                f"{self._path} has more than {offset} bytes, the most for a file whose size is not known "
-                "before. Store it from a file."
-            )
+            raise self._too_long(offset)
         known = b""
         if self._found or self._size is None:
             digest, got = blake3(), 0

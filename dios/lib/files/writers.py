@@ -1,23 +1,53 @@
-"""Files for writing: their bytes are collected in memory until they are closed, and stored then."""
+"""Files for writing: they become visible when they are closed. A large file is stored while it is written."""
 
 from __future__ import annotations
 
 import io
 import warnings
+from contextlib import suppress
 from types import TracebackType
 from typing import TYPE_CHECKING, Final
 
+from dios import limits
+from dios.errors import DiosError, UnreachableError
+from dios.lib.catalogue import Part
+from dios.lib.files.pages import Original, Pages
 from dios.lib.files.staging import StagedFiles
+from dios.lib.files.uploads import PartsUpload
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer
 
 
-class FileWriter(io.BytesIO):
+class _StoredPages:
+    """The pages of one file that are stored as parts which are not visible yet."""
+
+    def __init__(self, staged: StagedFiles, path: str) -> None:
+        self._staged: Final = staged
+        self.upload: Final[PartsUpload] = staged.begin_parts(path)
+
+    def store(self, data: memoryview) -> Part:
+        return self.upload.store_page(data)
+
+    def drop(self, part: Part) -> None:
+        self.upload.drop_page(part)
+
+    def load(self, part: Part) -> memoryview:
+        files = self._staged.files
+        found = files.node.find(part.name, group=files.group)
+        if found is None:
+            raise FileNotFoundError(2, "another program removed a part of the file that is being written")
+        with found:
+            return found.view_bytes()
+
+
+class FileWriter(io.BufferedIOBase):
     """A file that is being written: seekable, and readable if its mode has a plus.
 
-    ``close`` stores it and makes it visible, or with ``autocommit`` False leaves that to ``commit``. A
-    ``with`` body that raises, ``discard``, and the loss of the file without ``close`` change nothing.
+    ``close`` makes it visible, or with ``autocommit`` False leaves that to ``commit``. A ``with`` body that
+    raises, and ``discard``, change nothing. At most FILE_WHOLE_BYTES_MAX bytes are in memory: a larger file
+    is stored in parts meanwhile, as an unfinished file. If it is lost without ``close``, its parts stay until
+    the path is written again. ``original`` and ``size`` are the present bytes of a file that is changed.
     """
 
     def __init__(
@@ -25,11 +55,12 @@ class FileWriter(io.BytesIO):
         staged: StagedFiles,
         path: str,
         mode: str,
-        content: bytes | memoryview = b"",
+        original: Original = lambda _start, _end: memoryview(b""),
+        size: int = 0,
         *,
         autocommit: bool,
     ) -> None:
-        super().__init__(content)
+        super().__init__()
         self._staged: Final = staged
         self._path: Final = path
         self._autocommit: Final = autocommit
@@ -38,8 +69,15 @@ class FileWriter(io.BytesIO):
         self._appends: Final = mode.startswith("a")
         self.mode: Final = mode
         self.name: Final = path
-        if self._appends:
-            self.seek(0, io.SEEK_END)
+        self._stored: _StoredPages | None = None
+        page_bytes = limits.FILE_PART_BYTES
+        pages_max = max(1, limits.FILE_WHOLE_BYTES_MAX // page_bytes)
+        self._pages: Final = Pages(page_bytes, pages_max, self._begin_parts, original, size)
+        self._at = size if self._appends else 0
+
+    def _begin_parts(self) -> _StoredPages:
+        self._stored = _StoredPages(self._staged, self._path)
+        return self._stored
 
     @property
     def staged(self) -> StagedFiles:
@@ -49,24 +87,79 @@ class FileWriter(io.BytesIO):
     @property
     def size(self) -> int:
         """Return the number of bytes so far."""
-        with self.getbuffer() as view:
-            return view.nbytes
+        return self._pages.size
 
     def readable(self) -> bool:
         """Return True if the mode has a plus."""
         return self._reads
 
+    def writable(self) -> bool:
+        """Return True."""
+        return True
+
+    def seekable(self) -> bool:
+        """Return True."""
+        return True
+
+    def tell(self) -> int:
+        """Return the position."""
+        self._require_open()
+        return self._at
+
+    def seek(self, offset: int, whence: int = io.SEEK_SET, /) -> int:
+        """Move to ``offset`` bytes from the beginning, the position or the end, and return the position."""
+        self._require_open()
+        place = {io.SEEK_SET: 0, io.SEEK_CUR: self._at, io.SEEK_END: self._pages.size}[whence] + offset
+        if place < 0:
+            raise ValueError(f"cannot seek to {place}, before the beginning of the file")
+        self._at = place
+        return place
+
     def write(self, data: Buffer, /) -> int:
         """Write at the position, or with mode "a" at the end; return the number of bytes."""
+        self._require_open()
         if self._appends:
-            self.seek(0, io.SEEK_END)
-        return super().write(data)
+            self._at = self._pages.size
+        with memoryview(data) as given, given.cast("B") as view:
+            self._pages.write(self._at, view)
+            self._at += view.nbytes
+            return view.nbytes
+
+    def truncate(self, size: int | None = None, /) -> int:
+        """Cut the file off after ``size`` bytes, by default at the position; return the size."""
+        self._require_open()
+        wanted = self._at if size is None else size
+        self._pages.truncate(wanted)
+        return wanted
 
     def read(self, size: int | None = -1, /) -> bytes:
         """Return up to ``size`` bytes from the position on; UnsupportedOperation if the mode has no plus."""
+        self._require_open()
         if not self._reads:
             raise io.UnsupportedOperation("the file is open for writing only")
-        return super().read(size)
+        end = self._pages.size if size is None or size < 0 else self._at + size
+        found = self._pages.read(self._at, end)
+        self._at += len(found)
+        return found
+
+    def read1(self, size: int = -1, /) -> bytes:
+        """Return up to ``size`` bytes, as ``read`` does."""
+        return self.read(size)
+
+    def _require_open(self) -> None:
+        if self.closed:
+            raise ValueError("the file is closed")
+
+    def _store(self) -> None:
+        """Store what is in memory."""
+        pages = self._pages
+        if pages.size and (pages.in_parts or pages.size > limits.FILE_WHOLE_BYTES_MAX):
+            parts = pages.store_all()
+            digest = pages.digest()
+            if self._stored is not None:
+                self._staged.end_parts(self._path, self._stored.upload.entry_of(parts, pages.size, digest))
+        else:
+            self._staged.add_pieces(self._path, [pages.page(number) for number in range(pages.count)])
 
     def close(self) -> None:
         """Store the file, and make it visible unless a transaction does that later."""
@@ -75,12 +168,33 @@ class FileWriter(io.BytesIO):
             return
         self._ended = True
         try:
-            with self.getbuffer() as view:
-                self._staged.add_bytes(self._path, view)
-            if self._autocommit:
-                self._staged.publish()
+            self._store_and_publish()
         finally:
+            self._pages.release()
             super().close()
+
+    def _store_and_publish(self) -> None:
+        try:
+            self._store()
+        except BaseException:
+            self._discard_all()
+            raise
+        if self._autocommit:
+            try:
+                self._staged.publish()
+            except UnreachableError:
+                # The file may be visible, because the answer was lost.
+                raise
+            except (OSError, DiosError):
+                self._discard_all()
+                raise
+
+    def _discard_all(self) -> None:
+        """Destroy what was stored. The error that led here is the one to report."""
+        with suppress(DiosError):
+            self._staged.discard()
+            if self._stored is not None:
+                self._stored.upload.discard()
 
     def commit(self) -> None:
         """Make the file visible, at the end of a transaction."""
@@ -91,6 +205,7 @@ class FileWriter(io.BytesIO):
         """Leave everything as it was."""
         self._ended = True
         self._staged.discard()
+        self._pages.release()
         super().close()
 
     def __exit__(
