@@ -123,6 +123,8 @@ TRACE_CONTEXT_BYTES: Final = 25  # W3C: a trace of 16 bytes, a span of 8, and fl
 TRACE_SPANS_MAX: Final = 32  # in the answer to one call
 TRACED_CALLS_MAX: Final = 1_024  # without an answer, at one node; the oldest ones above it have no spans
 TRACE_SPANS_KEPT: Final = 100_000  # in a client, until they are written
+TASK_SPANS_MAX: Final = 1_024  # that a task returns to the program that started it
+TASK_SPANS_BYTES_MAX: Final = 256 * KIB  # the same, as they are returned
 
 # -- the node's own log ----------------------------------------------------------------------------
 NODE_LOG_LINES_KEPT: Final = 2_048  # in memory, for readers

@@ -28,11 +28,13 @@ from dios.client.device_variables import device_variables
 from dios.client.program import Program, decode_program
 from dios.client.sync import node as sync_node
 from dios.client.sync.connection import Connection
+from dios.client.tracing.contexts import context_in
 from dios.client.warm_up import rehearse
 from dios.client.welcome import receive_welcome
 from dios.errors import ClosedError, DiosError, NotExecutableError
 from dios.limits import MIB, TASK_WELCOME_WAIT_MS
 from dios.transport.unix.client import ClientChannel
+from dios.wire.messages import Reference
 
 TASK_SOCKET: Final = 3
 """The one descriptor, in addition to console and null, that a task inherits."""
@@ -66,12 +68,25 @@ def main(rehearsal: Callable[[], None] = rehearse) -> int:
     program = decode_program(_read_program() if content is None else content)
     if program.traceparent:
         os.environ["TRACEPARENT"] = program.traceparent
+    if welcome.outputs:
+        _record_if_traced(welcome.outputs[-1])
     run: Callable[[], int] = partial(run_program, program, welcome.label or DEFAULT_FILE, welcome.arguments)
     if program.native:
         run = partial(_become_native, program.native, welcome.arguments)
     if program.wasm:
         program, run = _module_of(program, sync_node.connect())
     return _with_files(sync_node.connect(), program, run) if program.inputs or program.outputs else run()
+
+
+def _record_if_traced(output: Reference) -> None:
+    """Record the calls of this task if the program that started it is traced, which the last output says."""
+    context = context_in(output.label)
+    if context is not None and context.sampled:
+        # Most tasks are not traced.
+        from dios.client.tracing.task_recorder import record_until_the_end  # noqa: PLC0415
+
+        os.environ["TRACEPARENT"] = context.traceparent
+        record_until_the_end(context, output)
 
 
 def _read_program() -> bytes:

@@ -194,7 +194,7 @@ class NodeHost:
             self.clock,
             self.rates,
             None if self.links is None else self._make_peers(self.links),
-            answers_traces=self.tracer.enabled,
+            tracer=self.tracer,
         )
         return Effector(
             parts,

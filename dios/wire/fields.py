@@ -95,6 +95,10 @@ TraceContext: TypeAlias = Annotated[
 """The trace that a call belongs to, the span that made it, and flags, as in W3C's ``traceparent``."""
 
 
+TRACE_OUTPUT: Final = "traceparent "
+"""The beginning of the label of the output by which a traced task gets its context and returns its spans."""
+
+
 class TraceSpan(Struct, frozen=True, array_like=True):
     """A part of the work on a traced call: its place, its time, and the span that it is a part of.
 

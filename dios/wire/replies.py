@@ -390,7 +390,7 @@ class Welcome(Struct, frozen=True, array_like=True, tag=11):
     The descriptor next to it is the public page of references, to be mapped read-only. ``program`` is the
     content of ``executable`` if that is small and on the task's node; otherwise the task reads it.
     ``devices`` has an entry for each kind of devices of the node, without names if the task has none of it.
-    With ``traces``, the node answers traced calls of a session with the times of their parts.
+    With ``traces``, the node answers traced calls with the times of their parts.
     """
 
     version: Count

@@ -39,6 +39,42 @@ with dios.connect(sys.argv[1], groups=[group.name]) as reader:
     assert found.read_bytes() == b"bytes"
 """
 
+SPREAD = """
+import sys
+import dios
+from dios.client.tracing import active
+from dios.lib import mapreduce
+from dios.wire.types import NameKind, ObjectType
+
+FAR = b'''
+import dios
+from dios.client.tracing import active
+from dios.wire.types import ObjectType
+
+node = dios.connect()
+assert not node.outputs
+assert node.inputs[0].read_bytes() == b"bytes"
+with active.span("own work"):
+    node.create(ObjectType.DURABLE_BLOB, data=b"made")
+'''
+
+def in_worker():
+    import dios
+    from dios.wire.types import ObjectType
+    dios.connect().create(ObjectType.SHMEM_BLOB, data=b"made")
+
+with active.span("whole"), dios.connect(sys.argv[1], groups=()) as node:
+    other = next(one.name for one in node.nodes() if not one.here)
+    blob = node.create(ObjectType.SHMEM_BLOB, data=b"bytes", naming=NameKind.ANONYMOUS)
+    task = node.run(FAR, host=other, label="far", inputs=[blob.restrict("read", label="in")])
+    status = task.wait()
+    assert status.ok and status.node == other, status
+    with dios.Executor(1, node=node, host=other) as executor:
+        executor.submit(in_worker).result()
+    job = b"def map_keys(line):\\n    return line.split()\\nreduce = sum\\n"
+    mapreduce.run(node, job, [b"a b a", b"c"], reducers=1, splits=2)
+"""
+
 WORK = """
 import sys
 import dios
@@ -134,8 +170,32 @@ def test_a_task_finds_the_span_that_it_is_a_part_of(cluster: LocalCluster, tmp_p
     assert ended.returncode == 7, ended.stderr
     root = events[0]["args"]
     assert isinstance(root, dict)
-    assert ended.stdout.strip() == f"00-{TRACE}-{root['span']}-01"
     assert root["failed"] is True
+    (own,) = (event["args"] for event in events if event["name"] == "task: show.py")
+    assert isinstance(own, dict)
+    assert own["failed"] is True
+    assert ended.stdout.strip() == f"00-{TRACE}-{own['span']}-01"
+
+
+def test_the_calls_of_tasks_on_two_nodes_are_in_the_trace_of_what_started_them(
+    cluster: LocalCluster, tmp_path: Path
+) -> None:
+    """A run, an executor's call and a job's stages have the spans of their tasks, wherever these run."""
+    program = tmp_path / "spread.py"
+    program.write_text(SPREAD)
+    ended, events = record(tmp_path, sys.executable, str(program), str(cluster.nodes[0].socket))
+    assert ended.returncode == 0, ended.stderr
+    chains = {" < ".join(above(events, event)) for event in events}
+    root = f" < whole < {sys.executable}"
+    assert f"Create < own work < task: far{root}" in chains
+    assert f"store: commit < Create < Create < own work < task: far{root}" in chains
+    assert f"ReadOnce < ask: ReadOnce < ReadOnce < ReadOnce < task: far{root}" in chains
+    assert f"Create < call < executor: in_worker{root}" in chains
+    for stage in ("mapper 0", "mapper 1", "reducer 0"):
+        part = f" < task: job {stage} < {stage} < job job{root}"
+        assert any(chain.endswith(part) and chain.count(" < ") > part.count(" < ") for chain in chains), stage
+    args = [event["args"] for event in events]
+    assert {one["trace"] for one in args if isinstance(one, dict)} == {TRACE}
 
 
 class Collector(http.server.BaseHTTPRequestHandler):

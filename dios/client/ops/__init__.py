@@ -9,5 +9,6 @@ Read in this order:
 - ``streams``, ``logs``, ``network``: streams in shared memory, logs on disk, network streams
 - ``batches``: several operations in few messages
 - ``cluster``, ``scheduling``, ``usage``, ``status``: nodes, schedulers, limits, and the status of tasks
+- ``traced_tasks``: the calls around a traced task
 - ``notebook_html``: all of these as tables of a notebook
 """

@@ -17,6 +17,7 @@ from dios.wire.types import Buffering, Deletion, ObjectType, Permission, Persist
 
 if TYPE_CHECKING:
     from dios.client.page import KeptBytes, Page
+    from dios.client.tracing.started_tasks import StartedTask
 
 Rights: TypeAlias = "str | Permission"
 
@@ -336,6 +337,8 @@ class NodeBase(ABC):
         self.self_info: Final = welcome.self_ref
         self.ends: Final[set[RingEnd]] = set()
         """The ends of streams that are attached now."""
+        self.traced_tasks: Final[dict[str, StartedTask]] = {}
+        """The traced tasks of this session that are not known to have ended, by their fingerprints."""
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self.brand.name.lower()} task {fingerprint(self.name)}>"

@@ -6,9 +6,10 @@ The name of an operation ends in ``_op``; the clients drop the ending. ``dios.cl
 
 from __future__ import annotations
 
-from typing import Final, Generic, TypeAlias, TypeVar, cast
+from typing import TYPE_CHECKING, Final, Generic, TypeAlias, TypeVar, cast
 
 from dios.client.buffers import memory_of
+from dios.client.ops import traced_tasks
 from dios.client.ops.attributes import Handle, Rights, lifetime_ns, rights_of
 from dios.client.ops.requests import WriteOps
 from dios.client.ops.status import Status, status_of
@@ -27,6 +28,9 @@ from dios.wire.types import (
     Semantics,
     TaskState,
 )
+
+if TYPE_CHECKING:
+    from dios.client.tracing.started_tasks import StartedTask
 
 R = TypeVar("R")
 C = TypeVar("C")
@@ -188,6 +192,11 @@ class TaskOps(Handle, Generic[C]):
 
     __slots__ = ()
 
+    @property
+    def traced(self) -> StartedTask | None:
+        """Return the span of the task, if this session has started it and is traced."""
+        return self._node.traced_tasks.get(self.fingerprint)
+
     def wait_op(self, timeout: float | None = None) -> Operation[Status]:
         """Wait until the task has ended, and return its status; TimeLimitError after ``timeout`` seconds."""
         if timeout is not None:
@@ -207,7 +216,10 @@ class TaskOps(Handle, Generic[C]):
 
     def _read_status(self, flags: Flag) -> Operation[Status]:
         result, fd = expect_buffer((yield messages.ReadOnce(self._info.ref, flags=int(flags))))
-        return status_of(decode_status(memory_of(result, fd, writable=False).read()))
+        status = status_of(decode_status(memory_of(result, fd, writable=False).read()))
+        if status.ended and self._node.traced_tasks:
+            yield from traced_tasks.end_op(self._node.traced_tasks, status)
+        return status
 
     def pause_op(self) -> Operation[bool]:
         """Suspend the task; return True if it is paused now, False if it has ended (B.1.6)."""

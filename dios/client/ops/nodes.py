@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final, Generic, TypeAlias, TypeVar, cast
 
 from dios.client.buffers import memory_of
+from dios.client.ops import traced_tasks
 from dios.client.ops.attributes import ClientLink, Handed, Handle
 from dios.client.ops.cluster import ClusterOps, Gathered
 from dios.client.ops.handles import Data, nanoseconds, write_whole
@@ -19,6 +20,7 @@ from dios.client.ops.requests import WriteOps
 from dios.client.ops.status import ChildEnded, Delegated, Lost, Retired, Status, status_of
 from dios.client.program import Program, ProgramText, encode_program, is_wasm, with_files
 from dios.client.session import Answer, Operation, expect, expect_buffer, vector
+from dios.client.tracing import active
 from dios.errors import DiosError, InvalidError, NotPermittedError, TimeLimitError
 from dios.ids import Name
 from dios.limits import (
@@ -31,7 +33,7 @@ from dios.limits import (
 )
 from dios.wire import messages
 from dios.wire.codec import decode_event
-from dios.wire.fields import TAG
+from dios.wire.fields import TAG, TRACE_OUTPUT
 from dios.wire.messages import PlainCall
 from dios.wire.nametext import PREFIX, fingerprint, parse_name
 from dios.wire.types import (
@@ -74,7 +76,10 @@ class NodeOps(ClusterOps, Generic[R, T, G, S, C]):
         self.present_later: Callable[[], Sequence[Name]] | None = None
         """Returns further groups of the user's keyring, which are presented when a lookup needs them."""
         self.inputs: Final = tuple(cast("R", self.handle(info)) for info in welcome.inputs)
-        self.outputs: Final = tuple(cast("R", self.handle(info)) for info in welcome.outputs)
+        given = welcome.outputs
+        if given and given[-1].label.startswith(TRACE_OUTPUT):
+            given = given[:-1]  # the blob for the spans of this task
+        self.outputs: Final = tuple(cast("R", self.handle(info)) for info in given)
         self.executable: Final = (
             None if welcome.executable is None else cast("R", self.handle(welcome.executable))
         )
@@ -399,12 +404,15 @@ class NodeOps(ClusterOps, Generic[R, T, G, S, C]):
             made = yield from self.create_program_op(program, modules=modules)
             executable = own = made.ref
         drop = messages.Delete(own, int(Flag.HANDLE_ONLY))
+        given, started = _handed(outputs), None
+        if active.recorder is not None and like is None and not detach:
+            started = yield from traced_tasks.begin_op(name, given)
         try:
             call = messages.Run(
                 executable,
                 refs_of(groups),
                 _handed(inputs),
-                _handed(outputs),
+                given if started is None else (*given, traced_tasks.output_of(started)),
                 tuple(args),
                 name,
                 _brand_of(brand),
@@ -421,11 +429,16 @@ class NodeOps(ClusterOps, Generic[R, T, G, S, C]):
                 work=messages.Work() if work is None else work,
                 template=template,
             )
-            created = expect(messages.Created, (yield call))
+            answer = (yield call) if started is None else (yield from traced_tasks.within_op(started, call))
+            created = expect(messages.Created, answer)
         except DiosError:
             if own:
                 yield drop
+            if started is not None:
+                yield from traced_tasks.drop_op(started)
             raise
+        if started is not None:
+            self.traced_tasks[created.reference.fingerprint] = started
         if own:
             # The task has its own reference to its program.
             yield drop

@@ -285,6 +285,7 @@ _entering = threading.Lock()
 def enter_task(connection: Connection, welcome: messages.Welcome) -> Node:
     """Make the node of a task's inherited socket the result of ``connect`` from now on."""
     global _ambient, _welcome
+    connection.session.answers_traces = welcome.traces
     _ambient, _welcome = Node(connection, welcome, ambient=True), welcome
     return _ambient
 

@@ -58,14 +58,20 @@ def start(sink: Sink, *, ratio: float = 1.0) -> Recorder:
 
     ``ratio`` is the part of the traces without a parent that is recorded, 0 to 1.
     """
-    global recorder
     from dios.client.tracing.recorder import Recorder  # noqa: PLC0415 - most programs need none
 
     root = read_traceparent(os.environ.get(TRACEPARENT, ""))
-    recorder = made = Recorder(sink, root=root, ratio=ratio)
+    made = Recorder(sink, root=root, ratio=ratio)
+    begin_recording(made)
+    return made
+
+
+def begin_recording(made: Recorder) -> None:
+    """Record the calls of this process with this recorder from now on."""
+    global recorder
+    recorder = made
     atexit.register(made.flush)
     os.register_at_fork(after_in_child=made.forget)
-    return made
 
 
 def stop() -> None:

@@ -6,6 +6,8 @@ import contextvars
 import re
 from typing import Final, NamedTuple
 
+from dios.wire.fields import TRACE_OUTPUT
+
 _TEXT: Final = re.compile(r"([0-9a-f]{2})-([0-9a-f]{32})-([0-9a-f]{16})-([0-9a-f]{2})(-.*)?")
 _SAMPLED: Final = 1
 
@@ -37,6 +39,11 @@ def read_traceparent(text: str) -> SpanContext | None:
     if not any(trace) or not any(span):
         return None
     return SpanContext(trace, span, bool(int(found[4], 16) & _SAMPLED))
+
+
+def context_in(label: str) -> SpanContext | None:
+    """Return the context in the label of an output, or None if it is an ordinary output."""
+    return read_traceparent(label.removeprefix(TRACE_OUTPUT)) if label.startswith(TRACE_OUTPUT) else None
 
 
 current: Final[contextvars.ContextVar[SpanContext | None]] = contextvars.ContextVar(

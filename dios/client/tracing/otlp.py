@@ -19,7 +19,7 @@ from opentelemetry.sdk.util.instrumentation import InstrumentationScope
 from opentelemetry.trace import SpanContext, SpanKind, TraceFlags
 from opentelemetry.trace.status import Status, StatusCode
 
-from dios.client.tracing.recorder import CLIENT, Sink, SpanRecord
+from dios.client.tracing.recorder import CLIENT, TASK, Sink, SpanRecord
 
 
 def otlp_sink() -> Sink:
@@ -36,6 +36,9 @@ def otlp_sink() -> Sink:
 
     @functools.lru_cache(maxsize=256)
     def resource_of(place: str) -> Resource:
+        if place.startswith(TASK):
+            name = place.removeprefix(TASK)
+            return base.merge(Resource({"service.name": "dios-task", "service.instance.id": name}))
         if place != CLIENT:
             return base.merge(Resource({"service.name": "dios-node", "service.instance.id": place}))
         own = os.environ.get("OTEL_SERVICE_NAME", "dios-client")

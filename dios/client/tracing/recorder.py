@@ -14,6 +14,8 @@ from dios.wire.fields import TraceSpan
 
 CLIENT: Final = "client"
 """The place of spans of this process, as a node's name is that of its own."""
+TASK: Final = "task "
+"""The beginning of the places of spans that a task has returned."""
 
 _BATCH: Final = 512
 
@@ -115,6 +117,10 @@ class Recorder:
                         failed=False,
                     )
                 )
+        self.add(records)
+
+    def add(self, records: Sequence[SpanRecord]) -> None:
+        """Add spans that have ended, such as those of a task of this process."""
         full: list[SpanRecord] = []
         with self._lock:
             if len(self._ended) + len(records) > limits.TRACE_SPANS_KEPT:

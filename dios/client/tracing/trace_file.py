@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Final, TypeAlias
 
 from dios import limits
-from dios.client.tracing.recorder import CLIENT, Sink, SpanRecord
+from dios.client.tracing.recorder import CLIENT, TASK, Sink, SpanRecord
 from dios.errors import InvalidError
 
 TraceEvent: TypeAlias = dict[str, "str | int | float | dict[str, str | bool]"]
@@ -57,14 +57,14 @@ def trace_events(spans: Iterable[SpanRecord]) -> list[TraceEvent]:
     rows: dict[str, list[list[int]]] = {}
     events: list[TraceEvent] = []
     for span in ordered:
-        place = f"client {span.process}" if span.place == CLIENT else f"node {span.place}"
+        place = _process_of(span)
         number = places.setdefault(place, len(places) + 1)
         end_ns = span.start_ns + span.length_ns
         row = _row_for(rows.setdefault(place, []), span.start_ns, end_ns)
         events.append(
             {
                 "name": span.name,
-                "cat": "client" if span.place == CLIENT else "node",
+                "cat": place.partition(" ")[0],
                 "ph": "X",
                 "ts": (span.start_ns - first) / 1_000,
                 "dur": span.length_ns / 1_000,
@@ -83,6 +83,13 @@ def trace_events(spans: Iterable[SpanRecord]) -> list[TraceEvent]:
         for place, number in places.items()
     ]
     return named + events
+
+
+def _process_of(span: SpanRecord) -> str:
+    """Return the name under which a span is shown: of a client's process, a task, or a node."""
+    if span.place.startswith(TASK):
+        return span.place
+    return f"client {span.process}" if span.place == CLIENT else f"node {span.place}"
 
 
 def _row_for(rows: list[list[int]], start_ns: int, end_ns: int) -> int:

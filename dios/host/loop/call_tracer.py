@@ -79,6 +79,8 @@ class CallTracer:
         """True while there are traced calls without an answer."""
         self.current: TracedCall | None = None
         """The call whose work is being done in this step."""
+        self.tasks: Final[set[TaskId]] = set()
+        """The tasks whose traced calls are answered with times, because their starters are traced."""
         self._node: Final = node
         self._now: Final = now
         self._calls: Final[dict[Key, TracedCall]] = {}
@@ -95,7 +97,8 @@ class CallTracer:
         return self._end((task, seq))
 
     def forget(self, task: TaskId) -> None:
-        """Forget the calls of a session that has ended."""
+        """Forget a session or task that has ended, with its calls."""
+        self.tasks.discard(task)
         for key in [key for key in self._calls if key[0] == task and len(key) == 2]:
             self._end(key)
 

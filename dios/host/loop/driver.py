@@ -111,7 +111,7 @@ class Driver:
         tracer: CallTracer | None = None,
     ) -> None:
         self._meter: Final = CallMeter() if meter is None else meter
-        self._tracer: Final = CallTracer(enabled=False) if tracer is None else tracer
+        self.tracer: Final = CallTracer(enabled=False) if tracer is None else tracer
         self._core: Final = core
         self._take: Final = core.step
         self._now: Final = clock.now
@@ -235,11 +235,11 @@ class Driver:
 
     def traced_call(self, task: TaskId, seq: int, call: AnyCall, context: bytes) -> None:
         """Process a call whose caller wants to know the times of its parts."""
-        self._tracer.begin(task, seq, type(call).__name__, context)
+        self.tracer.begin(task, seq, type(call).__name__, context)
         try:
             self.call(task, seq, call)
         finally:
-            self._tracer.current = None
+            self.tracer.current = None
 
     def _payloads_of(self, call: AnyCall) -> dict[PayloadId, bytes]:
         number = self._next_payload
@@ -281,7 +281,7 @@ class Driver:
             if attached is None and self._commits_too_early(message):
                 return None
         rejection: ProtocolError | None = None
-        tracer = self._tracer
+        tracer = self.tracer
         if tracer.is_on or (type(message) is dcp.Ask and message.trace is not None):
             tracer.arrived(node, message)
         with self._step_guard:
@@ -371,8 +371,8 @@ class Driver:
             self._issued = outcome.ticket
             self._staging.stage(outcome, payloads, self._steps)
             self._stored.staged(event, outcome)
-            if self._tracer.is_on:
-                self._tracer.staged(outcome.ticket)
+            if self.tracer.is_on:
+                self.tracer.staged(outcome.ticket)
         if wait > self._durable:
             self._held.append(_DeferredEffects(wait, outcome.after, payloads, self._steps))
             self._effector.note_deferred(outcome.after)
@@ -390,8 +390,8 @@ class Driver:
         Return the last ticket issued. After a failure, everything up to that ticket was undone.
         """
         for result in results:
-            if self._tracer.is_on:
-                self._tracer.durable(result.last)
+            if self.tracer.is_on:
+                self.tracer.durable(result.last)
             if result.error is None:
                 ready = self._pop_durable(result.last)
                 self.feed(Persisted(self._now(), result.last))

@@ -37,6 +37,7 @@ from dios.host.content.public_pages import PublicPages
 from dios.host.content.streams import Streams
 from dios.host.handover import format as form
 from dios.host.loop import effect_kinds
+from dios.host.loop.call_tracer import CallTracer
 from dios.host.loop.clock import Clock
 from dios.host.loop.outbox import Outbox
 from dios.host.loop.staging import Staging
@@ -54,6 +55,7 @@ from dios.host.peers.interface import RemoteEffects
 from dios.ids import BufferId, ObjectId, PayloadId, TaskId
 from dios.transport.batch import BATCH
 from dios.wire import dcp
+from dios.wire.fields import TRACE_OUTPUT
 from dios.wire.messages import (
     AnyCall,
     CommitAcquireWrite,
@@ -120,7 +122,7 @@ class EffectorParts(NamedTuple):
     clock: Clock
     rates: Rates
     remote: RemoteEffects | None = None
-    answers_traces: bool = False
+    tracer: CallTracer | None = None
 
 
 class RemainingEffects(NamedTuple):
@@ -517,8 +519,8 @@ class Effector:
             page = self._parts.pages.take_descriptor(effect.task)
             if page is not None:
                 whole = self._with_program(effect, cast("Welcome", result))
-                if self._parts.answers_traces and whole.executable is None:
-                    whole = replace(whole, traces=True)  # to a session
+                if self._answers_traces(effect.task, whole):
+                    whole = replace(whole, traces=True)
                 self._hand_over(effect.task, effect.seq, whole, (page,))
         elif kind is Info or kind is TableRows:
             self._reply(effect.task, effect.seq, self._complete(cast("Described", result)))
@@ -526,6 +528,18 @@ class Effector:
             self._reply(effect.task, effect.seq, self._parts.rates.completed(cast("Metered", result)))
         else:
             self._reply(effect.task, effect.seq, result)
+
+    def _answers_traces(self, task: TaskId, welcome: Welcome) -> bool:
+        """Return True for a session, and for a task whose starter wants to know what its calls take."""
+        tracer = self._parts.tracer
+        if tracer is None or not tracer.enabled:
+            return False
+        if welcome.executable is None:
+            return True
+        if welcome.outputs and welcome.outputs[-1].label.startswith(TRACE_OUTPUT):
+            tracer.tasks.add(task)
+            return True
+        return False
 
     def _with_program(self, effect: fx.Answer, welcome: Welcome) -> Welcome:
         """Return the Welcome with the task's program in it, if that is small and here now."""

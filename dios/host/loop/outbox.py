@@ -109,7 +109,7 @@ class Outbox:
         connection = self._connections.pop(task, None)
         if connection is not None:
             connection.discard()
-        if self._tracer.is_on:
+        if self._tracer.is_on or self._tracer.tasks:
             self._tracer.forget(task)
 
     def open_remote(self, task: TaskId, route: RemoteReplyRoute) -> None:

@@ -619,6 +619,10 @@ class TaskHost:
             _log.exception("an internal error ended a connection", exc_info=error)
             return DEFECT
 
+    def _is_traced(self, task: TaskId) -> bool:
+        """Return True if traced calls of a task or session are answered with the times of their parts."""
+        return task in self._sessions or task in self._parts.driver.tracer.tasks
+
     async def read_calls(
         self,
         task: TaskId,
@@ -689,7 +693,7 @@ class TaskHost:
                         turn.spend(driver.units - begun)
                         await wait_off(task, request.call, channel)
                         begun = driver.units
-                    if request.trace is None or task not in self._sessions:
+                    if request.trace is None or not self._is_traced(task):
                         call(task, request.seq, request.call)
                     else:
                         driver.traced_call(task, request.seq, request.call, request.trace)

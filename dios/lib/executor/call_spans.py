@@ -5,7 +5,10 @@ from __future__ import annotations
 from concurrent.futures import Future
 from typing import TypeVar
 
+from dios.client.sync.node import Task
 from dios.client.tracing import active
+from dios.client.tracing.contexts import SpanContext
+from dios.lib.executor import frames
 from dios.lib.executor.futures import CallFuture
 
 T = TypeVar("T")
@@ -20,6 +23,7 @@ def trace_call(future: CallFuture[T], function: object) -> None:
     whole = active.begin(f"executor: {name}")
     if whole is None:
         return
+    future.context = whole.context
     part = active.begin("waits for a worker", whole)
 
     def sent() -> None:
@@ -34,6 +38,15 @@ def trace_call(future: CallFuture[T], function: object) -> None:
 
     future.on_sent = sent
     future.add_done_callback(done)
+
+
+def hand_context(task: Task, context: SpanContext) -> list[bytes]:
+    """Return the frame that gives the context of a call to its worker; none if the worker is not traced."""
+    started = task.traced
+    if started is None:
+        return []
+    started.hand(context)
+    return [frames.frame(frames.TRACED, context.traceparent.encode())]
 
 
 def ended_well(ended: Future[T]) -> bool:

@@ -85,6 +85,9 @@ UNREADABLE: Final = 23
 DROPPED: Final = 24
 """To a worker: the object ids of blobs that are not used any more, in MessagePack."""
 
+TRACED: Final = 25
+"""To a worker: the context of the call that comes next, as the text of ``traceparent``."""
+
 
 def frame(kind: int, *parts: bytes | memoryview, bytes_max: int = STREAM_MESSAGE_BYTES_MAX) -> bytes:
     """Return one frame. Raise ``OverflowError`` if its body is over ``bytes_max``."""

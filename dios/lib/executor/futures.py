@@ -10,6 +10,7 @@ from collections.abc import Callable
 from typing import Final, NamedTuple, Protocol, TypeVar, cast
 
 from dios.client.ops.notebook_html import properties
+from dios.client.tracing.contexts import SpanContext
 from dios.lib.executor.errors import InitializerError
 from dios.lib.executor.stored_values import StoredBlob
 from dios.lib.executor.values import decode_exception, decode_result, decode_stored
@@ -89,6 +90,8 @@ class CallFuture(concurrent.futures.Future[T]):
         self._queue: weakref.ref[CallQueue] | None = None
         self.on_sent: Callable[[], None] | None = None
         """Called once when the call is sent to a worker."""
+        self.context: SpanContext | None = None
+        """The span of the call, if it is traced."""
 
     def set_running_or_notify_cancel(self) -> bool:
         """Mark the call as sent to a worker; return False if it was cancelled."""

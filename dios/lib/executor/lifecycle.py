@@ -19,6 +19,7 @@ from dios.client.ops.attributes import Handed
 from dios.client.ops.status import Status
 from dios.client.program import Program, encode_program
 from dios.client.sync.node import Node, Reference, Stream, Task
+from dios.client.tracing.contexts import current
 from dios.errors import DiosError
 from dios.lib.executor import worker
 from dios.limits import WORK_NEAR_MAX
@@ -99,6 +100,8 @@ class Lifecycle:
     def __init__(self, node: Node, options: WorkerOptions, report: Callable[[LifecycleEvent], None]) -> None:
         self._node: Final = node
         self._options: Final = options
+        self._context: Final = current.get()
+        """The span in which the executor was made; its workers start as parts of it."""
         self._report: Final = report
         self._jobs: Final[queue.SimpleQueue[Callable[[], None] | None]] = queue.SimpleQueue()
         self._started_workers: Final[dict[int, WorkerTask]] = {}
@@ -164,6 +167,7 @@ class Lifecycle:
     def _start(self, number: int, work: Work | None = None) -> None:
         if self._closing:
             return
+        current.set(self._context)
         try:
             started = self._started(number, work)
         except DiosError as error:

@@ -34,6 +34,7 @@ from dios.lib.executor.call_data import (
     pickled_small,
     prepare_initializer,
 )
+from dios.lib.executor.call_spans import hand_context
 from dios.lib.executor.errors import ActorEndedError, NoWorkerError, WorkerEndedError
 from dios.lib.executor.frames import Function
 from dios.lib.executor.futures import CallFuture, CallStatus, InitializerFailure
@@ -635,6 +636,8 @@ class Pool:
                 return
             self._next_call += 1
             parts = self._new_modules(target)
+            if call.future.context is not None:
+                parts += hand_context(target.task.task, call.future.context)
             if not number:
                 parts.append(
                     frames.frame(

@@ -13,6 +13,8 @@ import msgspec
 
 from dios.client.sync.node import Node, connect
 from dios.client.task_main import add_modules
+from dios.client.tracing import active
+from dios.client.tracing.contexts import SpanContext, current, read_traceparent
 from dios.errors import ClosedError, EndOfStreamError, InvalidError, LimitError, TimeLimitError
 from dios.lib.executor import frames
 from dios.lib.executor.errors import WorkerEndedError
@@ -106,6 +108,7 @@ class _Worker:
         self._depth = 0
         self._read_nested = 0
         self._reported_nested = -1
+        self._context: SpanContext | None = None
 
     def run(self, movable: Node | None) -> None:
         """Make the calls that come; leave the node ``movable`` between two calls if it asks for that."""
@@ -142,11 +145,11 @@ class _Worker:
         if kind == frames.CALL:
             call, rest = frames.numbered(body)
             function, rest = frames.numbered(rest)
-            self._call(call, self._functions[function], rest)
+            self._call_within(call, self._functions[function], rest)
         elif kind == frames.CALL_ONCE:
             call, rest = frames.numbered(body)
             size, rest = frames.numbered(rest)
-            self._call(call, rest[:size], rest[size:])
+            self._call_within(call, rest[:size], rest[size:])
         elif kind == frames.NESTED:
             self._read_nested += 1
             call, rest = frames.numbered(body)
@@ -170,6 +173,23 @@ class _Worker:
             self._data.forget(msgspec.msgpack.decode(body, type=list[int]))
         elif kind == frames.INITIALIZER:
             self._initialize(body)
+        elif kind == frames.TRACED:
+            self._context = read_traceparent(bytes(body).decode(errors="replace"))
+
+    def _call_within(
+        self, number: int, function: Function[object] | memoryview, arguments: memoryview
+    ) -> None:
+        """Make a call as a part of the span that was given for it, if there is one."""
+        context, self._context = self._context, None
+        if context is None:
+            self._call(number, function, arguments)
+            return
+        token = current.set(context)
+        try:
+            with active.span("call"):
+                self._call(number, function, arguments)
+        finally:
+            current.reset(token)
 
     def _call(
         self,
@@ -239,6 +259,7 @@ class _Worker:
             except TimeLimitError:
                 break
             if kind in {frames.CALL, frames.CALL_ONCE}:
+                self._context = None
                 self.send(frames.RETURNED, body[:8])
             else:
                 self._obey(kind, body)

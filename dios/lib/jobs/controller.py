@@ -22,6 +22,7 @@ from dios.client.ops.status import Status
 from dios.client.program import Program
 from dios.client.sync.node import Node, Reference, Stream, Task
 from dios.client.tracing import active
+from dios.client.tracing.contexts import current
 from dios.client.tracing.recorder import OpenSpan
 from dios.errors import (
     ClosedError,
@@ -456,6 +457,8 @@ class Controller:
         # Before the task starts: an end that was never attached could not show the controller's end.
         _ = reports.reader
         work = self._work_for(start)
+        span = active.begin(f"{start.role} {start.number}")
+        token = current.set(current.get() if span is None else span.context)
         try:
             task = node.run(
                 self._program,
@@ -469,12 +472,13 @@ class Controller:
                 wait=not work.copy_of,
             )
         except DiosError:
+            active.end(span, failed=True)
             reports.detach()
             reports.close()
             raise
         finally:
+            current.reset(token)
             words.close()
-        span = active.begin(f"{start.role} {start.number}")
         running = RunningJobTask(start, task, reports, time.monotonic(), span=span)
         self._running.append(running)
         return running

@@ -692,5 +692,10 @@ PROMISES: Final = (
         "The answer to a traced call adds nothing but the times of its own parts and the names of the nodes, and no trace stays in a node",
         left="times that other users' work makes longer, which every caller can measure itself",
     ),
+    Promise(
+        "Traces",
+        "The spans that a task returns cannot pass for spans of others, nor be more than the bounds",
+        left="names and lengths of the spans of a task are what the task says",
+    ),
 )
 """The rows in the order of the page."""
