@@ -87,6 +87,26 @@ def test_new_records_are_followed(cluster: LocalCluster) -> None:
             process.wait(30)
 
 
+def test_the_records_of_a_trace_are_chosen_on_all_nodes(cluster: LocalCluster) -> None:
+    """A traced call that goes to the other node is in both logs with the ids of its trace and span."""
+    trace, span = os.urandom(16), os.urandom(8)
+    with RawClient(cluster.nodes[0].socket) as client:
+        call = Create(ObjectType.SHMEM_BLOB, host="n2")
+        client.channel.send(encode_request(77, call, trace + span + b"\1"))
+        assert client.receive()[0] == 77
+    for text in (trace.hex().upper(), f"00-{trace.hex()}-{span.hex()}-01"):
+        rows = shown(cluster, "--trace", text)
+        assert {row["node"] for row in rows} == {"n1", "n2"}
+        fields = [row["fields"] for row in rows]
+        assert {one["span_id"] for one in fields if isinstance(one, dict)} == {span.hex()}
+        assert {one["call"] for one in fields if isinstance(one, dict) and "call" in one} == {"Create"}
+    log = [json.loads(line) for line in Path(cluster.nodes[1].data, "node.log").read_text().splitlines()]
+    assert any(line.get("trace_id") == trace.hex() for line in log)
+    assert not shown(cluster, "--trace", os.urandom(16).hex())
+    command = ["node", "logs", "--node", str(cluster.nodes[0].socket), "--trace", "none"]
+    assert "32 hexadecimal digits" in CliRunner().invoke(main.app, command).output
+
+
 def test_an_attacker_gets_no_secret_into_the_log(cluster: LocalCluster) -> None:
     """Names in calls, labels and malformed frames of every kind are in no line of the log, in any form."""
     place = cluster.nodes[0]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import sys
 import time
 from dataclasses import dataclass, field
@@ -13,6 +14,7 @@ import typer
 from dios.cli.common.output import FAILED, JsonOption, NodeOption, reporting, say
 from dios.client.plain_text import plain
 from dios.client.sync.node import Node, connect
+from dios.client.tracing.contexts import read_traceparent
 from dios.errors import DiosError, InvalidError, NotPermittedError
 from dios.host.loop.log_text import one_word
 from dios.node.settings import LogLevel
@@ -118,6 +120,12 @@ def node_logs(
     lines: Annotated[
         int | None, typer.Option("--lines", "-n", metavar="N", min=0, help="Begin with the newest N records.")
     ] = None,
+    trace: Annotated[
+        str | None,
+        typer.Option(
+            "--trace", "-t", metavar="ID", help="Only records of this trace: its id, or a `traceparent`."
+        ),
+    ] = None,
     node: NodeOption = None,
     as_json: JsonOption = False,
 ) -> None:
@@ -127,22 +135,42 @@ def node_logs(
     the setting log_level decides which there are. Only the user who runs the nodes, and root, may read them.
     `dios logs` shows the output of tasks.
 
+    With --trace only the records of one trace are shown, whose id `dios trace record` prints. A node logs the
+    arrival of each traced call at the level debug.
+
     With --json each record is one line. The exit status is 1 if a node could not be read.
     """
     with reporting("dios node logs", as_json=as_json), connect(node, groups=()) as connected:
         reader = _Reader(connected, frozenset(names or ()))
-        rows = _severe(reader.read(), level)
+        wanted = None if trace is None else _trace_id(trace)
+        rows = _chosen(reader.read(), level, wanted)
         _show(rows if lines is None else rows[len(rows) - min(lines, len(rows)) :], as_json=as_json)
         while follow:
             time.sleep(_POLL_S)
-            _show(_severe(reader.read(), level), as_json=as_json)
+            _show(_chosen(reader.read(), level, wanted), as_json=as_json)
         if any(place.trouble for place in reader.places.values()):
             raise typer.Exit(FAILED)
 
 
-def _severe(rows: list[NodeLogRow], level: LogLevel) -> list[NodeLogRow]:
+def _chosen(rows: list[NodeLogRow], level: LogLevel, trace: str | None) -> list[NodeLogRow]:
     least = _RANKS[level.value]
-    return [row for row in rows if _RANKS.get(row["level"], 0) >= least]
+    return [
+        row
+        for row in rows
+        if _RANKS.get(row["level"], 0) >= least and (trace is None or row["fields"].get("trace_id") == trace)
+    ]
+
+
+def _trace_id(text: str) -> str:
+    """Return the id of a trace, from its digits or from a ``traceparent``. Raise ``InvalidError``."""
+    context = read_traceparent(text)
+    if context is not None:
+        return context.trace.hex()
+    if re.fullmatch("[0-9a-fA-F]{32}", text) is None:
+        raise InvalidError(
+            f"--trace is {plain(text[:80])!r}. Give the 32 hexadecimal digits of a trace, or a traceparent"
+        )
+    return text.lower()
 
 
 def _show(rows: list[NodeLogRow], *, as_json: bool) -> None:

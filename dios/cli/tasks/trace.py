@@ -25,10 +25,11 @@ def _group() -> None:
 
 
 class TraceRow(TypedDict):
-    """A file of trace events, the number of its spans, and the exit status of the command."""
+    """A file of trace events, the number of its spans, the id of the trace, and the command's exit status."""
 
     file: str
     spans: int
+    trace: str
     status: int
 
 
@@ -76,10 +77,16 @@ def record(
             spans += read_lines(Path(folder))
         count = write_trace(output, spans)
         if as_json:
-            row: TraceRow = {"file": str(output), "spans": count, "status": status}
+            row: TraceRow = {
+                "file": str(output),
+                "spans": count,
+                "trace": whole.context.trace.hex(),
+                "status": status,
+            }
             write_json(row)
         else:
-            say(f"{output}: {count} spans. Open it at https://ui.perfetto.dev")
+            trace = whole.context.trace.hex()
+            say(f"{output}: {count} spans of trace {trace}. Open it at https://ui.perfetto.dev")
         raise typer.Exit(status)
 
 

@@ -45,6 +45,11 @@ class TracedCall:
         self.context: Final = context
         self.parts: Final = [_Part(name, node, -1, begun)]
 
+    @property
+    def name(self) -> str:
+        """The kind of the call."""
+        return self.parts[0].name
+
     def add(self, name: str, node: str, parent: int, begun: int) -> _Part | None:
         """Begin a part. Return None if the call has TRACE_SPANS_MAX parts."""
         if len(self.parts) == limits.TRACE_SPANS_MAX:

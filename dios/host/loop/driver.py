@@ -30,6 +30,7 @@ from dios.host.loop.commit_results import CommitResult
 from dios.host.loop.effect_kinds import defers_volatile_changes, touches_contents
 from dios.host.loop.effector import NO_PAYLOADS, Effector, RemainingEffects
 from dios.host.loop.fair_queue import TaskPrincipals
+from dios.host.loop.node_log import begin_trace, end_trace
 from dios.host.loop.staging import Staging
 from dios.ids import NodeId, PayloadId, TaskId, Ticket
 from dios.wire import dcp, messages
@@ -236,10 +237,13 @@ class Driver:
     def traced_call(self, task: TaskId, seq: int, call: AnyCall, context: bytes) -> None:
         """Process a call whose caller wants to know the times of its parts."""
         self.tracer.begin(task, seq, type(call).__name__, context)
+        token = begin_trace(context)
         try:
+            _log.debug("a traced call has arrived", extra={"call": type(call).__name__})
             self.call(task, seq, call)
         finally:
             self.tracer.current = None
+            end_trace(token)
 
     def _payloads_of(self, call: AnyCall) -> dict[PayloadId, bytes]:
         number = self._next_payload
@@ -281,9 +285,12 @@ class Driver:
             if attached is None and self._commits_too_early(message):
                 return None
         rejection: ProtocolError | None = None
-        tracer = self.tracer
+        tracer, token = self.tracer, None
         if tracer.is_on or (type(message) is dcp.Ask and message.trace is not None):
             tracer.arrived(node, message)
+            if tracer.current is not None:
+                token = begin_trace(tracer.current.context)
+                _log.debug("a message of a traced call has arrived", extra={"call": tracer.current.name})
         with self._step_guard:
             try:
                 outcome = self._take(event)
@@ -293,6 +300,8 @@ class Driver:
                 self._follow(event, outcome, payloads)
         if tracer.is_on:
             tracer.current = None
+        if token is not None:
+            end_trace(token)
         if rejection is not None:
             raise rejection
         if self._posted:

@@ -2,7 +2,7 @@
 
 A line cannot be split or coloured by the text of others, and has no secret: names of objects, grants and
 tokens are replaced (``dios.host.loop.log_text``). ``correlate`` adds fields to all records of the connection
-that is being served. The audit log is ``dios.host.audit.log``.
+that is being served, ``begin_trace`` the ids of a traced call. The audit log is ``dios.host.audit.log``.
 """
 
 from __future__ import annotations
@@ -40,6 +40,26 @@ _correlation: Final[contextvars.ContextVar[Mapping[str, FieldValue] | None]] = c
 def correlate(**fields: FieldValue) -> None:
     """Add these fields to every record of the current trio task, and of those that it starts."""
     _correlation.set({**(_correlation.get() or {}), **fields})
+
+
+_trace: Final[contextvars.ContextVar[bytes]] = contextvars.ContextVar("dios_log_trace", default=b"")
+
+
+def begin_trace(context: bytes) -> contextvars.Token[bytes]:
+    """Add the ids of a trace and a span to every record until ``end_trace``, and to those of new trio tasks.
+
+    ``context`` is that of a call, as it goes with it.
+    """
+    return _trace.set(context)
+
+
+def end_trace(token: contextvars.Token[bytes]) -> None:
+    """Undo ``begin_trace``."""
+    _trace.reset(token)
+
+
+def _ids_of(context: bytes) -> dict[str, FieldValue]:
+    return {"trace_id": context[:16].hex(), "span_id": context[16:24].hex()} if context else {}
 
 
 class LogLine(NamedTuple):
@@ -129,7 +149,7 @@ class NodeLog(logging.Handler):
         super().close()
 
     def _line_of(self, record: logging.LogRecord) -> LogLine:
-        fields: dict[str, FieldValue] = {**self._own, **(_correlation.get() or {})}
+        fields: dict[str, FieldValue] = {**self._own, **(_correlation.get() or {}), **_ids_of(_trace.get())}
         fields |= {key: _value(value) for key, value in record.__dict__.items() if key not in _STANDARD}
         if record.exc_info:
             fields["exception"] = harmless(logging.Formatter().formatException(record.exc_info))
