@@ -5,5 +5,6 @@
 it uses ``measure`` (clocks, processors, memory), ``nodes`` (a node) or ``cluster`` (several nodes), and
 ``peers``.
 
-``soak`` is a test of hours under load, and ``deniability`` a timing test of names; both run on their own.
+``soak`` is a test of hours under load, ``deniability`` a timing test of names, and ``paired_trees`` compares
+the calls of two source trees; they run on their own.
 """
