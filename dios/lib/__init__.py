@@ -18,7 +18,7 @@
 - ``backup``: encrypted snapshots of groups in other stores
 - ``reservations``: jobs with needs over time (Packer)
 - ``pickers``: the choice among replicas; ``retrying``: repetition of attempts that conflict
-- ``debugger``: Python's debugger inside a task
+- ``debugger``: Python's debugger inside a task; ``task_output``: the last part of a task's output
 
 ``docs/libraries.md`` is the guide for their users.
 """

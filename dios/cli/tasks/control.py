@@ -45,9 +45,9 @@ from dios.errors import (
     EndOfStreamError,
     InvalidError,
     NoSuchTaskError,
-    TimeLimitError,
     UnreachableError,
 )
+from dios.lib.task_output import newest_output
 
 app: Final = typer.Typer(rich_markup_mode=None)
 
@@ -169,11 +169,7 @@ def logs(
         if follow and not as_json:
             pour(console, bytes_output(sys.stdout))
             return
-        parts: list[bytes] = []
-        with contextlib.suppress(EndOfStreamError, TimeLimitError):
-            while True:
-                parts.append(console.receive(timeout=0))
-        data = b"".join(parts)
+        data = newest_output(console)
         if as_json:
             row: LoggedTaskRow = {**described(status), "console": data.decode(errors="replace")}
             write_json(row)

@@ -17,7 +17,7 @@ from dios.core.model.type_states import AcceptState, ConsoleState, StreamState, 
 from dios.core.step import Step
 from dios.errors import DiosError, EndOfStreamError, InvalidError, NoSuchTaskError, WouldBlockError
 from dios.ids import TaskId
-from dios.limits import INLINE_BYTES_MAX
+from dios.limits import CONSOLE_TAIL_BYTES, INLINE_BYTES_MAX
 from dios.wire import messages
 from dios.wire.codec import encode_event, encode_status
 from dios.wire.types import AcquireIov, Flag, Mode, ObjectType, TaskState
@@ -111,6 +111,8 @@ def _shown_label(step: Step, reference: Reference) -> Label:
 
 
 def _deliver_console(step: Step, reference: Reference, state: ConsoleState, seq: int, call: ReadCall) -> None:
+    # Earlier bytes are gone; a new reader of a long output does not ask for them part by part.
+    reference.position = max(reference.position, state.arrived - CONSOLE_TAIL_BYTES)
     waiting = state.arrived - reference.position
     if waiting <= 0:
         raise EndOfStreamError("the console is closed, and all of its bytes were read")

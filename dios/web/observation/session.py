@@ -18,17 +18,14 @@ from dios.client.sync.node import Node, Task
 from dios.errors import (
     ClosedError,
     DiosError,
-    EndOfStreamError,
     NoSuchTaskError,
-    TimeLimitError,
     UnreachableError,
 )
+from dios.lib.task_output import newest_output
 from dios.web.observation.cluster_view import Row, ask
 from dios.web.observation.watcher import Watcher
 
 T = TypeVar("T")
-
-OUTPUT_BYTES_MAX: Final = 256 * 1024
 
 
 class ClusterSession:
@@ -81,14 +78,14 @@ class ClusterSession:
         return await self.call(act)
 
     async def output(self, status: Status) -> str:
-        """Return the last part of a task's output as harmless text."""
+        """Return the last part of a task's output, at most CONSOLE_TAIL_BYTES, as harmless text."""
 
         def read(task: Task) -> str:
-            data = b""
-            with task.console() as console, contextlib.suppress(EndOfStreamError, TimeLimitError):
-                while len(data) < OUTPUT_BYTES_MAX:
-                    data += console.receive(timeout=0)
-            return plain_lines(data.decode(errors="backslashreplace"))
+            with task.console() as console:
+                data = newest_output(console)
+                missing = console.size - len(data)
+            text = plain_lines(data.decode(errors="backslashreplace"))
+            return f"({missing:,} earlier bytes are not kept)\n{text}" if missing > 0 else text
 
         try:
             return await self.act_on_task(status, read)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dios import limits
 from dios.core import effects, events
 from dios.core.model.names import special_name
 from dios.errors import Code
@@ -179,6 +180,20 @@ def test_parent_reads_status_and_event(node: Node) -> None:
     event = client.call(messages.ReadOnce(client.self_ref))
     assert isinstance(event, effects.AnswerBytes)
     assert isinstance(decode_event(event.data), messages.ChildEnded)
+
+
+def test_a_new_reader_of_a_long_output_begins_with_what_is_kept(node: Node) -> None:
+    """The first read is of the last 256 KiB, and the next one continues there."""
+    client = node.session()
+    child = client.run()
+    (console,) = client.ask(messages.References, messages.ConsoleOf(child.reference.ref)).references
+    printed = 10 * limits.CONSOLE_TAIL_BYTES
+    node.step(events.ConsoleArrived(node.now, child.task, printed))
+    client.call(messages.ReadOnce(console.ref))
+    client.call(messages.ReadOnce(console.ref))
+    first, second = (effect for effect in node.effects if isinstance(effect, effects.AnswerConsole))
+    assert first.position == printed - limits.CONSOLE_TAIL_BYTES
+    assert second.position == first.position + first.length
 
 
 def test_console_reads_wait_and_end(node: Node) -> None:
