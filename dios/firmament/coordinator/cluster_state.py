@@ -207,12 +207,16 @@ class TrackedCluster:
         self._inside = inside
         for name, queue in self.nodes.items():
             wanted = described_machine(queue, self.machine_types.get(name, ""), inside=inside)
-            running = self._scheduler.remove_machine(queue.node, now)
-            self._scheduler.add_machine(wanted, now)
-            self._machines[name] = wanted
-            self._scheduler.drain(queue.node, queue.draining)
-            for task in running:
-                self._mark_started(task, queue, now)
+            self._describe_again(queue, wanted, now)
+
+    def _describe_again(self, queue: QueueRows, wanted: MachineDescriptor, now: float) -> None:
+        """Describe a node differently to the scheduler; the tasks that run there go on."""
+        running = self._scheduler.remove_machine(queue.node, now)
+        self._scheduler.add_machine(wanted, now)
+        self._machines[queue.name] = wanted
+        self._scheduler.drain(queue.node, queue.draining)
+        for task in running:
+            self._mark_started(task, queue, now)
 
     def choose_threads(self, task: int, target: str, named: str) -> tuple[int, ...]:
         """Choose the hardware threads for a task that is placed, if it is pinned or the scheduler named one.
@@ -391,9 +395,12 @@ class TrackedCluster:
         if known is not None and known.node == queue.node and not queue.whole:
             queue = structs.replace(queue, threads=known.threads)
         wanted = described_machine(queue, self.machine_types.get(queue.name, ""), inside=self._inside)
-        if known is not None and (known.node != queue.node or self._machines[queue.name] != wanted):
+        if known is not None and known.node != queue.node:
             self.remove_node(queue.name, now)
             known = None
+        if known is not None and self._machines[queue.name] != wanted:
+            # Only changed tasks are in a queue, so those that run must not be forgotten.
+            self._describe_again(queue, wanted, now)
         if known is None:
             self._scheduler.add_machine(wanted, now)
             self._machines[queue.name] = wanted

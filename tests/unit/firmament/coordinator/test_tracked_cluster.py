@@ -58,6 +58,24 @@ def test_a_new_coordinator_takes_over_what_runs() -> None:
     assert all(table.status[table.row(task)] == RUNNING for task in [*old, fresh])
 
 
+def test_tasks_go_on_when_their_node_is_labelled() -> None:
+    """A node's new labels come with changed rows alone: what runs there keeps its place and its resources."""
+    play = FlowNodes()
+    task = play.submit("n1", Work(cpus_milli=1000))
+    play.work_off()
+    play.read()
+    place = next(node for node in play.nodes.values() if task in node.running)
+    labelled = replace(
+        place.queue(), version=place.version + 1, rack="r7", labels=(("ssd", "yes"),), tasks=(), whole=False
+    )
+    play.take(labelled)
+    assert play.cluster.tasks[task].phase is Phase.RUNNING
+    state = play.scheduler.state
+    assert state.tasks.status[state.tasks.row(task)] == RUNNING
+    assert state.resources.reserved[state.machine_row(place.number), 0] == 1.0
+    assert dict(play.cluster._machines[place.name].labels)["rack"] == "r7"
+
+
 def test_devices_are_counted_on_the_nodes_that_have_them() -> None:
     """Runs go to a node with enough free devices of their kind, and the shares count them."""
     play = FlowNodes()
