@@ -578,6 +578,8 @@ PACKED_JOBS_BYTES_MAX: Final = 40 * KIB  # of all jobs, as coordinators exchange
 PACKED_TEXT_BYTES_MAX: Final = 1 * MIB  # of one job, in TOML
 PACKED_INSTANT_S: Final = 2.0  # the length of one instant in the reservations of a cluster
 PACKED_HORIZON_INSTANTS: Final = 4_096  # the number of instants that reservations reach ahead
+PACKED_WAIT_S_MAX: Final = PACKED_INSTANT_S * PACKED_HORIZON_INSTANTS  # the longest wait of a job
+PACKED_NOTICE_INSTANTS: Final = 2  # the least time before a start, in which the waiting user learns of it
 PACKED_LEASE_S: Final = 30.0  # a job without running tasks ends when its user does not renew it for this long
 GANG_TASKS_MAX: Final = 64  # of one `dios run`
 JOB_BOUND_MAX: Final = 2**31 - 1  # of the running tasks of a job, which its runs name
@@ -741,6 +743,7 @@ PACKER_AMOUNT_MAX: Final = 1e15
 PACKER_SERVERS_MAX: Final = 1_000_000
 PACKER_STATE_MAX: Final = 2**30  # cells of the free capacity of a data centre, over all instants
 PACKER_TRIES_MAX: Final = 64  # servers tried for one task when the paths to the best have no room
+PACKER_STARTS_MAX: Final = 128  # starts in the future at which places for a waiting job are looked for
 PACKER_ROUNDS_MAX: Final = 32  # of water-filling, before breakpoints are sorted
 PACKER_TEXT_BYTES_MAX: Final = 16 * MIB  # of a job in TOML
 

@@ -12,15 +12,17 @@ description; the cluster's coordinator decides.
 from __future__ import annotations
 
 import base64
+import contextlib
 import json
+import time
 import zlib
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import TracebackType
 from typing import TYPE_CHECKING, Final, Self
 
 import msgspec
 
-from dios.errors import DiosError, InvalidError
+from dios.errors import DiosError, InvalidError, TimeLimitError, UnreachableError, WouldBlockError
 from dios.limits import NODE_NAME_BYTES_MAX, SCHEDULER_QUESTION_BYTES_MAX
 from dios.wire.messages import Work
 
@@ -29,6 +31,8 @@ if TYPE_CHECKING:
 
 _ORIGIN: Final = "the job"
 """The coordinator's name for a description without a known file."""
+_POLL_S: Final = 1.0
+"""The time between two questions for the start of a job that waits, which is known 2 s before."""
 
 
 class JobMember(msgspec.Struct, frozen=True):
@@ -55,6 +59,7 @@ class _Told(msgspec.Struct):
     number: int = 0
     lease_s: float = 0.0
     length_s: float | None = None
+    waits_s: float = 0.0
     members: tuple[JobMember, ...] = ()
 
 
@@ -65,6 +70,8 @@ class ReservationPlan:
     job: str
     length_s: float | None
     """The longest run time in seconds; None: as long as its tasks run."""
+    waits_s: float
+    """The seconds until its start; 0 if it may begin now."""
     members: tuple[JobMember, ...]
 
     @property
@@ -92,7 +99,25 @@ class Reservation(ReservationPlan):
 
     def renew(self) -> None:
         """Renew the reservation; InvalidError if it has ended."""
-        _ask(self._node, {"do": "renew", "number": self.number})
+        self._renewed()
+
+    def wait(self) -> Reservation:
+        """Wait for the start of the job; return the reservation with its places at that time.
+
+        The start is at the latest the promised one. Raise InvalidError if the reservation has ended.
+        """
+        job, due = self, time.monotonic() + self.waits_s
+        while (left := due - time.monotonic()) > 0.0:
+            time.sleep(min(left, _POLL_S))
+            # While no coordinator answers, the promise of the former one holds.
+            with contextlib.suppress(UnreachableError, TimeLimitError, WouldBlockError):
+                job = self._renewed()
+                due = time.monotonic() + job.waits_s
+        return job
+
+    def _renewed(self) -> Reservation:
+        told = _ask(self._node, {"do": "renew", "number": self.number})
+        return replace(self, waits_s=told.waits_s, members=told.members)
 
     def release(self) -> None:
         """Release everything; InvalidError if it has ended."""
@@ -116,21 +141,26 @@ def label_of(job: str, member: JobMember) -> str:
     return f"{job}/{member.name}".encode()[:NODE_NAME_BYTES_MAX].decode(errors="ignore")
 
 
-def check(node: Node, text: str, origin: str = _ORIGIN) -> ReservationPlan:
+def check(node: Node, text: str, origin: str = _ORIGIN, *, wait_s: float = 0.0) -> ReservationPlan:
     """Return the places that a job would get now, from its description in TOML; nothing is reserved.
+
+    A job that may wait for ``wait_s`` seconds gets the earliest start within them.
 
     Raises:
         InvalidError: it is invalid, or there is no place; with the field and its line in ``origin``, or the
             missing resource and the time.
     """
-    told = _ask(node, {"do": "check", "job": _packed(text)}, origin)
-    return ReservationPlan(told.job, told.length_s, told.members)
+    told = _ask(node, {"do": "check", "job": _packed(text), "wait_s": wait_s}, origin)
+    return ReservationPlan(told.job, told.length_s, told.waits_s, told.members)
 
 
-def reserve(node: Node, text: str, origin: str = _ORIGIN) -> Reservation:
-    """Reserve all resources of a job from now on. Raises the errors of ``check``, reserving nothing."""
-    told = _ask(node, {"do": "admit", "job": _packed(text)}, origin)
-    return Reservation(told.job, told.length_s, told.members, told.number, told.lease_s, node)
+def reserve(node: Node, text: str, origin: str = _ORIGIN, *, wait_s: float = 0.0) -> Reservation:
+    """Reserve all resources of a job from now on, or from its start if it may wait for ``wait_s`` seconds.
+
+    Its user waits for the start with ``Reservation.wait``. Raises the errors of ``check``, reserving nothing.
+    """
+    told = _ask(node, {"do": "admit", "job": _packed(text), "wait_s": wait_s}, origin)
+    return Reservation(told.job, told.length_s, told.waits_s, told.members, told.number, told.lease_s, node)
 
 
 def _packed(text: str) -> str:

@@ -7,6 +7,7 @@ clusters, principals or running tasks. Read the modules in this order:
 - ``datacenter``: servers, services and links, and the free amounts over time (:class:`Datacenter`);
 - ``policies``, ``baselines``: the rules that compare servers, Packer's own and those of other systems;
 - ``allocate``: admission of a whole job (:func:`allocate`), with its compiled parts in ``kernels``;
+- ``earliest``: admission of a job that may wait (:func:`allocate_earliest`);
 - ``share_bandwidth``: the division of a link's bandwidth among the tasks of a server;
 - ``templates``, ``generate_jobs``: ready-made jobs, and synthetic jobs from a seed;
 - ``simulate``: jobs that arrive over time, offered to several policies.
@@ -15,6 +16,7 @@ clusters, principals or running tasks. Read the modules in this order:
 from dios.packer import baselines
 from dios.packer.allocate import Placement, Refusal, allocate
 from dios.packer.datacenter import Capacity, Datacenter, Spot
+from dios.packer.earliest import allocate_earliest
 from dios.packer.job.ti_mra import Edge, JobError, Node, TiMra
 from dios.packer.policies import Policy
 from dios.packer.share_bandwidth import share_bandwidth
@@ -31,6 +33,7 @@ __all__ = [
     "Spot",
     "TiMra",
     "allocate",
+    "allocate_earliest",
     "baselines",
     "share_bandwidth",
 ]

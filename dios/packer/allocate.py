@@ -110,32 +110,34 @@ def allocate(
     *,
     policy: Policy | str = FIXED,
     pinned: Mapping[str, int] | None = None,
+    after: int = 0,
 ) -> Placement | Refusal:
     """Admit a job from ``now`` on, as a whole or not at all (Packer paper, Algorithm 1, equations 4 to 8).
 
     ``now`` is an instant of the data centre, whose time advances to it; None is its current time. A job in
     instants of another length is converted; each new instant needs the most of those that it overlaps.
     ``policy`` is one of ``dios.packer.policies`` and ``dios.packer.baselines``, or its name. ``pinned`` gives
-    the server for tasks, by name. A ``Placement`` is true and a ``Refusal`` is false.
+    the server for tasks, by name. A job with ``after`` begins that many instants later: its reservations are
+    ahead of time. A ``Placement`` is true and a ``Refusal`` is false.
 
     The weight of a resource is 1 - its utilisation over that of all five, taken over the job's instants,
     once, before its first task; all weights are equal in an empty data centre.
 
-    Raises ``ValueError`` if ``now`` is in the past, if the job is longer than the horizon or needs an unknown
+    Raises ``ValueError`` if ``now`` is in the past, if the job ends after the horizon or needs an unknown
     service, or if the policy, a pinned task or its server is unknown.
     """
     chosen = _policy(policy)
     fitting = job.resampled(datacenter.instant_s)
-    _check(datacenter, fitting)
+    _check(datacenter, fitting, after)
     places = _pins(datacenter, job, pinned or {})
     if now is not None:
         datacenter.advance(now)
-    used = datacenter.utilisation(fitting.instants)
+    used = datacenter.utilisation(fitting.instants, after)
     weights = _weights(used).astype(np.float32)
     report = np.zeros(5, np.int64)
 
     def tried(rule: Policy) -> JobArrays | None:
-        load = _job_arrays(datacenter, fitting, rule, places)
+        load = _job_arrays(datacenter, fitting, rule, places, after)
         near = datacenter.scratch(load)
         placed = place_job(datacenter.site, load, rule.rule, weights, PACKER_TRIES_MAX, near, report)
         return load if placed else None
@@ -146,8 +148,9 @@ def allocate(
         rules.insert(0 if used[4] < chosen.calm * used[:4].max() else 1, chosen.calm_policy)
     load = next((found for found in map(tried, rules) if found is not None), None)
     if load is None:
-        return _refusal(datacenter, fitting, chosen, places, report.tolist())
-    start, end = datacenter.now, datacenter.now + fitting.instants
+        return _refusal(datacenter, fitting, chosen, places, report.tolist(), after)
+    start = datacenter.now + after
+    end = start + fitting.instants
     where = load.place.tolist()
     return Placement(
         fitting,
@@ -163,8 +166,10 @@ def allocate(
     )
 
 
-def _check(datacenter: Datacenter, job: TiMra) -> None:
+def _check(datacenter: Datacenter, job: TiMra, after: int) -> None:
     """Raise ``JobError`` for a job that this data centre can never hold."""
+    if after < 0 or (after and job.instants + after > datacenter.horizon):
+        raise ValueError(f"after is {after}; the job must begin from now on, and end within the horizon")
     if job.instants > datacenter.horizon:
         raise JobError(
             "instants", f"is {job.instants}, but the data centre's horizon is {datacenter.horizon}"
@@ -202,7 +207,9 @@ def _pins(datacenter: Datacenter, job: TiMra, pinned: Mapping[str, int]) -> dict
     return {numbers[name]: server for name, server in pinned.items()}
 
 
-def _job_arrays(datacenter: Datacenter, job: TiMra, policy: Policy, pinned: Mapping[int, int]) -> JobArrays:
+def _job_arrays(
+    datacenter: Datacenter, job: TiMra, policy: Policy, pinned: Mapping[int, int], after: int = 0
+) -> JobArrays:
     """Return the job in the data centre's units, restricted to the policy's knowledge of it."""
     demand = datacenter.quanta.up(job.demand)
     flow = datacenter.band.up(job.bandwidth)
@@ -243,7 +250,7 @@ def _job_arrays(datacenter: Datacenter, job: TiMra, policy: Policy, pinned: Mapp
         span=span,
         first=first,
         at=np.argsort(both, kind="stable") // 2,
-        slots=np.arange(datacenter.now, datacenter.now + job.instants) % datacenter.horizon,
+        slots=(np.arange(job.instants) + datacenter.now + after) % datacenter.horizon,
         place=np.full(nodes, -1, np.int64),
         plane=np.full(edges, -1, np.int64),
     )
@@ -288,10 +295,15 @@ def _in_slots(datacenter: Datacenter, demand: Floats, tasks: npt.NDArray[np.bool
 
 
 def _refusal(
-    datacenter: Datacenter, job: TiMra, policy: Policy, pinned: Mapping[int, int], report: list[int]
+    datacenter: Datacenter,
+    job: TiMra,
+    policy: Policy,
+    pinned: Mapping[int, int],
+    report: list[int],
+    after: int,
 ) -> Refusal:
     node, resource, instant, room, link = report
-    load = _job_arrays(datacenter, job, policy, pinned)
+    load = _job_arrays(datacenter, job, policy, pinned, after)
     low, high = load.span[node].tolist()
     if resource == 4:
         edges = (load.ends == node).any(axis=1)
@@ -304,7 +316,7 @@ def _refusal(
         job.name,
         job.nodes[node].name,
         NAMES[resource],
-        datacenter.now + instant,
+        datacenter.now + after + instant,
         needed,
         room,
         high - low,

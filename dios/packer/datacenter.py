@@ -32,6 +32,9 @@ _NOISE: Final = 2.0**-40
 """Decimal fractions are not exact in binary; a relative difference up to this is ignored."""
 
 
+_RISE_ROWS: Final = 256
+"""Instants that are compared at a time: a bound of the memory for copies."""
+
 TRUNK_UNITS_MAX: Final = 2.0**46
 """The bandwidth of a million servers with full links."""
 
@@ -63,12 +66,12 @@ class Quanta:
         self._times: Final[Floats] = 10.0 ** np.maximum(-powers, 0)
         self._over: Final[Floats] = 10.0 ** np.maximum(powers, 0)
 
-    def up(self, amounts: Floats) -> Floats:
-        """Return (..., k) whole numbers, rounded up; ``TOO_MUCH`` for amounts that exceed every server."""
+    def up(self, amounts: Floats, most: float = TOO_MUCH) -> Floats:
+        """Return (..., k) whole numbers, rounded up; ``most`` for larger ones, which no server has."""
         found = amounts * self._times
         found /= self._over
         found *= 1.0 - _NOISE
-        return np.minimum(np.ceil(found, out=found), TOO_MUCH, out=found)
+        return np.minimum(np.ceil(found, out=found), most, out=found)
 
     def down(self, amounts: Floats) -> Floats:
         """Return (..., k) whole numbers, rounded down."""
@@ -94,7 +97,7 @@ class Datacenter:
     - ``capacity``: one ``Capacity`` for all servers, or an array (servers, 4).
     - ``rack_of`` (servers,), ``pod_of`` (racks,): the rack of each server and the pod of each rack.
     - ``link``: the bandwidth of a server in each direction, one number or (servers,); ``rack_link``,
-      ``pod_link``: that of each link of a rack and of a pod.
+      ``pod_link``: that of each link of a rack and of a pod, one number, or (racks,) and (pods,).
     - ``planes`` (a, c): a rack has one link to each of the ``a`` switches of its pod, and each of those has
       one to each of ``c`` core switches, which gives a c paths between pods; (1, 1) is a tree.
     - ``services``: the machines that offer each service, by its name.
@@ -111,8 +114,8 @@ class Datacenter:
         rack_of: npt.ArrayLike,
         pod_of: npt.ArrayLike,
         link: float | npt.ArrayLike = 1000.0,
-        rack_link: float = 10_000.0,
-        pod_link: float = 100_000.0,
+        rack_link: float | npt.ArrayLike = 10_000.0,
+        pod_link: float | npt.ArrayLike = 100_000.0,
         planes: tuple[int, int] = (1, 1),
         services: Mapping[str, Sequence[Spot]] | None = None,
         horizon: int = 64,
@@ -137,10 +140,10 @@ class Datacenter:
         for at, (name, spot) in enumerate(spots, self.servers):
             has[at] = _checked_amounts(f"services[{name}].capacity", spot.capacity, (4,))
             links[at] = _checked_amounts(f"services[{name}].link", spot.link, ())
-        trunks = [
-            float(_checked_amounts("rack_link", rack_link, ())),
-            float(_checked_amounts("pod_link", pod_link, ())),
-        ]
+        trunks = (
+            _checked_amounts("rack_link", rack_link, (pods.size,)),
+            _checked_amounts("pod_link", pod_link, (int(pods.max()) + 1,)),
+        )
         if min(planes) < 1:
             raise ValueError(f"planes is {planes}; both numbers must be at least 1")
         if not 1 <= horizon <= PACKER_INSTANTS_MAX:
@@ -286,6 +289,35 @@ class Datacenter:
             self.site.free[:, :, : self.servers] -= more
             whole -= more
 
+    def set_links_aside(self, amounts: npt.ArrayLike) -> None:
+        """Keep bandwidth of the links of racks and pods free of jobs at all instants, in a tree.
+
+        ``amounts`` (2 racks + 2 pods,) are in the order racks up, racks down, pods up, pods down; they
+        replace the previous amounts. An amount above a link's capacity leaves nothing for jobs.
+
+        Raises:
+            ValueError: there are several planes, so that a rack has several links.
+        """
+        if self.site.planes.max() > 1:
+            raise ValueError("planes are several: links can be set aside only in a tree")
+        wanted = _checked_amounts("amounts", amounts, self._bundles.shape)
+        most = float(self._bundles.max())
+        units = np.minimum(self.band.up(wanted[:, None], most)[:, 0], self._bundles).astype(np.int64)
+        more = self._empty_instant.trunk[0] - (self._bundles - units)
+        if more.any():
+            for arrays in (self.site, self._empty_instant):
+                # A rack's only link is its bundle.
+                arrays.trunk[:] -= more
+                arrays.bundle[:] -= more
+
+    def link_peak(self) -> Floats:
+        """Return (2 racks + 2 pods,): the most that jobs reserve of each link at any instant from now on.
+
+        The order is that of ``set_links_aside``.
+        """
+        held = (self._empty_instant.bundle - self.site.bundle).max(axis=0).astype(np.float64)
+        return self.band.amount(held[:, None])[:, 0]
+
     def peak(self) -> Floats:
         """Return (servers, 6): the most that jobs reserve together at any instant from now on."""
         held = (
@@ -293,9 +325,9 @@ class Datacenter:
         )
         return np.concatenate([self.quanta.amount(held[:, :4]), self.band.amount(held[:, 4:])], axis=1)
 
-    def utilisation(self, instants: int = 1) -> Floats:
-        """Return (5,) the fraction in use over the next instants: four resources, and all bandwidth."""
-        slots = self._slots()[:instants]
+    def utilisation(self, instants: int = 1, after: int = 0) -> Floats:
+        """Return (5,) the fraction in use over instants ``after`` now: four resources, and all bandwidth."""
+        slots = self._slots()[after : after + instants]
         return np.asarray(self.site.spent[slots].mean(axis=0) / self.totals)
 
     def is_empty(self) -> bool:
@@ -334,6 +366,19 @@ class Datacenter:
             self._scratch = new_scratch(self.site, load)
         return self._scratch
 
+    def rises(self) -> Ints:
+        """Return the instants, counted from now and from 1 on, at which a free amount is larger than before.
+
+        Only then may a job fit that does not fit earlier.
+        """
+        slots = self._slots()
+        found = np.zeros(self.horizon - 1, np.bool_)
+        for free in (self.site.free.reshape(self.horizon, -1), self.site.trunk):
+            for low in range(0, self.horizon - 1, _RISE_ROWS):
+                rows = free[slots[low : low + _RISE_ROWS + 1]]
+                found[low : low + _RISE_ROWS] |= (rows[1:] > rows[:-1]).any(axis=1)
+        return np.flatnonzero(found) + 1
+
     def _slots(self) -> Ints:
         return np.arange(self.now, self.now + self.horizon) % self.horizon
 
@@ -348,7 +393,7 @@ class Datacenter:
         self,
         has: Floats,
         links: Floats,
-        trunks: Sequence[float],
+        trunks: tuple[Floats, Floats],
         racks: Ints,
         pods: Ints,
         planes: tuple[int, int],
@@ -358,14 +403,14 @@ class Datacenter:
         rows[:4] = self.quanta.down(has).T
         rows[4] = rows[5] = self.band.down(links)
         # All servers together cannot send more than this, and it stays an exact whole number.
-        rack_units, pod_units = np.minimum(self.band.down(np.array(trunks)), TRUNK_UNITS_MAX)
+        rack_units, pod_units = (np.minimum(self.band.down(each), TRUNK_UNITS_MAX) for each in trunks)
         first, cores = planes
-        pod_count = int(pods.max()) + 1
-        trunk = np.repeat(
-            [rack_units, pod_units], [2 * pods.size * first, 2 * pod_count * first * cores]
+        # Of each kind, all links up come before all links down.
+        trunk = np.concatenate(
+            [np.tile(np.repeat(rack_units, first), 2), np.tile(np.repeat(pod_units, first * cores), 2)]
         ).astype(np.int64)
-        bundle = np.repeat(
-            [rack_units * first, pod_units * first * cores], [2 * pods.size, 2 * pod_count]
+        bundle = np.concatenate(
+            [np.tile(rack_units * first, 2), np.tile(pod_units * first * cores, 2)]
         ).astype(np.int64)
         inverse = np.divide(1.0, rows, out=np.zeros_like(rows), where=rows > 0.0)
 
@@ -386,6 +431,8 @@ class Datacenter:
         self._empty_instant = arrays(1)
         self._has = rows
         """(6, places) capacities, in units."""
+        self._bundles = bundle
+        """(2 R + 2 P,) capacities of the links of racks and pods, in units."""
         self.smallest = rows[:4, : self.servers].min(axis=1)
         """(4,) the least capacity of any server, in units."""
         self.totals = np.maximum(np.append(rows[:4].sum(axis=1), rows[4:].sum() + trunk.sum()), 1.0)

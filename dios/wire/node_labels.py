@@ -12,6 +12,16 @@ from dios.errors import InvalidError
 RACK: Final = "rack"
 """The label that is the node's fault domain."""
 
+RACK_LINK: Final = "rack-link"
+"""The label with the bandwidth of the links of a node's rack, in each direction and second."""
+POD: Final = "pod"
+"""The label that names the pod of a node's rack: the racks below one switch."""
+POD_LINK: Final = "pod-link"
+"""The label with the bandwidth of the links of a node's pod, in each direction and second."""
+
+_RATE: Final = re.compile(r"([0-9]{1,12})(B|KiB|MiB|GiB)")
+_RATE_UNITS: Final = {"B": 1, "KiB": limits.KIB, "MiB": limits.MIB, "GiB": limits.GIB}
+
 _RACK: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 _RESERVED: Final = frozenset({"node"})
 
@@ -49,8 +59,20 @@ def changed(
     return rack, after
 
 
+def rate_of(labels: Mapping[str, str], key: str) -> int | None:
+    """Return the bytes per second that a label gives; None without it, and 0 if it cannot be read."""
+    if key not in labels:
+        return None
+    found = _RATE.fullmatch(labels[key])
+    return int(found[1]) * _RATE_UNITS[found[2]] if found else 0
+
+
 def check(key: str, value: str) -> None:
     """Raise InvalidError unless a label can have this key and value."""
+    if key in {RACK_LINK, POD_LINK} and value and _RATE.fullmatch(value) is None:
+        raise InvalidError(
+            f"the label {key} must be bytes per second, like 800KiB, 100MiB or 1GiB, and not {value[:80]!r}"
+        )
     if key in _RESERVED:
         raise InvalidError(f"the label {key!r} is the node's name, which cannot be changed")
     words = (key, value)

@@ -23,15 +23,20 @@ from dios.cli.common.output import (
     table,
     write_json,
 )
+from dios.cli.nodes.setting_options import seconds_of
 from dios.cli.scheduling.live import ask
 from dios.cli.tasks.job import described
+from dios.cli.tasks.work_options import MayWaitOption
 from dios.errors import InvalidError
 from dios.lib import reservations
 
 if TYPE_CHECKING:
     from dios.lib.reservations import JobMember
 
-CHECK: Final = "\b\nFor example:\n  dios pack check job.toml\n  dios pack check job.toml --json"
+CHECK: Final = (
+    "\b\nFor example:\n  dios pack check job.toml\n  dios pack check job.toml --may-wait 1h\n"
+    "  dios pack check job.toml --json"
+)
 LS: Final = "\b\nFor example:\n  dios pack ls\n  dios pack ls --json"
 RELEASE: Final = "\b\nFor example:\n  dios pack release words"
 _S: Final = 1e9
@@ -39,13 +44,22 @@ _S: Final = 1e9
 FileArgument = Annotated[Path, typer.Argument(metavar="JOB.toml", help="A job description.")]
 
 
-def check(file: FileArgument, *, node: NodeOption = None, as_json: JsonOption = False) -> None:
+def check(
+    file: FileArgument,
+    *,
+    may_wait: MayWaitOption = "",
+    node: NodeOption = None,
+    as_json: JsonOption = False,
+) -> None:
     """Show where a job would run now, or which resource is short and when. Nothing is reserved.
+
+    With --may-wait it shows the earliest start within that time.
 
     docs/packing.md describes the format. `dios run JOB.toml` runs the job.
     """
     with reporting("dios pack check", as_json=as_json), opened(node) as place:
-        plan = reservations.check(place.node, described(file), str(file))
+        wait_s = seconds_of(may_wait, "--may-wait") if may_wait else 0.0
+        plan = reservations.check(place.node, described(file), str(file), wait_s=wait_s)
         if as_json:
             write_json(msgspec.to_builtins(plan))
             return
@@ -55,6 +69,10 @@ def check(file: FileArgument, *, node: NodeOption = None, as_json: JsonOption = 
             right=("FROM", "TO", "CPUS", "MEMORY"),
         )
         length = "as long as its tasks" if plan.length_s is None else span_text(round(plan.length_s * _S))
+        if plan.waits_s:
+            late = span_text(round(plan.waits_s * _S))
+            say(f"{plan.job} fits in {late}, for {length}; next: dios run {file} --may-wait {may_wait}")
+            return
         say(f"{plan.job} fits, for {length}; next: dios run {file}")
 
 
@@ -87,6 +105,7 @@ class _Job(msgspec.Struct):
     principal: str
     job: str
     length_s: float | None
+    waits_s: float
     age_s: float
     problem: str
     members: list[_Place]
@@ -101,6 +120,8 @@ class ReleasedRow(TypedDict):
 
 def ls(*, node: NodeOption = None, as_json: JsonOption = False) -> None:
     """Show the admitted jobs over time, their running tasks, and the traffic on their edges.
+
+    SINCE is the age of a job, or the time until its promised start.
 
     GUARANTEED is the present guarantee of an edge, MOVING its present traffic. The nodes' own user sees all
     jobs, other users their own.
@@ -132,7 +153,7 @@ def _job_row(job: _Job) -> tuple[str, ...]:
     return (
         job.job,
         job.principal,
-        span_text(round(job.age_s * _S)),
+        f"in {span_text(round(job.waits_s * _S))}" if job.waits_s else span_text(round(job.age_s * _S)),
         "-" if job.length_s is None else span_text(round(job.length_s * _S)),
         f"{sum(one.running for one in tasks)} of {len(tasks)}",
         " ".join(sorted({one.node for one in job.members})),

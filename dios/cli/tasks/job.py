@@ -15,7 +15,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from dios.cli.common.output import say, span_text
+from dios.cli.common.output import say, span_text, waiting
 from dios.cli.tasks.gang import GangMember, OpenPlace, run_members
 from dios.errors import DiosError, InvalidError
 from dios.lib import reservations
@@ -50,6 +50,8 @@ class JobRunOptions:
     inputs: tuple[str, ...] = ()
     args: tuple[str, ...] = ()
     limbo: bool = False
+    wait_s: float = 0.0
+    """The time for which the job may wait for its start."""
 
 
 def run_job(
@@ -71,7 +73,19 @@ def run_job(
         if not path.is_file():
             raise InvalidError(f"{file}: the program {path} does not exist")
     with contextlib.ExitStack() as stack:
-        job = stack.enter_context(reservations.reserve(place.node, text, str(file)))
+        job = stack.enter_context(reservations.reserve(place.node, text, str(file), wait_s=options.wait_s))
+        if job.waits_s and detach:
+            raise InvalidError(
+                f"the job would begin in {span_text(round(job.waits_s * 1e9))}, and with --detach no command "
+                "would start it: leave out --detach or --may-wait"
+            )
+        if job.waits_s:
+            say(
+                f"{job.job} waits: it begins in {span_text(round(job.waits_s * 1e9))} at the latest; "
+                f"`dios explain {job.job}` shows why; Ctrl-C withdraws it"
+            )
+            with waiting(f"waiting for the start of {job.job}"):
+                job = job.wait()
         members = [
             GangMember(
                 member.name,

@@ -31,6 +31,7 @@ from dios.cli.common.output import (
     write_json,
 )
 from dios.cli.common.signals import Stopped, stopped_by_signals
+from dios.cli.nodes.setting_options import seconds_of
 from dios.cli.scheduling.live import ask_at, rows_of
 from dios.cli.tasks import job as jobs
 from dios.cli.tasks import kept_jobs
@@ -38,7 +39,7 @@ from dios.cli.tasks.control import described, pour
 from dios.cli.tasks.endings import EndRow, ends_of, explain, sentence_of_move
 from dios.cli.tasks.gang import BeginTask, EnforcementRow, run_gang
 from dios.cli.tasks.run_files import files_of_run
-from dios.cli.tasks.work_options import TaskNeeds, needs_of, with_needs
+from dios.cli.tasks.work_options import MayWaitOption, TaskNeeds, needs_of, with_needs
 from dios.client.enforcement import lines_of, sorted_out, wanted_of
 from dios.client.program import NATIVE_NAME, Program, with_trace
 from dios.client.tracing.active import context_for_others
@@ -135,7 +136,8 @@ HostOption = Annotated[
     "  dios run job.py --host n2         (--local: on the asked node)\n"
     "  dios run job.py --cpus 2 --mem 1GiB --constraint gpu=yes   (then: dios explain)\n"
     "  dios run job.py --gang 3/4        (four tasks; three at least start together)\n"
-    "  dios run job.toml --group analytics   (a job over time; first: dios pack check job.toml)\n\n"
+    "  dios run job.toml --group analytics   (a job over time; first: dios pack check job.toml)\n"
+    "  dios run job.toml --may-wait 1h       (at its earliest start, which is promised)\n\n"
     "\b\nA program, whole:\n  import dios, sys\n  with dios.connect() as node:\n"
     "      print(sys.argv[1:], [len(item.read_bytes()) for item in node.inputs])"
 )
@@ -183,6 +185,7 @@ def run(
     local: Annotated[bool, typer.Option("--local", help="Run it on the asked node.")] = False,
     template: TemplateOption = "",
     program: ProgramOption = "",
+    may_wait: MayWaitOption = "",
     needs: Callable[[], TaskNeeds],
     node: NodeOption = None,
     as_json: JsonOption = False,
@@ -227,9 +230,17 @@ def run(
             }
             said |= {"--keep": keep, "--attempts": attempts}
             _refuse_for_jobs(wanted, said | {"--host": host, "--local": local})
-            options = jobs.JobRunOptions(tuple(group or ()), tuple(inputs or ()), chosen.arguments, limbo)
+            wait_s = seconds_of(may_wait, "--may-wait") if may_wait else 0
+            options = jobs.JobRunOptions(
+                tuple(group or ()), tuple(inputs or ()), chosen.arguments, limbo, wait_s
+            )
             status = jobs.run_job(chosen.path, opening, place, options, detach=detach, as_json=as_json)
             raise typer.Exit(status)
+        if may_wait:
+            raise InvalidError(
+                "--may-wait is for jobs over time (JOB.toml). Leave it out: other runs wait for their place "
+                "until Ctrl-C withdraws them"
+            )
         _check(wanted, host, local=local, detach=detach)
         files = files_of_run(place, group or (), inputs or (), outputs or (), secrecy)
         if files.outputs and (detach or wanted.gang is not None):

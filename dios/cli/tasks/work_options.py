@@ -129,6 +129,16 @@ CopyOfOption = Annotated[
 ]
 
 
+MayWaitOption = Annotated[
+    str,
+    typer.Option(
+        "--may-wait",
+        metavar="SPAN",
+        help="A job (JOB.toml) without room now gets the earliest start within: 90s, 5min, 2h.",
+    ),
+]
+
+
 @dataclass(frozen=True, slots=True)
 class GangSize:
     """The number of tasks to run, and the least number that must start together."""

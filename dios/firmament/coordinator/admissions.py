@@ -4,7 +4,8 @@ Finding places and accounting for room are in ``policies.packing``.
 
 A question is ``{"ask": "pack", "do": "admit", "job": DESCRIPTION}``, where the description is TOML,
 compressed by zlib, in base64. ``check`` takes the same, ``renew`` and ``release`` take a ``number``, and
-``list`` nothing.
+``list`` nothing. A job with ``wait_s`` may wait for this time. The answer to ``renew`` has its places and its
+start, which may have become earlier.
 """
 
 from __future__ import annotations
@@ -33,8 +34,9 @@ from dios.firmament.coordinator.rate_control import RateControl
 from dios.firmament.policies.packed_jobs import MBIT, MIB, Booking, Machine
 from dios.firmament.policies.packing import AdmittedJob, AdmittedJobs, RunningMember
 from dios.firmament.policies.principal_accounts import FairnessRule, PrincipalAccounts
-from dios.limits import GUARANTEE_STEPS_MAX, PACKED_LEASE_S, PACKED_TEXT_BYTES_MAX
+from dios.limits import GUARANTEE_STEPS_MAX, PACKED_LEASE_S, PACKED_TEXT_BYTES_MAX, PACKED_WAIT_S_MAX
 from dios.packer import Edge
+from dios.wire import node_labels
 from dios.wire.fields import Identifier, Text
 from dios.wire.messages import Asked, Guarantee
 from dios.wire.types import Traffic
@@ -44,6 +46,7 @@ class _JobQuestion(msgspec.Struct):
     do: Text
     job: Annotated[str, msgspec.Meta(max_length=PACKED_TEXT_BYTES_MAX)] = ""
     number: Identifier = 0
+    wait_s: Annotated[float, msgspec.Meta(ge=0.0, le=PACKED_WAIT_S_MAX)] = 0.0
 
 
 class EdgeGuarantee(NamedTuple):
@@ -57,6 +60,13 @@ class EdgeGuarantee(NamedTuple):
     def bytes_s(self) -> int:
         """The guaranteed bandwidth at this time, in bytes per second."""
         return self.guarantee.steps[0][1] if self.guarantee.steps[0][0] == 0 else 0
+
+
+class WaitingJob(NamedTuple):
+    """A job that waits for its promised start, and the reason in lines of text."""
+
+    name: str
+    lines: list[str]
 
 
 class Admissions:
@@ -152,6 +162,38 @@ class Admissions:
             f"chose {job.booking.places.get(work.member, 'no place')} for it; `dios pack ls` shows the job"
         )
 
+    def waiting_job(self, asked: Asked, word: str, now: float) -> WaitingJob | None:
+        """Return the job that waits for its start and has this name or number, and why it waits.
+
+        Raises:
+            InvalidError: several jobs of this name wait.
+        """
+        waiting = self._jobs.waiting(now)
+        found = [
+            (at, one)
+            for at, one in enumerate(waiting)
+            if _may_see(asked, one) and word in {one.booking.job.name, str(one.number)}
+        ]
+        if len(found) > 1:
+            some = ", ".join(str(one.number) for _, one in found)
+            raise InvalidError(
+                f"{len(found)} jobs that wait are called {word!r}. Name one by its number: {some}"
+            )
+        if not found:
+            return None
+        (at, one) = found[0]
+        problem = self._jobs.problems.get(one.number)
+        why = (
+            f"{one.booking.job.name} waits for its start in {self._jobs.waits_s(one, now):.0f} s at the "
+            "latest: that is the first time with room for all of its tasks next to what was promised before"
+        )
+        order = (
+            f"{at} of the jobs that wait were admitted before it; their starts are never moved for it. It "
+            "starts earlier if others end early"
+        )
+        lines = [why, order, *([problem] if problem else [])]
+        return WaitingJob(one.booking.job.name, lines)
+
     def drop_unstored(self, now: float) -> bool:
         """Release the jobs that could not be stored; return True if there was any."""
         lost = [number for number in self._unstored if number in self._jobs.jobs]
@@ -194,22 +236,22 @@ class Admissions:
         admitted = self._jobs.jobs.get(request.number)
         if admitted is None or not _may_see(asked, admitted):
             raise InvalidError("no such job is admitted here: its time is over, or it was released")
-        if request.do == "renew":
-            self._jobs.renew(request.number, now)
-        else:
+        if request.do == "release":
             self._jobs.release(request.number, now)
-        return {"ok": True}
+            return {"ok": True}
+        self._jobs.renew(request.number, now)
+        return {"ok": True, **self._description(admitted.booking, now)}
 
     def _check_or_admit(self, asked: Asked, request: _JobQuestion, now: float) -> dict[str, object]:
         text = _text(request.job)
-        found = self._jobs.check(text, self._machines(), now)
+        found = self._jobs.check(text, self._machines(), now, request.wait_s)
         self._check_share(asked.principal, found, now)
         answer: dict[str, object] = {"ok": True}
         if request.do == "admit":
             admitted = self._jobs.admit(asked.principal, found, now)
             self._unstored.append(admitted.number)
             answer |= {"number": admitted.number, "lease_s": PACKED_LEASE_S}
-        return {**answer, **_description(found)}
+        return {**answer, **self._description(found, now)}
 
     def _check_share(self, principal: str, booking: Booking, now: float) -> None:
         """Raise NotPermittedError for a job over the quota, or over the entitlement while others wait."""
@@ -233,8 +275,10 @@ class Admissions:
     def _machines(self) -> tuple[Machine, ...]:
         """Return the nodes that take tasks, as Packer describes machines."""
         capacities = self._rates.capacities()
-        return tuple(
-            Machine(
+        found = []
+        for name, queue in sorted(self._cluster.nodes.items()):
+            labels = dict(queue.labels)
+            machine = Machine(
                 queue.node,
                 name,
                 queue.rack,
@@ -243,14 +287,17 @@ class Admissions:
                 float(capacities.get(name, (0, 0, 0))[Traffic.OUT]),
                 float(capacities.get(name, (0, 0, 0))[Traffic.STORE]),
                 name in capacities,
+                node_labels.rate_of(labels, node_labels.RACK_LINK),
+                labels.get(node_labels.POD, ""),
+                node_labels.rate_of(labels, node_labels.POD_LINK),
             )
-            for name, queue in sorted(self._cluster.nodes.items())
-        )
+            found.append(machine)
+        return tuple(found)
 
     def _row(self, one: AdmittedJob, now: float) -> AdmittedJobAnswer:
         """Return one job as JSON."""
-        elapsed = self._jobs.elapsed(one, now)
-        found = _description(one.booking)
+        elapsed = max(0.0, self._jobs.elapsed(one, now))
+        found = self._description(one.booking, now)
         members: list[AdmittedMemberAnswer] = [
             {**member, "running": one.running.get(member["member"]) is not None}
             for member in found["members"]
@@ -260,11 +307,33 @@ class Admissions:
             "principal": one.principal,
             "job": found["job"],
             "length_s": found["length_s"],
+            "waits_s": found["waits_s"],
             "age_s": elapsed,
             "problem": self._jobs.problems.get(one.number, ""),
             "members": members,
             "edges": list(self._edges(one, elapsed)),
         }
+
+    def _description(self, booking: Booking, now: float) -> PlacedJobAnswer:
+        """Return a job and the places of its members, as JSON."""
+        job = booking.job
+        members: list[PlacedMemberAnswer] = []
+        for at, node in enumerate(job.nodes):
+            peak = job.demand[at].max(axis=0).tolist()
+            members.append(
+                {
+                    "member": node.name,
+                    "node": booking.places[node.name],
+                    "service": node.service is not None,
+                    "start_s": node.start * job.instant_s,
+                    "end_s": None if booking.endless else (node.end or job.instants) * job.instant_s,
+                    "cpus": peak[0],
+                    "memory_bytes": math.ceil(peak[1] * MIB),
+                }
+            )
+        length = None if booking.endless else job.instants * job.instant_s
+        waits_s = max(0.0, booking.began - self._jobs.wall_at(now))
+        return {"job": job.name, "length_s": length, "waits_s": waits_s, "members": members}
 
     def _edges(self, one: AdmittedJob, elapsed: float) -> Iterator[EdgeAnswer]:
         """Yield each edge as JSON: its present guarantee and its traffic, in bytes per second."""
@@ -302,27 +371,6 @@ def _text(packed: str) -> str:
         return text.decode()
     except (binascii.Error, zlib.error, UnicodeDecodeError) as error:
         raise InvalidError(f"cannot read the description of the job: {error}") from None
-
-
-def _description(booking: Booking) -> PlacedJobAnswer:
-    """Return a job and the places of its members, as JSON."""
-    job = booking.job
-    members: list[PlacedMemberAnswer] = []
-    for at, node in enumerate(job.nodes):
-        peak = job.demand[at].max(axis=0).tolist()
-        members.append(
-            {
-                "member": node.name,
-                "node": booking.places[node.name],
-                "service": node.service is not None,
-                "start_s": node.start * job.instant_s,
-                "end_s": None if booking.endless else (node.end or job.instants) * job.instant_s,
-                "cpus": peak[0],
-                "memory_bytes": math.ceil(peak[1] * MIB),
-            }
-        )
-    length = None if booking.endless else job.instants * job.instant_s
-    return {"job": job.name, "length_s": length, "members": members}
 
 
 def _steps(booking: Booking, edge: int, elapsed: float, span_s: float) -> tuple[tuple[int, int], ...]:

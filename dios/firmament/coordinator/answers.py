@@ -260,10 +260,14 @@ EdgeAnswer = TypedDict(
 
 
 class PlacedJobAnswer(TypedDict):
-    """A job over time, and the places of its members; no length means as long as its tasks run."""
+    """A job over time, and the places of its members; no length means as long as its tasks run.
+
+    ``waits_s`` is the time until its start.
+    """
 
     job: str
     length_s: float | None
+    waits_s: float
     members: list[PlacedMemberAnswer]
 
 
@@ -274,6 +278,7 @@ class AdmittedJobAnswer(TypedDict):
     principal: str
     job: str
     length_s: float | None
+    waits_s: float
     age_s: float
     problem: str
     members: list[AdmittedMemberAnswer]

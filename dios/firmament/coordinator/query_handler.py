@@ -17,6 +17,7 @@ from dios.firmament.coordinator.answers import (
     AccountAnswer,
     CatalogueModelAnswer,
     EnforcementAnswer,
+    ExplainedAnswer,
     HistoryAnswer,
     ModelChangeAnswer,
     ModelsAnswer,
@@ -272,6 +273,29 @@ class QueryHandler(ClusterQueries):
         }
         links = named.to_links(solve(named.problem).flow)
         return [(marks.get(tail, tail), head, units, cost) for tail, head, units, cost in links]
+
+    def _explain(self, asked: Asked, question: Question) -> ExplainedAnswer:
+        word = str(question.get("task", ""))
+        try:
+            return super()._explain(asked, question)
+        except InvalidError:
+            job = self._admissions.waiting_job(asked, word, self.now)
+            if job is None:
+                raise
+        return {
+            "task": "",
+            "label": job.name,
+            "node": "",
+            "phase": "waiting",
+            "caller": "",
+            "moving": False,
+            "moves": 0,
+            "restarts": 0,
+            "kept_bytes": 0,
+            "model": self._model(),
+            "lines": job.lines,
+            "explanation": None,
+        }
 
     def _explain_briefly(self, task: int, tracked: TrackedTask) -> str:
         return super()._explain_briefly(task, tracked) or self._admissions.explain(tracked)

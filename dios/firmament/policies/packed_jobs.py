@@ -25,9 +25,19 @@ from dios.limits import (
     PACKED_HORIZON_INSTANTS,
     PACKED_INSTANT_S,
     PACKED_MEMBERS_MAX,
+    PACKED_NOTICE_INSTANTS,
     PACKED_TEXT_BYTES_MAX,
 )
-from dios.packer import Datacenter, JobError, Node, Refusal, TiMra, allocate
+from dios.packer import (
+    Datacenter,
+    JobError,
+    Node,
+    Placement,
+    Refusal,
+    TiMra,
+    allocate,
+    allocate_earliest,
+)
 
 POLICY: Final = "ahead"
 """The policy of Packer that admits most jobs (docs/packer.md)."""
@@ -38,7 +48,7 @@ MBIT: Final = 1e6 / 8
 _NOISE: Final = 1e-9
 """Relative to an instant: 3 times 0.1 s must not reach into a fourth."""
 _NO_LIMIT: Final = 1e12
-"""Mbit/s of links between racks, whose capacity the nodes do not know."""
+"""Mbit/s of links of racks and pods without a known bound."""
 
 
 class Machine(NamedTuple):
@@ -54,6 +64,11 @@ class Machine(NamedTuple):
     disk: float
     heard: bool = True
     """True if the node has reported ``link`` and ``disk``."""
+    rack_link: float | None = None
+    """Bytes per second of each link of its rack, in each direction; None if it has no known bound."""
+    pod: str = ""
+    pod_link: float | None = None
+    """The same of the links of its pod."""
 
     def all_of_it(self) -> Floats:
         """(6,): the four resources, and bandwidth up and down, in Packer's units."""
@@ -72,17 +87,76 @@ def units_of(amounts: Floats) -> Resources:
     return Resources(cpu, math.ceil(memory * MIB), (write + read) * MB)
 
 
+class Network:
+    """The racks and pods of machines, and the bandwidth of their links (Packer paper, III-A).
+
+    A rack is in the pod that its first machine with a pod names. Of several amounts for one link the smallest
+    counts.
+    """
+
+    def __init__(self, machines: tuple[Machine, ...]) -> None:
+        racks = dict.fromkeys(one.rack for one in machines)
+        pod_of = dict.fromkeys(racks, "")
+        for one in machines:
+            pod_of[one.rack] = pod_of[one.rack] or one.pod
+        self.racks: Final = tuple(racks)
+        self.pods: Final = tuple(dict.fromkeys(pod_of.values()))
+        numbers = {rack: number for number, rack in enumerate(self.racks)}
+        self.rack_of: Final = np.array([numbers[one.rack] for one in machines], np.int64)
+        """(machines,)"""
+        self.pod_of: Final = np.array([self.pods.index(pod_of[rack]) for rack in self.racks], np.int64)
+        """(racks,)"""
+        self.rack_link: Final = np.full(len(self.racks), _NO_LIMIT)
+        """(racks,) Mbit/s of the link in each direction."""
+        self.pod_link: Final = np.full(len(self.pods), _NO_LIMIT)
+        """(pods,) the same."""
+        for one, rack in zip(machines, self.rack_of.tolist(), strict=True):
+            pod = self.pod_of[rack]
+            if one.rack_link is not None:
+                self.rack_link[rack] = min(self.rack_link[rack], one.rack_link / MBIT)
+            if one.pod_link is not None and one.pod == self.pods[pod]:
+                self.pod_link[pod] = min(self.pod_link[pod], one.pod_link / MBIT)
+
+    @property
+    def links(self) -> int:
+        """The number of links of racks and pods, in both directions."""
+        return 2 * (len(self.racks) + len(self.pods))
+
+    def path(self, source: int, target: int) -> tuple[int, ...]:
+        """Return the links between two machines: numbers among racks up, racks down, pods up, pods down."""
+        one, other = int(self.rack_of[source]), int(self.rack_of[target])
+        if one == other:
+            return ()
+        racks, pods = len(self.racks), len(self.pods)
+        near = one, racks + other
+        left, right = int(self.pod_of[one]), int(self.pod_of[other])
+        return near if left == right else (*near, 2 * racks + left, 2 * racks + pods + right)
+
+    def through(self, up: Floats, down: Floats) -> Floats:
+        """Return (links,): the most that traffic of machines with an unknown other end puts on each link.
+
+        ``up`` and ``down`` (machines,) are the amounts that the machines send and receive.
+        """
+        racks = [np.bincount(self.rack_of, each, len(self.racks)).astype(np.float64) for each in (up, down)]
+        pods = [np.bincount(self.pod_of, each, len(self.pods)).astype(np.float64) for each in racks]
+        if len(self.pods) == 1:
+            pods = [np.zeros(1)] * 2
+        if len(self.racks) == 1:
+            racks = [np.zeros(1)] * 2
+        return np.concatenate([*racks, *pods])
+
+
 def site_of(machines: tuple[Machine, ...], now: int, horizon: int = PACKED_HORIZON_INSTANTS) -> Datacenter:
-    """Return an empty data centre of these machines, from instant ``now`` on. Racks limit nothing."""
-    racks = {rack: number for number, rack in enumerate(dict.fromkeys(one.rack for one in machines))}
+    """Return an empty data centre of these machines, from instant ``now`` on."""
+    network = Network(machines)
     has = np.array([one.all_of_it() for one in machines])
     return Datacenter(
         capacity=has[:, :4],
-        rack_of=np.array([racks[one.rack] for one in machines]),
-        pod_of=np.zeros(len(racks), np.int64),
+        rack_of=network.rack_of,
+        pod_of=network.pod_of,
         link=has[:, 4],
-        rack_link=_NO_LIMIT,
-        pod_link=_NO_LIMIT,
+        rack_link=network.rack_link,
+        pod_link=network.pod_link,
         horizon=horizon,
         instant_s=PACKED_INSTANT_S,
         now=now,
@@ -121,6 +195,11 @@ class Booking:
     def endless(self) -> bool:
         """Return True if it lasts until its tasks have ended."""
         return self.job.instants == 1
+
+    @property
+    def began_instant(self) -> int:
+        """Packer's instant in which it begins."""
+        return int(self.began // PACKED_INSTANT_S)
 
     @property
     def ends(self) -> float:
@@ -177,8 +256,11 @@ class Booking:
             PACKED_INSTANT_S,
         )
 
-    def add_to(self, held: Floats, names: Mapping[str, int]) -> None:
-        """Add its first demand to ``held`` (machines, 6); ``names`` has the machines' numbers."""
+    def add_to(self, held: Floats, links: Floats, names: Mapping[str, int], network: Network) -> None:
+        """Add its first demand to ``held`` (machines, 6) and to ``links`` of racks and pods.
+
+        ``names`` has the machines' numbers.
+        """
         where = [names.get(self.places[node.name], -1) for node in self.job.nodes]
         for at, machine in enumerate(where):
             if machine >= 0:
@@ -189,6 +271,8 @@ class Booking:
                 for machine, side in ((out, 4), (into, 5)):
                     if machine >= 0:
                         held[machine, side] += flow
+                if min(out, into) >= 0:
+                    links[list(network.path(out, into))] += flow
 
 
 def booking_of(job: TiMra, began: float, nodes: Collection[str]) -> Booking:
@@ -215,19 +299,60 @@ def booking_of(job: TiMra, began: float, nodes: Collection[str]) -> Booking:
     return Booking(job, packed, began, {node.name: node.service or "" for node in job.nodes})
 
 
-def placed(booking: Booking, books: Datacenter, names: Mapping[str, int]) -> Booking | Refusal:
-    """Return the booking with places, which are not held yet; ``names`` has the machines' numbers."""
+def placed(
+    booking: Booking, books: Datacenter, names: Mapping[str, int], wait: int | None = None
+) -> Booking | Refusal:
+    """Return the booking with places, which are not held yet; ``names`` has the machines' numbers.
+
+    With ``wait`` it begins at most that number of instants after the time of the data centre.
+    """
     members = list(booking.places)
     wanted = booking.rest(0.0, members)
     if wanted is None:
         raise JobError("instants", "are over")
     pinned = {member: names[node] for member, node in booking.places.items() if node}
     found = allocate(books, wanted, policy=POLICY, pinned=pinned)
+    if isinstance(found, Refusal) and wait is not None and wait >= PACKED_NOTICE_INSTANTS:
+        later = starting_later(booking, books, names, wait)
+        if later is not None:
+            later[0].release()
+            return later[1]
     if isinstance(found, Refusal):
         return found
     found.release()
+    return _at_places(booking, found, names)
+
+
+def starting_later(
+    booking: Booking, books: Datacenter, names: Mapping[str, int], last: int
+) -> tuple[Placement, Booking] | None:
+    """Hold a job at its earliest start up to ``last`` instants from now, and return it with that start.
+
+    Members that are tasks may get any places. Return None if no such start has room.
+    """
+    wanted = booking.rest(0.0, list(booking.places))
+    if wanted is None:
+        return None
+    pinned = {
+        member: names[node]
+        for member, node in booking.places.items()
+        if booking.is_service(member) and node in names
+    }
+    if any(booking.is_service(member) and node not in names for member, node in booking.places.items()):
+        return None
+    found = allocate_earliest(
+        books, wanted, begin=PACKED_NOTICE_INSTANTS, last=last, policy=POLICY, pinned=pinned
+    )
+    if isinstance(found, Refusal):
+        return None
+    begins = replace(booking, began=found.start * PACKED_INSTANT_S)
+    return found, _at_places(begins, found, names)
+
+
+def _at_places(booking: Booking, found: Placement, names: Mapping[str, int]) -> Booking:
+    """Return a booking with the places that were found for its members."""
     nodes = list(names)
-    return replace(booking, places={member: nodes[found.servers[member]] for member in members})
+    return replace(booking, places={member: nodes[found.servers[member]] for member in booking.places})
 
 
 def _bare(node: Node, demand: Floats) -> Node:

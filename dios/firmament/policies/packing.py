@@ -25,9 +25,11 @@ from dios.firmament.policies.packed_jobs import (
     POLICY,
     Booking,
     Machine,
+    Network,
     booking_of,
     placed,
     site_of,
+    starting_later,
     units_of,
 )
 from dios.firmament.policies.stored_shares import StoredJob
@@ -38,11 +40,13 @@ from dios.limits import (
     PACKED_JOBS_BYTES_MAX,
     PACKED_JOBS_MAX,
     PACKED_LEASE_S,
+    PACKED_WAIT_S_MAX,
 )
 from dios.packer import Datacenter, JobError, Placement, Refusal, TiMra, allocate
 
 _INSTANT: Final = re.compile(r"at instant \d+ ")
 _SERVER: Final = re.compile(r"server (\d+)")
+_SWITCH: Final = re.compile(r"\b(rack|pod) (\d+)")
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,6 +88,7 @@ class AdmittedJobs:
         """Jobs that hold less than they were promised, and the reasons."""
         self._machines: tuple[Machine, ...] = ()
         self._datacenter: Datacenter | None = None
+        self._network = Network(())
         self._drawn: tuple[int, int] | None = None
         """The version and the instant for which ``_promised`` was computed."""
         self._promised: Floats = np.zeros((0, 6))
@@ -95,12 +100,18 @@ class AdmittedJobs:
         """Jobs whose time is over: a task of theirs that begins late is stopped, too."""
         self._owners: set[str] = set()
         self.changed = False
-        """True if a job came or went since the last storing."""
+        """True if a job came or went, or begins earlier, since the last storing."""
+        self._freed = False
+        """True if there may be more room than when the starts of waiting jobs were chosen."""
+        self._taken = 0.0
+        """The sum of the parts of machines that tasks of the flow network held at the last update."""
 
     # Admission ------------------------------------------------------------------------------------------
 
-    def check(self, text: str, machines: Iterable[Machine], now: float) -> Booking:
-        """Return the places that a job would get now, by its description in TOML. Nothing is held.
+    def check(self, text: str, machines: Iterable[Machine], now: float, wait_s: float = 0.0) -> Booking:
+        """Return the places that a job would get, by its description in TOML. Nothing is held.
+
+        A job that may wait for ``wait_s`` begins within this time, as early as it has places.
 
         Raises:
             InvalidError: the description is invalid. NotPermittedError: there is no place for the whole job;
@@ -116,9 +127,17 @@ class AdmittedJobs:
             booking = booking_of(job, self._wall + now, self._names())
         except JobError as error:
             raise InvalidError(str(error)) from None
-        found = placed(booking, self._room(now, endless=booking.endless), self._names())
+        if wait_s and booking.endless:
+            raise InvalidError(
+                "a job without instants cannot wait: it would hold its places from its start on for ever. "
+                "Give its description `instants`."
+            )
+        wait = int(min(wait_s, PACKED_WAIT_S_MAX) / PACKED_INSTANT_S)
+        found = placed(booking, self._room(now, endless=booking.endless), self._names(), wait)
         if isinstance(found, Refusal):
-            raise NotPermittedError(self._refused(found, booking, now))
+            told = self._refused(found, booking, now)
+            late = f". No start within {wait_s:g} s has room for all of it" if wait_s else ""
+            raise NotPermittedError(f"{told}{late}")
         self._check_bounds(found)
         return found
 
@@ -143,6 +162,7 @@ class AdmittedJobs:
         if admitted.placement is not None and admitted.placement.end > self._instant(now):
             admitted.placement.release(self._instant(now))
         self.problems.pop(number, None)
+        self._freed = True
         self._touched()
         self.update(now)
 
@@ -169,7 +189,12 @@ class AdmittedJobs:
         when = "" if booking.endless else f"{after:.0f} s after its beginning "
         told = _INSTANT.sub(when, str(refusal), count=1)
         told = _SERVER.sub(lambda found: self._machines[int(found[1])].name, told)
+        told = _SWITCH.sub(self._switch_name, told)
         return ". ".join(one for one in (told, self._blind(refusal.resource)) if one)
+
+    def _switch_name(self, found: re.Match[str]) -> str:
+        names = self._network.racks if found[1] == "rack" else self._network.pods
+        return f"{found[1]} {names[int(found[2])] or 'without a name'}"
 
     def _blind(self, resource: str) -> str:
         """Return which capacities are unknown, if the job was refused for that."""
@@ -198,9 +223,21 @@ class AdmittedJobs:
                 admitted.renewed = now
         return news
 
+    def wall_at(self, now: float) -> float:
+        """Return a time of the scheduler's clock in seconds since 1970."""
+        return self._wall + now
+
     def elapsed(self, admitted: AdmittedJob, now: float) -> float:
-        """Return the age of a job in seconds."""
+        """Return the age of a job in seconds; it is negative while the job waits for its start."""
         return self._wall + now - admitted.booking.began
+
+    def waits_s(self, admitted: AdmittedJob, now: float) -> float:
+        """Return the seconds until the promised start of a job; 0 if it has begun."""
+        return max(0.0, -self.elapsed(admitted, now))
+
+    def waiting(self, now: float) -> list[AdmittedJob]:
+        """Return the jobs that have not begun, in the order of their admission."""
+        return [one for one in self.jobs.values() if self.waits_s(one, now)]
 
     def renew(self, number: int, now: float) -> None:
         """Record that the user of a job still wants it."""
@@ -227,12 +264,49 @@ class AdmittedJobs:
         if drawn != self._drawn:
             self._drawn = drawn
             self._datacenter.advance(drawn[1])
-            self._promised = self._datacenter.peak() + self._endless()
+            self._start_earlier(now)
+            self._promised = self._datacenter.peak() + self._endless()[0]
             self._tell_holdings()
         for machine, row in zip(self._machines, self._promised, strict=True):
             # A machine that has joined again does not know the withheld amounts.
             if self._scheduler.state.machine_row(machine.node) != ABSENT:
                 self._scheduler.withhold(machine.node, units_of(row))
+
+    def _start_earlier(self, now: float) -> None:
+        """Begin waiting jobs earlier if room has come, in the order of their admission; none begins later."""
+        taken = self._taken_part()
+        freed, self._freed, self._taken = self._freed or taken < self._taken, False, taken
+        waiting = self.waiting(now) if freed else []
+        if not waiting:
+            return
+        for admitted in waiting:
+            books = self._room(now, endless=False)
+            after = admitted.booking.began_instant - books.now
+            if admitted.placement is not None:
+                admitted.placement.release()
+                found = starting_later(admitted.booking, books, self._names(), after - 1)
+            else:
+                found = starting_later(admitted.booking, books, self._names(), books.horizon)
+            if found is None:
+                # A node that takes no tasks at the moment must not cost the job its promise.
+                books.set_aside(0.0)
+                books.set_links_aside(0.0)
+                self._hold(admitted, at=now)
+            else:
+                admitted.placement, admitted.booking = found
+                self.problems.pop(admitted.number, None)
+                self.changed = True
+
+    def _taken_part(self) -> float:
+        """Return the sum of the parts of all machines that tasks of the flow network hold."""
+        state, sum_of = self._scheduler.state, 0.0
+        for machine in self._machines:
+            row = state.machine_row(machine.node)
+            if row != ABSENT:
+                taken = state.resources.reserved[row] - state.resources.withheld[row]
+                whole = np.array((machine.cpus, machine.memory))
+                sum_of += float((taken[:2] / np.maximum(whole, 1.0)).sum())
+        return sum_of
 
     def _tell_holdings(self) -> None:
         """Count the resources of jobs as held by their principals."""
@@ -301,12 +375,40 @@ class AdmittedJobs:
     def _rebuild(self, machines: tuple[Machine, ...], now: float) -> None:
         """Make a new data centre of the present machines, with all jobs in their places."""
         self._machines = machines
+        self._network = Network(machines)
         self._datacenter = site_of(machines, self._instant(now)) if machines else None
         self._version += 1
         self.problems.clear()
-        if self._datacenter is not None:
-            for admitted in self.jobs.values():
+        if self._datacenter is None:
+            return
+        for admitted in self.jobs.values():
+            if not self.waits_s(admitted, now):
                 self._hold(admitted, at=now)
+        for admitted in self.waiting(now):
+            self._hold_waiting(admitted, now)
+
+    def _hold_waiting(self, admitted: AdmittedJob, now: float) -> None:
+        """Hold a job that has not begun at its promised start, or else at the next one with room."""
+        books, names, promised = self._books(), self._names(), admitted.booking.began
+        if all(node in names for node in admitted.booking.places.values()):
+            self._hold(admitted, at=now)
+            if admitted.placement is not None:
+                return
+        found = starting_later(admitted.booking, books, names, books.horizon)
+        if found is None:
+            self.problems[admitted.number] = (
+                f"{admitted.booking.job.name}: it has no start, because nodes have left or changed"
+            )
+            return
+        admitted.placement, admitted.booking = found
+        self.changed = True
+        late = admitted.booking.began - promised
+        self.problems.pop(admitted.number, None)
+        if late > 0.0:
+            self.problems[admitted.number] = (
+                f"{admitted.booking.job.name}: its start is {late:.0f} s later than promised, because nodes "
+                "have left or changed"
+            )
 
     def _hold(self, admitted: AdmittedJob, *, at: float | None = None) -> None:
         """Allocate a job in the data centre; members on missing machines are left out."""
@@ -316,44 +418,55 @@ class AdmittedJobs:
             return
         names = self._names()
         pinned = {member: names[node] for member, node in booking.places.items() if node in names}
-        elapsed = 0.0 if at is None else self._wall + at - booking.began
+        elapsed = 0.0 if at is None else max(0.0, self._wall + at - booking.began)
         rest = booking.rest(elapsed, set(pinned))
         if rest is None:
             return
         books = self._books()
-        found = allocate(books, rest, policy=POLICY, pinned=pinned)
+        after = max(0, booking.began_instant - books.now)
+        found = allocate(books, rest, policy=POLICY, pinned=pinned, after=after)
         if isinstance(found, Placement):
             admitted.placement = found
         else:
             self.problems[admitted.number] = f"{booking.job.name}: {found}"
 
-    def _endless(self) -> Floats:
-        """(machines, 6): the amounts that jobs without an end hold, in Packer's units."""
+    def _endless(self) -> tuple[Floats, Floats]:
+        """Return the amounts that jobs without an end hold, in Packer's units.
+
+        They are (machines, 6), and those of the links of racks and pods.
+        """
         names = self._names()
-        held = np.zeros((len(self._machines), 6))
+        held, links = np.zeros((len(self._machines), 6)), np.zeros(self._network.links)
         for admitted in self.jobs.values():
             if admitted.booking.endless:
-                admitted.booking.add_to(held, names)
-        return held
+                admitted.booking.add_to(held, links, names, self._network)
+        return held, links
 
     def _room(self, now: float, *, endless: bool) -> Datacenter:
         """Return the data centre with the flow network's tasks; at its peak for a job without an end."""
         books = self._books()
         books.advance(self._instant(now))
         state = self._scheduler.state
-        amounts = self._endless()
+        amounts, links = self._endless()
+        runs = np.zeros(len(self._machines))
         for number, machine in enumerate(self._machines):
             row = state.machine_row(machine.node)
             if row == ABSENT or not state.resources.usable[row]:
                 amounts[number] = machine.all_of_it()
                 continue
             taken = state.resources.reserved[row] - state.resources.withheld[row]
-            amounts[number] += machine.taken(Resources(*np.maximum(taken, 0.0).tolist()))
+            wanted = machine.taken(Resources(*np.maximum(taken, 0.0).tolist()))
+            amounts[number] += wanted
+            runs[number] = wanted[4]
+        # The other ends of these runs are unknown: they may be in other racks and pods.
+        links += self._network.through(runs, runs)
         books.set_aside(amounts)
+        books.set_links_aside(links)
         if not endless:
             return books
         worst = site_of(self._machines, books.now, 1)
         worst.set_aside(amounts + books.peak())
+        worst.set_links_aside(links + books.link_peak())
         return worst
 
 

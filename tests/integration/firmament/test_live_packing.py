@@ -129,6 +129,50 @@ def test_a_job_is_over_when_its_time_is(site: Site) -> None:
     assert jobs(site) == []
 
 
+def test_a_job_that_may_wait_begins_when_room_comes(site: Site) -> None:
+    """It has a promised start, which is explained, and begins early when the job before it ends early."""
+    first = write(site, "before", task("all", 600, f"count = 3\ncpu = {CPUS}"), 900)
+    second = write(site, "patient", task("all", 0.1, f"count = 3\ncpu = {CPUS}"), 30)
+    site.person.types(f"dios run {first} --detach --json")
+    assert "places none has that" in site.person.types(f"dios run {second}", status=125).stderr
+    planned = json.loads(site.person.types(f"dios pack check {second} --may-wait 1h --json").stdout)
+    assert 600 < planned["waits_s"] < 1000
+    assert (
+        "leave out --detach"
+        in site.person.types(f"dios run {second} --may-wait 1h --detach", status=125).stderr
+    )
+    waits = site.person.starts(f"dios run {second} --may-wait 1h --json")
+    try:
+        wait_until(lambda: "patient" in [one.job for one in jobs(site)], "it is admitted", 60)
+        assert "patient waits for its start in" in site.person.types("dios explain patient").stdout
+        assert " in " in site.person.types("dios pack ls").stdout
+        site.person.types("dios pack release before")
+        out, said = waits.communicate(timeout=120)
+        assert waits.returncode == 0, said
+        assert "patient waits: it begins in" in said
+        assert [row["exit_status"] for row in json.loads(out)] == [0, 0, 0]
+    finally:
+        waits.kill()
+        waits.communicate()
+    assert jobs(site) == []
+
+
+def test_a_link_between_racks_is_booked(site: Site) -> None:
+    """What nodes say of their racks' links bounds a job's edges between racks, and the refusal names it."""
+    site.person.types("dios node label n1 rack=left rack-link=10MiB")
+    try:
+        edge = '[services.here]\nservice = "n1"\n[services.there]\nservice = "n2"\n[[edges]]\n'
+        edge += 'from = "here"\nto = "there"\nbandwidth = 200\n'
+        file = write(site, "wide", task("a", 0.1, "cpu = 0.1") + edge)
+        told = site.person.types(f"dios pack check {file}", status=1).stderr
+        assert "the link up of rack left has too little bandwidth" in told
+        wrong = site.person.types("dios node label n1 rack-link=fast", status=1).stderr
+        assert "must be bytes per second" in wrong
+    finally:
+        site.person.types("dios node label n1 rack= rack-link-")
+    assert "fits" in site.person.types(f"dios pack check {file}").stderr
+
+
 def test_a_job_outlives_a_killed_coordinator(site: Site) -> None:
     """The next coordinator knows it with its places, and gives them to nobody else."""
     file = write(site, "stays", task("all", 600, f"count = 3\ncpu = {CPUS}"))

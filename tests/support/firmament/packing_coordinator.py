@@ -80,10 +80,12 @@ class Yard:
         found: dict[str, object] = json.loads(self.office.answer(Asked(1, principal, ruler, question)))
         return found
 
-    def bring(self, text: str, do: str = "admit", *, principal: str = ME) -> dict[str, object]:
-        """Bring a job; the answer."""
+    def bring(
+        self, text: str, do: str = "admit", *, principal: str = ME, wait_s: float = 0.0
+    ) -> dict[str, object]:
+        """Bring a job, which may wait; the answer."""
         packed = base64.b64encode(zlib.compress(text.encode())).decode()
-        return self.ask(do, principal=principal, job=packed)
+        return self.ask(do, principal=principal, job=packed, wait_s=wait_s)
 
     def reserved(self) -> dict[str, float]:
         """Processors that are given away, by node."""

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from dios.errors import Code
+from dios.errors import Code, InvalidError
 from dios.ids import Principal
 from dios.wire import messages
-from dios.wire.node_labels import labels_of
+from dios.wire.node_labels import check, labels_of, rate_of
 from dios.wire.types import Proximity
 from tests.support.core.cluster import MS, Cluster
 
@@ -54,6 +54,18 @@ def test_a_new_rack_is_the_one_that_counts_for_nearness(cluster: Cluster) -> Non
     here = cluster.nodes[0].core.state.cluster
     assert here is not None
     assert here.proximity_of(cluster.nodes[2].node) is Proximity.RACK
+
+
+@pytest.mark.parametrize("key", ["rack-link", "pod-link"])
+def test_the_links_of_racks_are_rates(key: str) -> None:
+    """A label for the link of a rack or pod is bytes per second; others would be read as no bandwidth."""
+    check(key, "100MiB")
+    assert rate_of({key: "100MiB"}, key) == 100 * 2**20
+    assert rate_of({}, key) is None
+    for wrong in ("fast", "10", "1.5GiB", "-1B"):
+        with pytest.raises(InvalidError, match="must be bytes per second, like 800KiB"):
+            check(key, wrong)
+        assert rate_of({key: wrong}, key) == 0
 
 
 def test_only_the_operator_labels(cluster: Cluster) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 
 import pytest
+from msgspec.structs import replace
 
 from dios.limits import GUARANTEES_MAX
 from dios.wire.messages import Asked, Meter, Metered, Work
@@ -120,6 +121,70 @@ def test_links_are_booked_like_machines() -> None:
     assert not yard.office.must_wait(asked)
     assert not early.office.must_wait(Asked(1, ME, ruler=False, question=b'{"ask": "status"}'))
     assert "The capacities of n1, n2, n3 were not reported yet: try again" in str(early.bring(both)["error"])
+
+
+def in_racks(yard: Yard, **labels: str) -> None:
+    """Put n1 into rack r1 and the others into r2, whose nodes have these labels."""
+    told = tuple((key.replace("_", "-"), value) for key, value in labels.items())
+    for node in NODES:
+        rack = "r1" if node == "n1" else "r2"
+        yard.office.read(
+            node, replace(board(node), version=2, rack=rack, labels=told if rack == "r2" else ()), 0.5
+        )
+    yard.at(0.5)
+
+
+def flow(source: str, target: str, mbps: int, instants: int = 1) -> str:
+    """A job with one edge between the stores of two nodes, and one small task."""
+    return (
+        job(f"{source}{target}{mbps}", instants, a="cpu = 0.1")
+        + f'[services.from]\nservice = "{source}"\n[services.to]\nservice = "{target}"\n'
+        + f'[[edges]]\nfrom = "from"\nto = "to"\nbandwidth = {mbps}\n'
+    )
+
+
+@pytest.mark.parametrize("instants", [1, 10])
+def test_uplinks_of_racks_are_booked(instants: int) -> None:
+    """Edges between racks are refused when the racks' links are full, in each direction for itself."""
+    yard = Yard()
+    in_racks(yard, rack_link="10000000B")
+    assert yard.bring(flow("n1", "n2", 50, instants))["ok"]
+    refused = yard.bring(flow("n1", "n3", 40, instants))
+    assert "the link down of rack r2 has too little bandwidth" in str(refused["error"])
+    assert yard.bring(flow("n1", "n3", 30, instants))["ok"], "80 Mbit/s in all"
+    assert yard.bring(flow("n3", "n1", 20, instants))["ok"], "the other direction"
+    assert yard.bring(flow("n2", "n3", 40, instants))["ok"], "within the rack"
+
+
+def test_uplinks_of_pods_are_booked() -> None:
+    """A link that only pods share is a bound of its own; a label that cannot be read is no bandwidth."""
+    yard = Yard()
+    in_racks(yard, pod="p2", pod_link="1000000B")
+    assert yard.bring(flow("n2", "n1", 6))["ok"]
+    assert "the link up of pod p2 has too little" in str(yard.bring(flow("n3", "n1", 6))["error"])
+    in_racks(yard, pod="p2", pod_link="much")
+    assert not yard.bring(flow("n3", "n1", 1))["ok"]
+
+
+def test_what_many_send_to_one_is_booked() -> None:
+    """The link of a receiver is full when its senders together fill it, although theirs are not."""
+    yard = Yard()
+    assert yard.bring(flow("n1", "n3", 60))["ok"]
+    refused = yard.bring(flow("n2", "n3", 60))
+    assert "the link down of n3 has too little bandwidth" in str(refused["error"])
+    assert yard.bring(flow("n2", "n3", 40))["ok"]
+
+
+def test_runs_with_reserved_bandwidth_count_on_uplinks() -> None:
+    """The other end of a run is unknown: what it reserves is set aside on its rack's links, too."""
+    yard = Yard()
+    in_racks(yard, rack_link="10000000B")
+    run = occupant(5, Work(network=5_000_000))
+    rows = replace(board("n2", (run,)), version=3, rack="r2", labels=(("rack-link", "10000000B"),))
+    yard.office.read("n2", replace(rows, network=LINK), 1.0)
+    yard.at(1.0)
+    assert not yard.bring(flow("n1", "n3", 50))["ok"]
+    assert yard.bring(flow("n1", "n3", 40))["ok"]
 
 
 def test_no_more_edges_are_promised_than_nodes_are_told_of() -> None:
