@@ -290,7 +290,7 @@ class _View(NamedTuple):
 
 
 class WhareModel(BaseModel):
-    """The base of the four policies.
+    """The base of the four policies. Each accepts the parameters that have an effect on it.
 
     Args:
         omega: cost of a second of waiting, in picoseconds per instruction.
@@ -576,31 +576,81 @@ def _score(value: float) -> str:
 
 
 class WhareM(WhareModel):
-    """The policy by machine type alone."""
+    """The policy by machine type alone. It has no parameters about neighbours."""
 
     name = "whare-m"
     summary = "types of machines, by measured instructions per second (section 7.2)"
     by_neighbours = False
 
+    def __init__(
+        self,
+        *,
+        omega: int = 10,
+        theta: int = 10,
+        unknown: int = 1000,
+        trials: int = 2,
+        load: int = 0,
+        relative: bool = True,
+        wave: int = 1,
+        refresh: float = 5.0,
+    ) -> None:
+        super().__init__(
+            omega=omega,
+            theta=theta,
+            unknown=unknown,
+            trials=trials,
+            load=load,
+            relative=relative,
+            wave=wave,
+            refresh=refresh,
+        )
 
-class WhareC(WhareModel):
+
+class _WhareByNeighbours(WhareModel):
+    """A policy without arcs to types of machines, and so without the parameters of these arcs."""
+
+    by_type = False
+
+    def __init__(
+        self,
+        *,
+        omega: int = 10,
+        theta: int = 10,
+        unknown: int = 1000,
+        arcs: int = 1000,
+        relative: bool = True,
+        mutual: float = 1.0,
+        refresh: float = 5.0,
+        slow_downs: str = "",
+    ) -> None:
+        super().__init__(
+            omega=omega,
+            theta=theta,
+            unknown=unknown,
+            arcs=arcs,
+            relative=relative,
+            mutual=mutual,
+            refresh=refresh,
+            slow_downs=slow_downs,
+        )
+
+
+class WhareC(_WhareByNeighbours):
     """The policy by neighbours alone. It does not distinguish types of machines."""
 
     name = "whare-c"
     summary = "co-location interference on any machine type (section 7.2)"
-    by_type = False
 
     def policy(self, made: Scores) -> Scores:
         """Return the mean over all types."""
         return without_types(made)
 
 
-class WhareCs(WhareModel):
+class WhareCs(_WhareByNeighbours):
     """The policy by neighbours on each type of machine, without a preference for a type itself."""
 
     name = "whare-cs"
     summary = "co-location interference by type of machine (section 7.2)"
-    by_type = False
 
     def policy(self, made: Scores) -> Scores:
         """Return scores that are equal on all types for a task without neighbours."""

@@ -10,7 +10,8 @@ from dios.firmament.cluster.state import ClusterState
 from dios.firmament.descriptors import JobDescriptor, MachineDescriptor, TaskDescriptor
 from dios.firmament.knowledge.knowledge_base import KnowledgeBase
 from dios.firmament.knowledge.samples import Metric, Sample
-from dios.firmament.models.cost_terms import class_numbers
+from dios.firmament.models import catalogue
+from dios.firmament.models.cost_terms import BadModelError, class_numbers
 from dios.firmament.models.protocol import ClassArcs
 from dios.firmament.models.whare import (
     CLASSES_MAX,
@@ -25,6 +26,7 @@ from dios.firmament.models.whare import (
     neighbours,
     scores,
 )
+from dios.firmament.parameters import Value
 from dios.firmament.scheduler import FlowScheduler
 from tests.support.firmament import clusters as small
 from tests.support.firmament.clusters import machine, rows, run
@@ -76,17 +78,21 @@ def plain(
     refresh: float = 5.0,
 ) -> WhareModel:
     """A model exactly as in §7.2: costs in picoseconds per instruction, without our additions."""
-    return model(
-        omega=omega,
-        theta=theta,
-        unknown=unknown,
-        trials=trials,
-        load=load,
-        refresh=refresh,
-        relative=False,
-        mutual=0.0,
-        wave=0,
-    )
+    chosen: dict[str, Value] = {
+        "omega": omega,
+        "theta": theta,
+        "unknown": unknown,
+        "trials": trials,
+        "load": load,
+        "refresh": refresh,
+        "relative": False,
+        "mutual": 0.0,
+        "wave": 0,
+    }
+    known = catalogue.parameters(model.name)
+    made = catalogue.make(model.name, **{name: value for name, value in chosen.items() if name in known})
+    assert isinstance(made, WhareModel)
+    return made
 
 
 def by_target(arcs: ClassArcs) -> dict[int, tuple[int, int]]:
@@ -515,3 +521,19 @@ def test_a_machine_gets_one_task_of_a_round_through_its_type() -> None:
         machine(state, 1): (0, 1),
     }
     assert by_target(WhareMCs(wave=2).class_to_resources(state, fast))[machine(state, 0)] == (0, 2)
+
+
+@pytest.mark.parametrize(
+    ("name", "strange"),
+    [
+        ("whare-m", {"arcs": 1, "mutual": 0.0, "slow_downs": ""}),
+        ("whare-c", {"trials": 1, "load": 1, "wave": 0}),
+        ("whare-cs", {"trials": 1, "load": 1, "wave": 0}),
+    ],
+)
+def test_parameters_without_an_effect_are_refused(name: str, strange: dict[str, Value]) -> None:
+    """A policy that looks at no neighbours, or has no arcs to types, has no parameters about them."""
+    for key, value in strange.items():
+        assert key in catalogue.parameters("whare-mcs")
+        with pytest.raises(BadModelError, match=f"model {name} has no parameter '{key}'"):
+            catalogue.make(name, **{key: value})
