@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from typing import Final
+from typing import Final, NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -29,8 +29,24 @@ from dios.fairness.dc_drf.kernels import (
 )
 from dios.fairness.sparse_demands import Demands, Reals
 
+THREADED_MIN: Final = 1 << 20
+"""The least number of demands for more than one thread: with fewer, an interval on two threads takes longer
+(docs/fairness-experiments.md)."""
+
 CLOCK_CHECK_ENTRIES: Final = 50_000
 """Row entries that are touched between two readings of the clock: less than a millisecond."""
+
+
+class TileTimes(NamedTuple):
+    """Processor time of the parts of an interval that several threads share, in seconds.
+
+    An interval takes its other processor time and ``longest_s`` if each thread has a processor of its own.
+    """
+
+    tiled_s: float
+    """Of all threads together."""
+    longest_s: float
+    """Of the thread that worked longest, in each step."""
 
 
 class DcDrf:
@@ -41,8 +57,8 @@ class DcDrf:
       r as a fraction of r. Only the proportions within a tenant count.
     - ``deadline_s``: seconds after which the rounds of an interval end.
     - ``weights``: (n,) or (n, m), positive; None means 1 for all.
-    - ``threads``: the largest number of tiles at a time; by default the CPUs of this process. The allocation
-      does not depend on it.
+    - ``threads``: the largest number of tiles at a time; by default the CPUs of this process. Fewer demands
+      than THREADED_MIN have one thread. The allocation does not depend on it.
     - ``dtype``: the precision of the rows, "float32" or "float64". Sums over tenants, residuals, amounts and
       shares are always double.
     - ``epsilon``: the first value of the search: 0 is exact; after a restart, pass the last value.
@@ -74,10 +90,20 @@ class DcDrf:
         self._weights = None if weights is None else as_number_array("weights", weights).copy()
         self._clock = clock
         self._search = EpsilonSearch(float(epsilon))
-        with TileWorkers(self._threads) as workers:
+        self.tile_times = TileTimes(0.0, 0.0)
+        """The processor time of the tiles of the last interval."""
+        with self._workers(demands) as workers:
             self._table = build_table(demands, self._weights, self._dtype, workers, None)
             self._spare: Reals | None = None
             _warm_up(self._dtype, workers)
+
+    def _workers(self, demands: Demands | None) -> TileWorkers:
+        """Return the threads for these demands, or for the last ones; a small case has one."""
+        if demands is None:
+            entries = self._table.rows.values.size
+        else:
+            entries = np.size(demands[2] if isinstance(demands, tuple) else demands)
+        return TileWorkers(self._threads if entries >= THREADED_MIN else 1)
 
     @property
     def epsilon(self) -> float:
@@ -98,7 +124,7 @@ class DcDrf:
         Paper: section 3, Algorithm 2; tiles of Table 2.
         """
         began = self._clock()
-        with TileWorkers(self._threads) as workers:
+        with self._workers(demands) as workers:
             table = self._table
             if demands is not None:
                 spare, self._spare = self._spare, None
@@ -109,6 +135,7 @@ class DcDrf:
                 rounds.advance()
                 used = self._clock() - began
             allocation = rounds.allocation()
+            self.tile_times = TileTimes(workers.tiled_s, workers.longest_s)
         if table is not self._table:
             # Reusing this memory is faster than asking the system for new pages.
             self._table, self._spare = table, self._table.rows.values

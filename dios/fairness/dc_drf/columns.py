@@ -5,6 +5,8 @@ A table is never changed after it was built; the rounds of an interval work on c
 
 from __future__ import annotations
 
+import threading
+import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
@@ -41,6 +43,10 @@ class TileWorkers:
     """A thread pool for the tiles of a step, or none if ``threads`` is 1. Use it in a ``with`` block."""
 
     def __init__(self, threads: int) -> None:
+        self.tiled_s = 0.0
+        """The processor time of all tiles so far, in seconds."""
+        self.longest_s = 0.0
+        """The sum over all steps of the processor time of the thread that worked longest in the step."""
         self._pool = ThreadPoolExecutor(threads, "dc-drf") if threads > 1 else None
 
     def __enter__(self) -> Self:
@@ -53,8 +59,22 @@ class TileWorkers:
     def run(self, tiles: Sequence[Callable[[], _T]]) -> list[_T]:
         """Run all tiles; return their results in order."""
         if self._pool is None or len(tiles) == 1:
-            return [tile() for tile in tiles]
-        return [future.result() for future in [self._pool.submit(tile) for tile in tiles]]
+            timed = [_timed(tile) for tile in tiles]
+        else:
+            timed = [future.result() for future in [self._pool.submit(_timed, tile) for tile in tiles]]
+        by_thread: dict[int, float] = {}
+        for _, thread, spent in timed:
+            by_thread[thread] = by_thread.get(thread, 0.0) + spent
+        self.tiled_s += sum(by_thread.values())
+        self.longest_s += max(by_thread.values(), default=0.0)
+        return [result for result, _, _ in timed]
+
+
+def _timed(tile: Callable[[], _T]) -> tuple[_T, int, float]:
+    """Run a tile; return its result, the thread, and its processor time in seconds."""
+    began = time.thread_time()
+    result = tile()
+    return result, threading.get_ident(), time.thread_time() - began
 
 
 @dataclass(frozen=True)

@@ -6,6 +6,7 @@ Read the modules in this order:
 - ``clouds``: synthetic clouds with their exact shares, shared by all figures;
 - ``algorithm_1``: the paper's baseline as printed, timed;
 - ``demand_profiles``: Figures 3 and 7;
+- ``threads``: Figures 5 and 6;
 - ``deadlines``: Figures 8, 9 and 10;
 - ``changes``: Figure 11.
 """

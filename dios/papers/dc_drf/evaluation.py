@@ -6,12 +6,14 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Final
 
-from dios.papers.dc_drf import changes, deadlines, demand_profiles
+from dios.papers.dc_drf import changes, deadlines, demand_profiles, threads
 from dios.papers.dc_drf.clouds import LARGE, MEDIUM, QUICK, Clouds
 from dios.papers.figures import Figure, ProgressCallback, WrittenFigure, make_figures, smaller_by
 
 FIGURES: Final = {
     "3": "rounds and time of Algorithm 1, by profile and by size",
+    "5": "time of an interval by number of threads",
+    "6": "configurations of precision and threads",
     "7": "rounds and deviation, by profile",
     "8": "utilisation by deadline, with Figures 9 (fairness) and 10 (epsilon)",
     "11": "changing demands and deadlines",
@@ -32,6 +34,8 @@ def reproduce(
     clouds = Clouds(seed, progress, QUICK if quick else LARGE if large else MEDIUM)
     makers: dict[str, Callable[[], Figure]] = {
         "3": lambda: demand_profiles.figure_3(clouds),
+        "5": lambda: threads.figure_5(clouds),
+        "6": lambda: threads.figure_6(clouds),
         "7": lambda: demand_profiles.figure_7(clouds),
         "8": lambda: deadlines.figure_8(clouds),
         "11": lambda: changes.figure_11(clouds),

@@ -182,6 +182,7 @@ def test_epsilon_has_a_greatest_value() -> None:
 def test_threads_change_nothing(monkeypatch: pytest.MonkeyPatch, dtype: str) -> None:
     """One thread and two give the same allocation to the last bit, with tiles and many tenants leaving."""
     demands = generate_demands("U2", 2000, 150, seed=3)
+    monkeypatch.setattr(allocator, "THREADED_MIN", 1)
     for epsilon in (0.0, 0.05):
         monkeypatch.setattr(dc_drf_columns, "TILED_MIN", 1000)
         monkeypatch.setattr(allocator, "TILED_MIN", 1000)
@@ -194,6 +195,26 @@ def test_threads_change_nothing(monkeypatch: pytest.MonkeyPatch, dtype: str) -> 
         monkeypatch.setattr(allocator, "TILED_MIN", 1 << 40)
         whole = DcDrf(demands, deadline_s=LONG_S, threads=1, dtype=dtype, epsilon=epsilon).interval()
         np.testing.assert_allclose(one.amounts, whole.amounts, rtol=1e-6, atol=1e-12)
+
+
+def test_small_cases_have_one_thread(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Threads are used from a number of demands on; the times of their tiles are added up by thread."""
+    made: list[int] = []
+
+    class Recorded(dc_drf_columns.TileWorkers):
+        def __init__(self, threads: int) -> None:
+            made.append(threads)
+            super().__init__(threads)
+
+    monkeypatch.setattr(allocator, "TileWorkers", Recorded)
+    demands = generate_demands("U2", 200, 50, seed=3)
+    DcDrf(demands, deadline_s=LONG_S, threads=2).interval(demands)
+    assert made == [1, 1]
+    monkeypatch.setattr(allocator, "THREADED_MIN", demands[2].size)
+    sharing = DcDrf(demands, deadline_s=LONG_S, threads=2)
+    sharing.interval()
+    assert made[2:] == [2, 2]
+    assert 0.0 < sharing.tile_times.longest_s <= sharing.tile_times.tiled_s
 
 
 def test_new_demands_take_the_place_of_the_last() -> None:
