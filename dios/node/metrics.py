@@ -90,14 +90,17 @@ def _peers(host: NodeHost) -> Iterator[MetricRow]:
         return
     for count, metric in _COUNTED_OF_PEERS.items():
         yield metric, "", links.counts[count]
-    for place, (name, line) in enumerate(sorted(links.connections(), key=lambda one: one[0])):
+    for place, (name, session) in enumerate(sorted(links.sessions(), key=lambda one: one[0])):
         if place >= _PEERS_MAX:
             break
-        yield "dios_peer_connected", f"peer={name}", int(line is not None)
-        round_trip_us = 0 if line is None else line.round_trip_us
-        if line is not None and round_trip_us:
-            yield "dios_peer_round_trip_seconds", f"peer={name}", round_trip_us * 1_000
-            yield "dios_peer_queued_bytes", f"peer={name}", line.queued_bytes
+        yield "dios_peer_connected", f"peer={name}", int(session is not None)
+        if session is None:
+            continue
+        yield "dios_peer_link_sent_bytes_total", f"peer={name}", session.sent_bytes
+        yield "dios_peer_link_received_bytes_total", f"peer={name}", session.received_bytes
+        if session.line.round_trip_us:
+            yield "dios_peer_round_trip_seconds", f"peer={name}", session.line.round_trip_us * 1_000
+            yield "dios_peer_queued_bytes", f"peer={name}", session.line.queued_bytes
 
 
 def _process() -> Iterator[MetricRow]:

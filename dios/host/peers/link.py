@@ -76,6 +76,9 @@ class PeerSession:
         """True if one of the nodes ends the connection because it was not used."""
         self.used_s = trio.current_time()
         """The time of the last message."""
+        self.sent_bytes = 0
+        self.received_bytes = 0
+        """The bytes of messages and transfers on this connection."""
         self.incoming = IncomingQueue()
         self._counts = counts
         self._rates = rates
@@ -113,6 +116,7 @@ class PeerSession:
         counts = self._counts
         counts["messages_sent"] += 1
         counts["bytes_sent"] += size
+        self.sent_bytes += size
         try:
             self.line.send_nowait(frame, urgent=_is_control(message))
         except WouldBlockError as error:
@@ -169,6 +173,7 @@ class PeerSession:
             return
         self._counts["transfers_sent"] += 1
         self._counts["bytes_sent"] += len(transfer.message) + transfer.size
+        self.sent_bytes += len(transfer.message) + transfer.size
         try:
             self.sending.send(task, transfer)
         except WouldBlockError as error:

@@ -97,10 +97,10 @@ class PeerLinks:
         """The most bytes that are sent inside a message; more are attached to it."""
         return self._parts.rates.inline_bytes_max
 
-    def connections(self) -> Iterator[tuple[str, PeerConnection | None]]:
-        """Yield the name of each known node, and its control connection or None."""
+    def sessions(self) -> Iterator[tuple[str, PeerSession | None]]:
+        """Yield the name of each known node, and the session with it or None."""
         for link in self._links.values():
-            yield link.name, None if link.session is None else link.session.line
+            yield link.name, link.session
 
     # -- what the core asks ---------------------------------------------------------------------------
     def contact(self, node: NodeId, name: str, address: str, *, on_demand: bool = False) -> None:

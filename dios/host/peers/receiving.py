@@ -89,6 +89,7 @@ class MessageReader:
                 for body in bodies:
                     counts["messages_received"] += 1
                     counts["bytes_received"] += len(body)
+                    session.received_bytes += len(body)
                     message, inline = _message_of(body, None)
                     if isinstance(message, dcp.Ask):
                         is_full = (
@@ -228,6 +229,7 @@ class MessageReader:
             return
         self._counts["transfers_received"] += 1
         self._counts["bytes_received"] += len(arrived.message) + arrived.size
+        session.received_bytes += len(arrived.message) + arrived.size
         try:
             if arrived.refused is None:
                 self._take(node, session, arrived.message, attached)

@@ -90,6 +90,12 @@ FAMILIES: Final[Mapping[str, Family]] = {
         _GAUGE, "The kernel's estimate of the time to the node and back.", ("peer",), NANO
     ),
     "dios_peer_queued_bytes": Family(_GAUGE, "Bytes that wait to be sent to the node.", ("peer",)),
+    "dios_peer_link_sent_bytes_total": Family(
+        _COUNTER, "Bytes to the node on the present connection.", ("peer",)
+    ),
+    "dios_peer_link_received_bytes_total": Family(
+        _COUNTER, "Bytes of the node on the present connection.", ("peer",)
+    ),
     "dios_peer_messages_sent_total": Family(_COUNTER, "Messages to other nodes."),
     "dios_peer_messages_received_total": Family(_COUNTER, "Messages of other nodes."),
     "dios_peer_bytes_sent_total": Family(_COUNTER, "Bytes to other nodes."),

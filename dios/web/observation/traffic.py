@@ -1,4 +1,4 @@
-"""The version of each node, and the traffic on its links to other nodes."""
+"""The version of each node, its traffic, and the links of the asked node."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from dios.errors import DiosError, NotPermittedError
 ASKED_MAX: Final = 64
 """Nodes that are asked for their traffic; of a larger cluster the others are left out."""
 
-_ROUND_TRIP: Final = "dios_peer_round_trip_seconds"
+_LINK: Final = "dios_peer_"
 _NS_PER_MS: Final = 1e6
 
 
@@ -32,9 +32,24 @@ class NodeTraffic(NamedTuple):
     round_trip_ms: float | None = None
 
 
-def read_traffic(node: Node, members: Sequence[Member]) -> dict[str, NodeTraffic]:
+class LinkReading(NamedTuple):
+    """The connection of the asked node with another one; ``sent`` and ``received`` are bytes since its start.
+
+    ``queued`` bytes wait to be sent; it and the duration of a message and its answer are None if unknown.
+    """
+
+    connected: bool
+    sent: int
+    received: int
+    at_s: float
+    queued: int | None = None
+    round_trip_ms: float | None = None
+
+
+def read_traffic(
+    node: Node, members: Sequence[Member], links: Mapping[str, LinkReading] | None = None
+) -> dict[str, NodeTraffic]:
     """Return the traffic of the nodes that answer, by name; the asked node has its own name."""
-    round_trips = _round_trips(node)
     found: dict[str, NodeTraffic] = {}
     for member in [one for one in members if one.usable][:ASKED_MAX]:
         try:
@@ -42,28 +57,60 @@ def read_traffic(node: Node, members: Sequence[Member]) -> dict[str, NodeTraffic
         except DiosError:
             continue
         counts = info.counts
+        link = None if links is None else links.get(member.name)
         found[member.name] = NodeTraffic(
             plain(info.version),
             counts.get("peer_connections", 0),
             counts.get("peer_bytes_sent", 0),
             counts.get("peer_bytes_received", 0),
             time.monotonic(),
-            round_trips.get(member.name),
+            None if link is None else link.round_trip_ms,
         )
     return found
 
 
-def _round_trips(node: Node) -> dict[str, float]:
-    """Return the round trips from the asked node in milliseconds; none for users who may not see them."""
+def read_links(node: Node) -> dict[str, LinkReading] | None:
+    """Return the links of the asked node by peer; None for users who may not see them."""
     try:
         rows = node.read_table("metrics")
     except NotPermittedError:
-        return {}
+        return None
+    values: dict[str, dict[str, int]] = {}
+    for row in rows:
+        metric, (key, _, peer) = str(row["metric"]), str(row["labels"]).partition("=")
+        if key == "peer" and metric.startswith(_LINK):
+            values.setdefault(peer, {})[metric.removeprefix(_LINK)] = int(row["value"])
+    now = time.monotonic()
     return {
-        str(row["labels"]).removeprefix("peer="): int(row["value"]) / _NS_PER_MS
-        for row in rows
-        if row["metric"] == _ROUND_TRIP
+        plain(peer): LinkReading(
+            bool(found.get("connected")),
+            found.get("link_sent_bytes_total", 0),
+            found.get("link_received_bytes_total", 0),
+            now,
+            found.get("queued_bytes"),
+            found["round_trip_seconds"] / _NS_PER_MS if "round_trip_seconds" in found else None,
+        )
+        for peer, found in values.items()
     }
+
+
+def link_row(peer: str, before: LinkReading | None, now: LinkReading) -> tuple[object, ...]:
+    """Return a row of texts about a link; the rates need two readings of one connection."""
+    out = into = ""
+    if before is not None and now.at_s > before.at_s and now.sent >= before.sent:
+        seconds = now.at_s - before.at_s
+        out = f"{(now.sent - before.sent) / seconds / 1e3:.1f}"
+        into = f"{max(0, now.received - before.received) / seconds / 1e3:.1f}"
+    return (
+        peer,
+        "up" if now.connected else "down",
+        out,
+        into,
+        f"{now.sent / 1e6:.1f}",
+        f"{now.received / 1e6:.1f}",
+        "" if now.queued is None else now.queued,
+        "" if now.round_trip_ms is None else f"{now.round_trip_ms:.1f}",
+    )
 
 
 def traffic_text(name: str, before: Mapping[str, NodeTraffic], now: Mapping[str, NodeTraffic]) -> str:

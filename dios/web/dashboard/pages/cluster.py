@@ -10,47 +10,79 @@ from nicegui import ui
 
 from dios.client.ops.cluster import Member
 from dios.client.plain_text import plain
+from dios.client.sync.node import Node
 from dios.errors import DiosError
-from dios.web.dashboard.layout import attempt, confirmed, follow, heading, poll
+from dios.web.dashboard.layout import attempt, confirmed, fill, follow, heading, note, poll, table
 from dios.web.observation.cluster_view import ClusterView, Row, number
 from dios.web.observation.session import ClusterSession
-from dios.web.observation.traffic import NodeTraffic, read_traffic, traffic_text
+from dios.web.observation.traffic import (
+    LinkReading,
+    NodeTraffic,
+    link_row,
+    read_links,
+    read_traffic,
+    traffic_text,
+)
 from dios.wire.types import NodeStatus
 
 _GIB: Final = 2**30
 _TRAFFIC_S: Final = 5.0
+_LINKS: Final = (
+    "to", "state", "KB/s out", "KB/s in", "MB out", "MB in", "bytes waiting", "round trip ms",
+)  # fmt: skip
 
 
 def show(session: ClusterSession) -> None:
     """Make the content; versions and links are read less often than the rest."""
     before: dict[str, NodeTraffic] = {}
     now: dict[str, NodeTraffic] = {}
+    links_before: dict[str, LinkReading] = {}
+
+    def read(node: Node) -> tuple[dict[str, NodeTraffic], dict[str, LinkReading] | None]:
+        links = read_links(node)
+        return read_traffic(node, session.watcher.view.nodes, links), links
 
     async def update() -> None:
-        members = session.watcher.view.nodes
         try:
-            found = await session.call(lambda node: read_traffic(node, members))
+            found, links = await session.call(read)
         except (DiosError, OSError):
             return  # the page says already that the node does not answer
         before.clear()
         before.update(now)
         now.clear()
         now.update(found)
+        hidden.set_visibility(links is None)
+        alone.set_visibility(links == {})
+        table_of_links.set_visibility(bool(links))
+        rows = [link_row(peer, links_before.get(peer), link) for peer, link in sorted((links or {}).items())]
+        fill(table_of_links, _LINKS, rows)
+        links_before.clear()
+        links_before.update(links or {})
 
     def traffic_of(name: str) -> str:
         return traffic_text(name, before, now)
 
     follow(session, partial(_nodes, session, traffic_of))
+    heading("Links of the asked node")
+    hidden = note("Only the node's own user and root can see them.")
+    alone = ui.label("It has no links: it is alone.")
+    table_of_links = table(_LINKS, (), label="links")
+    for part in (hidden, alone, table_of_links):
+        part.set_visibility(False)
+    ui.label(
+        "Bytes are those of the present connections. The links between other nodes are on their pages: "
+        "dios ui --node NAME."
+    ).classes("text-caption")
     poll(update, _TRAFFIC_S)
 
 
 def _nodes(session: ClusterSession, traffic_of: Callable[[str], str], view: ClusterView) -> None:
     racks: dict[str, list[Member]] = {}
     for node in view.nodes:
-        racks.setdefault(plain(node.rack) or "no rack", []).append(node)
+        racks.setdefault(plain(node.rack), []).append(node)
     alone = len(view.nodes) < 2
     for rack, nodes in sorted(racks.items()):
-        heading("Node" if alone else f"Rack {rack}")
+        heading("Node" if alone else f"Rack {rack}" if rack else "Nodes without a rack")
         with ui.row().classes("w-full items-stretch"):
             for node in nodes:
                 _card(session, node, view.rows_of_nodes.get(node.name, {}), traffic_of(node.name))

@@ -8,7 +8,14 @@ from typing import cast
 from dios.client.ops.cluster import Member
 from dios.client.sync.node import Node
 from dios.errors import NotPermittedError, UnreachableError
-from dios.web.observation.traffic import NodeTraffic, read_traffic, traffic_text
+from dios.web.observation.traffic import (
+    LinkReading,
+    NodeTraffic,
+    link_row,
+    read_links,
+    read_traffic,
+    traffic_text,
+)
 from dios.wire.types import NodeStatus
 
 
@@ -36,6 +43,32 @@ def test_a_silent_node_is_left_out_and_versions_are_harmless() -> None:
     assert list(found) == ["n1"]
     assert found["n1"].version.isprintable()
     assert (found["n1"].sent, found["n1"].received, found["n1"].round_trip_ms) == (5, 0, None)
+    assert read_links(cast("Node", _Node())) is None
+    with_links = read_traffic(cast("Node", _Node()), members, {"n1": LinkReading(True, 0, 0, 1.0, None, 2.5)})
+    assert with_links["n1"].round_trip_ms == 2.5
+
+
+def test_links_are_read_from_the_metrics() -> None:
+    """A link has its bytes, and what is not known of it stays empty; rates need two readings."""
+
+    def metric(name: str, peer: str, value: int) -> dict[str, object]:
+        return {"metric": f"dios_peer_{name}", "labels": f"peer={peer}", "value": value}
+
+    rows = [
+        metric("connected", "n2\x1b", 1),
+        metric("link_sent_bytes_total", "n2\x1b", 5_000),
+        metric("round_trip_seconds", "n2\x1b", 1_500_000),
+        metric("connected", "n3", 0),
+        {"metric": "dios_peer_bytes_sent_total", "labels": "", "value": 7},
+    ]
+    found = read_links(cast("Node", SimpleNamespace(read_table=lambda _name: rows)))
+    assert found is not None
+    assert list(found) == ["n2\\x1b", "n3"]
+    now = found["n2\\x1b"]._replace(at_s=12.0)
+    assert link_row("n2", None, now) == ("n2", "up", "", "", "0.0", "0.0", "", "1.5")
+    earlier = now._replace(sent=1_000, at_s=10.0)
+    assert link_row("n2", earlier, now)[:4] == ("n2", "up", "2.0", "0.0")
+    assert link_row("n3", None, found["n3"])[:2] == ("n3", "down")
 
 
 def test_a_rate_needs_two_readings_of_one_process() -> None:
