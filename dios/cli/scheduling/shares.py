@@ -37,7 +37,19 @@ _SET: Final = (
     "  dios quota set uid:1000 cpus=none"
 )
 _BYTES: Final = frozenset({"memory", "disk_io", "network"})
-_HEAD: Final = ("PRINCIPAL", "WEIGHT", "RIGHT", "SHARE", "OF", "COMMITMENT", "CREDIT", "RUN", "WAIT", "QUOTA")
+_HEAD: Final = (
+    "PRINCIPAL",
+    "WEIGHT",
+    "RIGHT",
+    "SHARE",
+    "OF",
+    "COMMITMENT",
+    "CREDIT",
+    "RUN",
+    "WAIT",
+    "TURN",
+    "QUOTA",
+)
 _RIGHT: Final = ("WEIGHT", "RIGHT", "SHARE", "COMMITMENT", "CREDIT", "RUN", "WAIT")
 _RULES: Final = {
     "sdrf": "the principal with the least share, and the least excess in the past, goes first",
@@ -60,8 +72,9 @@ def shares(
 
     RIGHT is a principal's part by weight. SHARE is the largest part of any resource that it holds, and OF
     names that resource. COMMITMENT is what it took beyond its right, averaged over the past. CREDIT is how
-    far its commitment lies below the mean of all principals. The user who runs the nodes sees all
-    principals; others see themselves. With --watch --json, each update is one line.
+    far its commitment lies below the mean of all principals. TURN is its place in the order of principals
+    with waiting tasks, and the time until it is the next one if no task starts or ends. The user who runs
+    the nodes sees all principals; others see themselves. With --watch --json, each update is one line.
     """
     with reporting("dios shares", as_json=as_json):
         if not watch:
@@ -169,6 +182,7 @@ def _show(found: dict[str, object]) -> None:
             _part(row["credit"], signed=True),
             str(row["running"]),
             str(row["waiting"]),
+            _turn_text(row),
             _quota_text(row["quota"]),
         )
         for row in _accounts(found)
@@ -209,6 +223,15 @@ def _part(value: object, *, signed: bool = False) -> str:
     if part and abs(part) < 0.05:
         shown = f"{part:+.1e} %" if signed else f"{part:.1e} %"
     return shown
+
+
+def _turn_text(row: dict[str, object]) -> str:
+    """Format the place in the order, and the time until it is the next; a coordinator may not state them."""
+    place, seconds = row.get("turn"), row.get("next_in_s")
+    if not isinstance(place, int):
+        return "-"
+    when = f", in {span_text(round(seconds * 1e9))}" if place > 1 and isinstance(seconds, float) else ""
+    return f"{place}{when}"
 
 
 def _quota_text(value: object) -> str:

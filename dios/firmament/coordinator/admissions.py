@@ -4,8 +4,8 @@ Finding places and accounting for room are in ``policies.packing``.
 
 A question is ``{"ask": "pack", "do": "admit", "job": DESCRIPTION}``, where the description is TOML,
 compressed by zlib, in base64. ``check`` takes the same, ``renew`` and ``release`` take a ``number``, and
-``list`` nothing. A job with ``wait_s`` may wait for this time. The answer to ``renew`` has its places and its
-start, which may have become earlier.
+``list`` and ``timeline`` nothing. A job with ``wait_s`` may wait for this time. The answer to ``renew`` has
+its places and its start, which may have become earlier.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import binascii
 import math
 import zlib
 from collections.abc import Iterator
-from typing import Annotated, NamedTuple
+from typing import Annotated, Final, NamedTuple
 
 import msgspec
 
@@ -25,8 +25,12 @@ from dios.firmament.coordinator.answers import (
     AdmittedJobAnswer,
     AdmittedMemberAnswer,
     EdgeAnswer,
+    PackTimelineAnswer,
     PlacedJobAnswer,
     PlacedMemberAnswer,
+    TimelineEdgeAnswer,
+    TimelineJobAnswer,
+    TimelineMemberAnswer,
 )
 from dios.firmament.coordinator.assignment import SetUp
 from dios.firmament.coordinator.cluster_state import Phase, TrackedCluster, TrackedTask
@@ -40,6 +44,9 @@ from dios.wire import node_labels
 from dios.wire.fields import Identifier, Text
 from dios.wire.messages import Asked, Guarantee
 from dios.wire.types import Traffic
+
+_STEPS_MAX: Final = 4_000
+"""The most changes of demands and guarantees in one answer."""
 
 
 class _JobQuestion(msgspec.Struct):
@@ -231,6 +238,8 @@ class Admissions:
         if request.do == "list":
             shown = [one for one in self._jobs.jobs.values() if _may_see(asked, one)]
             return {"ok": True, "jobs": [self._row(one, now) for one in shown]}
+        if request.do == "timeline":
+            return {"ok": True, **self._timeline(asked, now)}
         if request.do not in {"renew", "release"}:
             raise InvalidError(f"unknown question about jobs: {request.do!r}")
         admitted = self._jobs.jobs.get(request.number)
@@ -335,6 +344,70 @@ class Admissions:
         waits_s = max(0.0, booking.began - self._jobs.wall_at(now))
         return {"job": job.name, "length_s": length, "waits_s": waits_s, "members": members}
 
+    def _timeline(self, asked: Asked, now: float) -> PackTimelineAnswer:
+        """Return the demands and guarantees over time of the jobs that the asking user may see."""
+        room = _STEPS_MAX
+        jobs: list[TimelineJobAnswer] = []
+        for one in self._jobs.jobs.values():
+            if room > 0 and _may_see(asked, one):
+                jobs.append(self._course(one, self._jobs.elapsed(one, now), room))
+                room -= sum(len(member["steps"]) for member in jobs[-1]["members"])
+                room -= sum(len(edge["steps"]) for edge in jobs[-1]["edges"])
+        return {
+            "now_s": self._jobs.wall_at(now),
+            "ruler": asked.ruler,
+            "cut": room <= 0,
+            "nodes": [
+                {"node": one.name, "cpus": one.cpus, "memory_bytes": int(one.memory)}
+                for one in self._machines()
+            ],
+            "jobs": jobs,
+        }
+
+    def _course(self, one: AdmittedJob, elapsed: float, room: int) -> TimelineJobAnswer:
+        """Return one job with at most about ``room`` changes of its demands and guarantees."""
+        booking, job = one.booking, one.booking.job
+        moving = [edge["moving_bytes_s"] for edge in self._edges(one, elapsed)]
+        each = max(2, room // max(1, len(job.nodes) + len(job.edges)))
+        members: list[TimelineMemberAnswer] = [
+            {
+                "member": node.name,
+                "node": booking.places[node.name],
+                "running": node.name in one.running,
+                "steps": [
+                    (when, cells[0], math.ceil(cells[1] * MIB))
+                    for when, cells in _changes(booking, job.demand[at, :, :2].tolist(), each)
+                ],
+            }
+            for at, node in enumerate(job.nodes)
+        ]
+        edges: list[TimelineEdgeAnswer] = [
+            {
+                "from": edge.source,
+                "to": edge.target,
+                "source_node": booking.places[edge.source],
+                "target_node": booking.places[edge.target],
+                "moving_bytes_s": moving[at],
+                "steps": [
+                    (when, int(cells[0] * MBIT))
+                    for when, cells in _changes(
+                        booking, [[flow] for flow in job.bandwidth[at].tolist()], each
+                    )
+                ],
+            }
+            for at, edge in enumerate(job.edges)
+        ]
+        return {
+            "number": one.number,
+            "principal": one.principal,
+            "job": job.name,
+            "began_s": booking.began,
+            "ends_s": None if booking.endless else booking.ends,
+            "problem": self._jobs.problems.get(one.number, ""),
+            "members": members,
+            "edges": edges,
+        }
+
     def _edges(self, one: AdmittedJob, elapsed: float) -> Iterator[EdgeAnswer]:
         """Yield each edge as JSON: its present guarantee and its traffic, in bytes per second."""
         for at, edge in enumerate(one.booking.job.edges):
@@ -371,6 +444,20 @@ def _text(packed: str) -> str:
         return text.decode()
     except (binascii.Error, zlib.error, UnicodeDecodeError) as error:
         raise InvalidError(f"cannot read the description of the job: {error}") from None
+
+
+def _changes(booking: Booking, cells: list[list[float]], most: int) -> list[tuple[float, list[float]]]:
+    """Return the first ``most`` changes of amounts by instant: (time since 1970, the amounts from then on).
+
+    The last change of a job with an end is the one to 0.
+    """
+    found: list[tuple[float, list[float]]] = []
+    for instant, amounts in enumerate(cells):
+        if not found or found[-1][1] != amounts:
+            found.append((booking.began + instant * booking.job.instant_s, amounts))
+    if not booking.endless and any(found[-1][1]):
+        found.append((booking.ends, [0.0] * len(cells[0])))
+    return found[:most]
 
 
 def _steps(booking: Booking, edge: int, elapsed: float, span_s: float) -> tuple[tuple[int, int], ...]:

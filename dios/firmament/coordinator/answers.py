@@ -194,9 +194,15 @@ class AccountAnswer(TypedDict):
 
 
 class SharingAnswer(AccountAnswer):
-    """A principal, and the number of its tasks that wait."""
+    """A principal, and the number of its tasks that wait.
+
+    ``turn`` is its place in the order of principals with waiting tasks, 1 for the next; it is the next one in
+    ``next_in_s`` if no task starts or ends. Both are null if nothing orders it, the second also for never.
+    """
 
     waiting: int
+    turn: int | None
+    next_in_s: float | None
 
 
 class RateAnswer(TypedDict):
@@ -283,3 +289,57 @@ class AdmittedJobAnswer(TypedDict):
     problem: str
     members: list[AdmittedMemberAnswer]
     edges: list[EdgeAnswer]
+
+
+class TimelineMemberAnswer(TypedDict):
+    """A member of an admitted job and its demands, as changes: the time, processors, and bytes of memory."""
+
+    member: str
+    node: str
+    running: bool
+    steps: list[tuple[float, float, int]]
+
+
+TimelineEdgeAnswer = TypedDict(
+    "TimelineEdgeAnswer",
+    {
+        "from": str,
+        "to": str,
+        "source_node": str,
+        "target_node": str,
+        "moving_bytes_s": float,
+        "steps": list[tuple[float, int]],
+    },
+)
+"""An edge, its present traffic, and its guarantees as changes: the time, and bytes per second."""
+
+
+class TimelineJobAnswer(TypedDict):
+    """An admitted job in seconds since 1970; without an end it lasts as long as its tasks."""
+
+    number: int
+    principal: str
+    job: str
+    began_s: float
+    ends_s: float | None
+    problem: str
+    members: list[TimelineMemberAnswer]
+    edges: list[TimelineEdgeAnswer]
+
+
+class TimelineNodeAnswer(TypedDict):
+    """The capacity of a node."""
+
+    node: str
+    cpus: float
+    memory_bytes: int
+
+
+class PackTimelineAnswer(TypedDict):
+    """The admitted jobs that the asking user may see; ``cut`` is true if later changes are left out."""
+
+    now_s: float
+    ruler: bool
+    cut: bool
+    nodes: list[TimelineNodeAnswer]
+    jobs: list[TimelineJobAnswer]

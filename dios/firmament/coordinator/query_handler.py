@@ -27,6 +27,7 @@ from dios.firmament.coordinator.answers import (
     SchedulerAnswer,
     SettingsAnswer,
     SharesAnswer,
+    SharingAnswer,
     TaskExplained,
     WorthCopyAnswer,
 )
@@ -39,6 +40,7 @@ from dios.firmament.models import catalogue
 from dios.firmament.models.considered import CONSIDERED_BY
 from dios.firmament.models.late import LateModel
 from dios.firmament.network.export import NamedProblem
+from dios.firmament.policies.predicted_turns import PredictedTurn
 from dios.firmament.policies.principal_accounts import PrincipalAccount, PrincipalAccounts
 from dios.firmament.rounds.results import Round
 from dios.firmament.scheduler import FlowScheduler
@@ -219,6 +221,7 @@ class QueryHandler(ClusterQueries):
         waiting = Counter(
             task.row.principal for task in self._cluster.tasks.values() if task.phase is Phase.WAITING
         )
+        turns = self._accounts.turns(state, sorted(waiting))
         shown = [one for one in accounts if asked.ruler or one.principal == asked.principal]
         rates: list[RateAnswer] = [
             {
@@ -236,7 +239,7 @@ class QueryHandler(ClusterQueries):
             "memory_s": self._accounts.memory_s,
             "coordinator": self._node,
             "sharing": len(accounts),
-            "principals": [{**_account(one), "waiting": waiting[one.principal]} for one in shown],
+            "principals": [_sharing(one, waiting[one.principal], turns.get(one.principal)) for one in shown],
             "rates": rates,
         }
 
@@ -322,6 +325,15 @@ class QueryHandler(ClusterQueries):
         if self._cluster.original_of(tracked.row) is not None:
             found.append(f"it is a copy of task {tracked.row.work.copy_of}")
         return found
+
+
+def _sharing(one: PrincipalAccount, waiting: int, turn: PredictedTurn | None) -> SharingAnswer:
+    return {
+        **_account(one),
+        "waiting": waiting,
+        "turn": None if turn is None else turn.place,
+        "next_in_s": None if turn is None else turn.next_in_s,
+    }
 
 
 def _account(one: PrincipalAccount) -> AccountAnswer:

@@ -6,6 +6,7 @@ and F_j), ``fairness`` (max-min shares) and, after the solution, ``fit`` (placem
 together) and ``evict`` (preemption for other resources than slots).
 
 Principals: ``principal_accounts`` (weights, quotas, commitments), ``fair_queue`` with
-``fair_queue_kernels`` (the order of waiting tasks), ``backlog`` (the tasks of long queues) and
-``stored_shares`` (the stored form). Jobs over time: ``packed_jobs`` and ``packing``.
+``fair_queue_kernels`` (the order of waiting tasks), ``predicted_turns`` (when each is the next
+one), ``backlog`` (the tasks of long queues) and ``stored_shares`` (the stored form). Jobs over
+time: ``packed_jobs`` and ``packing``.
 """

@@ -10,7 +10,7 @@ commitments are in units of the mean principal, in which the right of each is 1/
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Final
@@ -29,11 +29,13 @@ from dios.fairness.stateful.kernels import (
     new_clock,
     set_faded_slope,
 )
+from dios.fairness.stateful.priority import Commitment
 from dios.firmament.cluster.columns import Floats
 from dios.firmament.cluster.state import ClusterState
 from dios.firmament.descriptors import Level
 from dios.firmament.policies.fair_queue_kernels import settle_all
 from dios.firmament.policies.fit import room_of
+from dios.firmament.policies.predicted_turns import PredictedTurn, predicted_turns
 from dios.firmament.policies.stored_shares import RESOURCES, StoredAccount, StoredShares
 from dios.limits import (
     FAIRNESS_MEMORY_MS_DEFAULT,
@@ -203,6 +205,26 @@ class PrincipalAccounts:
                 )
             )
         return sorted(found, key=lambda one: (-one.share, one.principal))
+
+    def turns(self, state: ClusterState, waiting: Iterable[str]) -> dict[str, PredictedTurn]:
+        """Return the predicted turns of principals with waiting tasks; none if there is no order of them."""
+        if self.rule is FairnessRule.FIFO:
+            return {}
+        names = {name: state.principal(name) for name in waiting}
+        self.sync(state)
+        books, owed = self.books, self.commitments()
+        return predicted_turns(
+            {
+                name: Commitment(
+                    0.0,
+                    self.memory_s,
+                    (float(books.lead[number]),) * len(RESOURCES),
+                    tuple(books.level[number].tolist()),
+                    tuple(owed[number].tolist()),
+                )
+                for name, number in names.items()
+            }
+        )
 
     def weights(self, state: ClusterState) -> dict[str, float]:
         """Return the weights by principal."""

@@ -187,6 +187,33 @@ def test_runs_with_reserved_bandwidth_count_on_uplinks() -> None:
     assert yard.bring(flow("n1", "n3", 40))["ok"]
 
 
+def test_the_timeline_has_demands_guarantees_and_use() -> None:
+    """Owners see when their jobs want how much, what is guaranteed and used; others see no jobs."""
+    yard = Yard()
+    told = yard.bring(
+        job("flows", 4, 1, a="cpu = 4", b="cpu = 4")
+        + '[[edges]]\nfrom = "a"\nto = "b"\nbandwidth = {0 = 8, 2 = 80}\n'
+    )
+    found = json.loads(json.dumps(yard.ask("timeline")))
+    (one,) = found["jobs"]
+    began, ends = one["began_s"], one["ends_s"]
+    assert (one["job"], one["principal"], found["ruler"], found["cut"]) == (told["job"], ME, False, False)
+    assert ends - began == pytest.approx(float(str(told["length_s"])))
+    for member in one["members"]:
+        assert member["node"] == places(told)[member["member"]]
+        assert member["steps"][0][0] == began
+        assert member["steps"][-1] == [ends, 0, 0]
+    (edge,) = one["edges"]
+    assert [(at - began, bytes_s) for at, bytes_s in edge["steps"]] == [
+        (pytest.approx(0), 1_000_000),
+        (pytest.approx(2), 10_000_000),
+        (pytest.approx(4), 0),
+    ]
+    assert edge["moving_bytes_s"] == 0
+    assert {node["node"] for node in found["nodes"]} == set(NODES)
+    assert json.loads(json.dumps(yard.ask("timeline", principal=OTHER)))["jobs"] == []
+
+
 def test_no_more_edges_are_promised_than_nodes_are_told_of() -> None:
     """Edges between nodes beyond what one node is told are refused, and nothing is held."""
     yard = Yard()
