@@ -42,6 +42,8 @@ WORD: Final = re.compile(rb"[a-z]+(?:'[a-z]+)?")
 SUFFIXES: Final = {".py", ".txt", ".rst", ".md", ".cfg", ".toml"}
 LOOKED_AT: Final = 4096
 GONE_SECONDS: Final = 10.0
+_TASKS_MAX: Final = 5
+_TURNS: Final = 5
 
 
 def main() -> int:
@@ -49,7 +51,9 @@ def main() -> int:
     parser = argparse.ArgumentParser(description="Count the words of real files with sandboxed tasks.")
     parser.add_argument("--input", type=Path, help="a file or directory (default: Python's own library)")
     parser.add_argument(
-        "--workers", type=int, default=os.cpu_count() or 2, help="number of concurrent mappers"
+        "--workers",
+        type=int,
+        help="number of concurrent mappers (default: as many as processors; with --ui two for each node)",
     )
     parser.add_argument("--reducers", type=int, default=2, help="number of parts of the result")
     parser.add_argument("--nodes", type=int, default=3, help="number of nodes of the cluster")
@@ -64,7 +68,12 @@ def main() -> int:
         console.print(f"[red]{place} has no text files; choose another with --input (make demo INPUT=path)")
         return 2
     total = sum(path.stat().st_size for path in files.values())
-    console.print(f"[bold]Counting the words of {len(files):,} files[/] in {place} ({total / 1e6:.1f} MB)")
+    times = f", {_TURNS} times over" if options.ui else ""
+    console.print(
+        f"[bold]Counting the words of {len(files):,} files[/] in {place} ({total / 1e6:.1f} MB){times}"
+    )
+    if options.ui:
+        files = {f"{turn}/{label}": path for turn in range(_TURNS) for label, path in files.items()}
     with (
         running_cluster(console, options.nodes, schedules=options.ui) as (cluster, node),
         ExitStack() as shown,
@@ -72,7 +81,8 @@ def main() -> int:
         if options.ui:
             shown.enter_context(dashboard(console, cluster))
         victim = None if options.spare or options.nodes < 2 else Victim(cluster.nodes[-1])
-        result = count(console, node, files, options.workers, options.reducers, victim)
+        workers = options.workers or max(os.cpu_count() or 2, 2 * options.nodes if options.ui else 0)
+        result = count(console, node, files, workers, options.reducers, victim)
         with result:
             found: Counter[bytes] = Counter()
             for word, number in result:
@@ -152,7 +162,8 @@ def running_cluster(
     """Start nodes in a temporary directory; stop them at the end, and report processes that are left."""
     missing = missing_for_pure(probe())
     # The demo places its tasks itself, and a coordinator would be a task outside the sandbox.
-    settings = {} if schedules else {"coordinator": "off"}
+    # Few tasks fit on a node, so that a scheduler that prefers the node with the input uses the others, too.
+    settings = {"tasks_max": str(_TASKS_MAX)} if schedules else {"coordinator": "off"}
     if missing:
         console.print(
             f"[yellow]This machine cannot confine pure tasks fully ({missing}).\n"

@@ -3,14 +3,27 @@
 from __future__ import annotations
 
 import json
+import os
+import shutil
+import tempfile
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 from selenium.webdriver.common.by import By
 from selenium.webdriver.common.keys import Keys
 
 from tests.support.web.accessibility import WHY_NOT, overflow_on_phone, violations
-from tests.support.web.dashboard import MISSING, Cluster, Pages, cluster_in, dashboard_of
+from tests.support.web.dashboard import (
+    MISSING,
+    Cluster,
+    Pages,
+    address_of,
+    cluster_in,
+    dashboard_of,
+    imagined_cluster,
+)
+from tests.support.web.imagined import SHOWN
 
 pytestmark = pytest.mark.skipif(
     bool(MISSING), reason=f"missing: {', '.join(MISSING)}: apt install chromium chromium-driver"
@@ -18,6 +31,9 @@ pytestmark = pytest.mark.skipif(
 EVIL = "<img src=x onerror=document.title='broken'>"
 EVIL_FILE = "<b>rows</b>.txt"
 PROGRAM = "import time\nprint('<b>bold</b> \\x1b[31m \\u202e', flush=True)\ntime.sleep(600)\n"
+STRANGER = 65_531
+MANY = 10_000
+_CHART = "getElement([...document.querySelectorAll('.nicegui-echart')][0].id.slice(1)).chart"
 PAGES = {
     "/": ("n1", "n2", "n3", "rack r1", "drain", "version", "KB/s out"),
     "/tasks": (EVIL, "running"),
@@ -31,16 +47,18 @@ PAGES = {
 
 
 @pytest.fixture(scope="module")
-def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
-    """Start three nodes with a file and a task with a hostile label."""
-    folder = tmp_path_factory.mktemp("ui")
+def cluster() -> Iterator[Cluster]:
+    """Start three nodes with a file and a task with a hostile label, in a folder that others can pass."""
+    folder = Path(tempfile.mkdtemp(prefix="dios-"))
+    folder.chmod(0o711)
     (folder / "job.py").write_text(PROGRAM)
     (folder / "rows.txt").write_text("rows")
-    with cluster_in(folder, {"coordinator": "off"}) as found:
+    with cluster_in(folder, {"coordinator": "off", "allowed-uids": str(STRANGER)}) as found:
         found.dios("group", "create", "g")
         found.dios("put", "rows.txt", "--group", "g", "--as", EVIL_FILE)
         found.start("run", "job.py", "--label", EVIL, "--host", "n1", "--input", f"rows=g/{EVIL_FILE}")
         yield found
+    shutil.rmtree(folder)
 
 
 @pytest.fixture(scope="module")
@@ -106,6 +124,54 @@ def test_a_task_is_read_and_killed(cluster: Cluster, pages: Pages) -> None:
     pages.wait_for("yes")
     pages.click("Yes")
     pages.wait_for("killed")
+
+
+def test_hostile_texts_of_many_tasks_are_text(pages: Pages, tmp_path: Path) -> None:
+    """HTML, scripts, colours and directions of others are text on every page; many tasks can be searched."""
+    with imagined_cluster(tmp_path, MANY) as address:
+        other = Pages(pages.driver, address)
+        for path in (*PAGES, f"/tasks/{1:012x}", f"/objects/{1:012x}", f"/capabilities?of={1:012x}"):
+            words = () if path == "/functions" or path.startswith("/objects/") else (SHOWN,)
+            text = other.open(path, *words)
+            assert other.driver.title.endswith("- DIOS"), path
+            assert not other.driver.find_elements(By.CSS_SELECTOR, ".q-page img, .q-page script"), path
+            assert "\x1b" not in text, path
+            assert "\u202e" not in text, path
+        other.open("/shares", "place 2, next in 41 s", "1 more users share")
+        other.open("/tasks", f"{MANY + 1} tasks")
+        assert other.driver.execute_script(f"return {_CHART}.getOption().series[0].data.length") == MANY
+        other.driver.find_element(By.CSS_SELECTOR, "[aria-label='zoom in']").click()
+        while other.driver.execute_script(f"return {_CHART}.getOption().dataZoom[0].end") > 99:
+            pass
+        other.driver.find_element(By.CSS_SELECTOR, "input").send_keys(f"{26:012x}")
+        other.wait_for("\n1 task\n")
+        assert other.driver.current_url.endswith(f"/tasks?q={26:012x}")
+        other.open("/tasks?q=waits", "\n1 task\n", "abcdef")
+
+
+@pytest.mark.skipif(bool(os.getuid()), reason="only root can become another user")
+def test_another_user_sees_nothing_of_the_first(cluster: Cluster, pages: Pages) -> None:
+    """No page of another principal has a label, a file, a fingerprint or a reference of the first one's."""
+    (task,) = [one for one in json.loads(cluster.dios("ps", "--json")) if one["label"] == EVIL]
+    (file,) = json.loads(cluster.dios("ls", "--json"))
+    (socket,) = cluster.folder.rglob("n1/node.sock")
+    for place in socket.parents:
+        if place.is_relative_to(cluster.folder):
+            place.chmod(0o711)
+    secrets = (EVIL, EVIL_FILE, task["fingerprint"], file["fingerprint"], "<b>bold</b>")
+    with address_of(cluster.start_as(STRANGER, socket)) as address:
+        other = Pages(pages.driver, address)
+        expected = {
+            "/tasks": "0 tasks",
+            "/objects": "only the node's own user",
+            "/capabilities": "only the node's own user",
+            "/jobs": "no task has started others",
+        }
+        further = (f"/objects/{file['fingerprint']}", f"/capabilities?of={file['fingerprint']}")
+        for path in (*PAGES, *further):
+            text = other.open(path, expected.get(path, ""))
+            assert not [one for one in secrets if one in text and one not in path], (path, text)
+        other.open(f"/tasks/{task['fingerprint']}", "knows no task")
 
 
 def test_a_lost_node_is_seen(cluster: Cluster, pages: Pages) -> None:

@@ -664,6 +664,11 @@ PROMISES: Final = (
     ),
     Promise(
         "Dashboard and metrics",
+        "No page of a dashboard has a label, a fingerprint, a file, an output or a reference of another user, unless its user is that of the nodes or root",
+        left="states, load and capacities of nodes, the number of users that share, and the place of its own turn are for all",
+    ),
+    Promise(
+        "Dashboard and metrics",
         "Labels, output and names of tasks are text on a dashboard, whatever they contain",
     ),
     Promise(

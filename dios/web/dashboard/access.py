@@ -11,7 +11,7 @@ import secrets
 from collections.abc import Awaitable, Callable, MutableMapping
 from http.cookies import CookieError, SimpleCookie
 from typing import Final, TypeAlias
-from urllib.parse import urlsplit
+from urllib.parse import quote, urlsplit
 
 Scope: TypeAlias = MutableMapping[str, object]
 Receive: TypeAlias = Callable[[], Awaitable[MutableMapping[str, object]]]
@@ -66,8 +66,11 @@ class TokenGate:
         elif scope["path"] == ENTRANCE or scope["method"] != "GET":
             await _answer(send, 200 if scope["method"] == "GET" else 403, _PAGE)
         else:
-            place = str(scope["path"])
-            target = ENTRANCE if place == "/" else f"{ENTRANCE}?to={place}"
+            query = scope.get("query_string", b"")
+            place = str(scope["path"]) + (
+                f"?{query.decode('latin-1')}" if isinstance(query, bytes) and query else ""
+            )
+            target = ENTRANCE if place == "/" else f"{ENTRANCE}?to={quote(place)}"
             await _answer(send, 303, b"", (b"location", target.encode("ascii", "ignore")))
 
     async def _enter(self, receive: Receive, send: Send) -> None:

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Final
 
 from dios.client.ops.status import Status
 from dios.client.plain_text import plain
 from dios.web.observation.jobs import in_lanes
+from dios.web.observation.packing import Demands
 from dios.wire.types import TaskState
 
 Options = dict[str, object]
 
+_NS_PER_MS: Final = 1_000_000
 _TEXT_TOOLTIP: Final[Mapping[str, object]] = {"renderMode": "richText", "confine": True}
 _COLOURS: Final = {
     TaskState.STARTING: "#8e9aaf",
@@ -21,6 +24,13 @@ _COLOURS: Final = {
     TaskState.ENDED: "#2e7d32",
 }
 _FAILED: Final = "#c62828"
+_PALETTE: Final = [*_COLOURS.values(), _FAILED]
+LEGEND: Final[Mapping[str, str]] = {
+    **{state.name.lower(): colour for state, colour in _COLOURS.items() if state is not TaskState.ENDED},
+    "ended well": _COLOURS[TaskState.ENDED],
+    "ended badly": _FAILED,
+}
+"""The colours of bars, by what they mean."""
 SANKEY_TASKS_MAX: Final = 40
 GRAPH_LABELS_MAX: Final = 8
 """A graph with more edges shows the text of an edge only under the pointer."""
@@ -32,43 +42,62 @@ def colour_of(task: Status) -> str:
 
 
 def timeline(tasks: Sequence[Status], now_ns: int) -> Options:
-    """Return a bar for each started task, in lanes for each node; the x axis is time."""
-    rows: list[str] = []
-    bars: list[dict[str, object]] = []
-    for node, lane, task, end in in_lanes(tasks, now_ns):
-        row = f"{node} {lane + 1}"
-        if row not in rows:
-            rows.append(row)
+    """Return a bar for each started task, in lanes for each node; the x axis is time.
+
+    A bar is [row, start, end or 0, colour, text, fingerprint], with times in milliseconds. Bars without an
+    end reach to ``window.diosNow`` in the browser, so that time goes on without sending them again.
+    """
+    bars = list(in_lanes(tasks, now_ns))
+    rows = sorted({(bar.node, bar.lane) for bar in bars})
+    place = {row: number for number, row in enumerate(rows)}
+    data: list[list[object]] = []
+    for node, lane, task, _ in bars:
         word = task.cause.name.lower() if task.ended else task.state.name.lower()
-        bars.append(
-            {
-                "name": f"{plain(task.label) or task.fingerprint}: {word}",
-                "value": [row, task.started_ns // 1_000_000, max(end // 1_000_000, 1), task.fingerprint],
-                "itemStyle": {"color": colour_of(task)},
-            }
+        data.append(
+            [
+                place[node, lane],
+                task.started_ns // _NS_PER_MS,
+                task.ended_ns // _NS_PER_MS,
+                _PALETTE.index(colour_of(task)),
+                f"{plain(task.label) or task.fingerprint}: {word}",
+                task.fingerprint,
+            ]
         )
-    rows.sort(key=lambda row: (row.rpartition(" ")[0], int(row.rpartition(" ")[2])))
     return {
         "animation": False,
         "aria": {"enabled": True},
-        "tooltip": {**_TEXT_TOOLTIP},
-        "grid": {"left": 90, "right": 20, "top": 10, "bottom": 70},
-        "dataZoom": [{"type": "slider"}, {"type": "inside"}],
-        "xAxis": {"type": "time", "axisLabel": {"hideOverlap": True}},
-        "yAxis": {"type": "category", "data": rows, "inverse": True},
+        "tooltip": {**_TEXT_TOOLTIP, ":formatter": "found => found.value[4]"},
+        "grid": {"left": 70, "right": 40, "top": 10, "bottom": 70},
+        "dataZoom": [
+            {"type": "slider", "filterMode": "none"},
+            {"type": "inside", "filterMode": "none", "zoomOnMouseWheel": "ctrl", "moveOnMouseWheel": False},
+            {"type": "slider", "yAxisIndex": 0, "filterMode": "none", "showDetail": False, "width": 18},
+        ],
+        "xAxis": {"type": "time", "axisLabel": {"hideOverlap": True}, "max": now_ns // _NS_PER_MS},
+        "yAxis": {
+            "type": "category",
+            "data": [f"{node} {lane + 1}" for node, lane in rows],
+            "inverse": True,
+            "axisTick": {"show": False},
+            "axisLabel": {"width": 60, "overflow": "truncate"},
+        },
         "series": [
             {
                 "type": "custom",
-                "encode": {"x": [1, 2], "y": 0},
-                "data": bars,
-                ":renderItem": """(params, api) => {
+                "encode": {"x": 1, "y": 0},
+                "data": data,
+                ":renderItem": f"""(params, api) => {{
+                    const now = window.diosNow || Date.now();
                     const start = api.coord([api.value(1), api.value(0)]);
-                    const end = api.coord([api.value(2), api.value(0)]);
-                    const height = Math.max(api.size([0, 1])[1] * 0.7, 2);
-                    return {type: 'rect', style: api.style(), shape: {
-                        x: start[0], y: start[1] - height / 2,
-                        width: Math.max(end[0] - start[0], 2), height: height}};
-                }""",
+                    const end = api.coord([api.value(2) || now, api.value(0)]);
+                    const area = params.coordSys;
+                    const left = Math.max(start[0], area.x);
+                    const right = Math.min(Math.max(end[0], start[0] + 2), area.x + area.width);
+                    const height = Math.max(api.size([0, 1])[1] * 0.7, 1);
+                    if (right <= left || start[1] < area.y || start[1] > area.y + area.height) return;
+                    return {{type: 'rect', style: {{fill: {json.dumps(_PALETTE)}[api.value(3)]}}, shape: {{
+                        x: left, y: start[1] - height / 2, width: right - left, height: height}}}};
+                }}""",
             }
         ],
     }
@@ -182,3 +211,54 @@ def lines(series: Mapping[str, Sequence[tuple[float, float]]], unit: str) -> Opt
             for name, points in series.items()
         ],
     }
+
+
+def areas(found: Demands, used: Sequence[tuple[float, float]], unit: str, now_s: float) -> Options:
+    """Return stacked amounts of jobs over time, with the capacity, the present, and the measured use."""
+    marks: list[dict[str, object]] = [{"xAxis": round(now_s * 1000), "label": {"formatter": "now"}}]
+    if found.capacity:
+        marks.append(
+            {"yAxis": found.capacity, "label": {"formatter": "capacity", "position": "insideEndTop"}}
+        )
+    series: list[dict[str, object]] = [
+        {
+            "type": "line",
+            "name": name,
+            "stack": "promised",
+            "step": "end",
+            "areaStyle": {},
+            "showSymbol": False,
+            "data": [
+                [round(at * 1000), round(amount, 6)] for at, amount in zip(found.times, amounts, strict=True)
+            ],
+        }
+        for name, amounts in found.by_job.items()
+    ]
+    series.append(
+        {
+            "type": "line",
+            "name": "used by all tasks",
+            "showSymbol": False,
+            "lineStyle": {"color": "#222", "width": 2},
+            "itemStyle": {"color": "#222"},
+            "data": [[round(at * 1000), round(amount, 6)] for at, amount in used],
+            "markLine": {"symbol": "none", "silent": True, "data": marks},
+        }
+    )
+    return {
+        "animation": False,
+        "aria": {"enabled": True},
+        "tooltip": {**_TEXT_TOOLTIP, "trigger": "axis"},
+        "legend": {"data": [one["name"] for one in series], "top": 0, "type": "scroll"},
+        "grid": {"left": 60, "right": 20, "top": 50, "bottom": 60},
+        "dataZoom": [{"type": "slider", "filterMode": "none"}],
+        "xAxis": {"type": "time", "axisLabel": {"hideOverlap": True}},
+        "yAxis": {"type": "value", "name": unit, "max": _above(found)},
+        "series": series,
+    }
+
+
+def _above(found: Demands) -> float | None:
+    """Return the end of the y axis if the capacity has to be in the picture."""
+    most = max((sum(amounts) for amounts in zip(*found.by_job.values(), strict=True)), default=0.0)
+    return round(max(most, found.capacity) * 1.1, 3) if found.capacity else None

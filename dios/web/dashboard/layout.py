@@ -42,6 +42,14 @@ _STYLE: Final = """
 """
 _SCRIPT: Final = """
 document.documentElement.lang = "en";
+// Zoom and pan a chart with buttons: part is the share of the shown time that becomes visible, by moves it.
+function diosZoom(id, part, by) {
+  const chart = getElement(id).chart, {start, end} = chart.getOption().dataZoom[0];
+  const size = Math.min(100, Math.max(0.05, (end - start) * part));
+  const middle = (start + end) / 2 + by * (end - start);
+  const from = Math.min(100 - size, Math.max(0, part > 100 ? 0 : middle - size / 2));
+  chart.dispatchAction({type: "dataZoom", dataZoomIndex: 0, start: from, end: from + size});
+}
 // A table that is wider than the page is scrolled with the keyboard, too.
 new MutationObserver(() => document.querySelectorAll(".q-table__middle:not([tabindex])").forEach(
   one => { one.tabIndex = 0; }

@@ -100,9 +100,9 @@ def _application(session: ClusterSession) -> FastAPI:
             cluster.show(session)
 
     @ui.page("/tasks")
-    def _tasks() -> None:
+    def _tasks(q: str = "") -> None:
         with page(session, "Tasks"):
-            tasks.show(session)
+            tasks.show(session, q)
 
     @ui.page("/tasks/{mark}")
     def _task(mark: str) -> None:
@@ -130,9 +130,9 @@ def _application(session: ClusterSession) -> FastAPI:
             scheduling.show(session)
 
     @ui.page("/shares")
-    async def _shares() -> None:
+    def _shares() -> None:
         with page(session, "Shares"):
-            await shares.show(session)
+            shares.show(session)
 
     @ui.page("/jobs")
     def _jobs() -> None:

@@ -4,8 +4,10 @@
 - ``objects``: files, their replicas, objects in use, and the calls that wait for them.
 - ``references``: the references of tasks, their retirement, and the story of one object.
 - ``traffic``: versions of nodes, and rates of their links.
+- ``packing``: demands, guarantees and use of admitted jobs over time.
+- ``functions``: packets, drops and waiting times of network functions.
 - ``explanations``: the reason against a machine.
 - ``watcher``: reads it again and again while somebody looks, and keeps the recent past.
 - ``session``: a watcher, and calls to the node in threads.
-- ``jobs``: the tasks of a job, their stages, and lanes for their bars.
+- ``jobs``: the tasks of a job, their stages, and lanes for their bars; ``task_use``: their use.
 """

@@ -9,7 +9,7 @@ import json
 import logging
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Final, TypeAlias
 
 from dios.client.ops.cluster import Member
@@ -17,6 +17,7 @@ from dios.client.ops.status import Status
 from dios.client.plain_text import plain
 from dios.client.sync.node import Node
 from dios.errors import DiosError
+from dios.wire.types import Cause, NodeStatus, TaskState
 
 TASKS_MAX: Final = 20_000
 
@@ -44,6 +45,13 @@ class ClusterView:
     def rows_of_nodes(self) -> Mapping[str, Row]:
         """Return the scheduler's rows of nodes by name."""
         return {str(row.get("node")): row for row in rows(self.status, "nodes")}
+
+    @property
+    def seconds_left(self) -> Mapping[str, float]:
+        """Return the seconds that are left of slow tasks by fingerprint, as the scheduler predicts."""
+        return {
+            str(row.get("task")): number(row.get("seconds_left")) for row in rows(self.status, "worth_copies")
+        }
 
 
 def rows(answer: Row, key: str) -> list[Row]:
@@ -79,7 +87,7 @@ def read_view(node: Node) -> ClusterView:
     tasks = node.tasks()
     if tasks.incomplete:
         silent = ", ".join(plain(one.name) for one in nodes if not one.usable) or "a node"
-        problems.append(f"{silent} did not answer: tasks there are not shown")
+        problems.append(f"{silent} did not answer: only tasks that were seen there before can be shown")
     if len(tasks) > TASKS_MAX:
         problems.append(f"only the newest {TASKS_MAX} of {len(tasks)} tasks are shown")
     status = ask(node, {"ask": "status"})
@@ -92,6 +100,32 @@ def read_view(node: Node) -> ClusterView:
         shares = ask(node, {"ask": "shares"})
     newest = sorted(tasks, key=lambda task: task.started_ns)[-TASKS_MAX:]
     return ClusterView(time.time(), nodes, newest, status, shares, tuple(map(plain, problems)))
+
+
+def with_unseen(view: ClusterView, before: ClusterView) -> ClusterView:
+    """Return the view with the tasks of ``before`` whose nodes do not answer any more.
+
+    A task of a dead node counts as lost with it; that of a node that may only be slow stays as it was seen.
+    """
+    silent = {one.name: one for one in view.nodes if not one.usable}
+    if not silent:
+        return view
+    seen = {task.fingerprint for task in view.tasks}
+    unseen = [
+        _as_last_seen(task, silent[task.node], before.taken_s)
+        for task in before.tasks
+        if task.node in silent and task.fingerprint not in seen
+    ]
+    kept = sorted([*unseen, *view.tasks], key=lambda task: task.started_ns)[-TASKS_MAX:]
+    return replace(view, tasks=kept) if unseen else view
+
+
+def _as_last_seen(task: Status, node: Member, seen_s: float) -> Status:
+    if task.ended or node.status not in {NodeStatus.DEAD, NodeStatus.LEFT}:
+        return task
+    words = f"{plain(node.name)} is dead: the task ended with it, as far as the others know"
+    end_ns = max(task.started_ns, int(seen_s * 1e9))
+    return replace(task, state=TaskState.ENDED, cause=Cause.NODE_LOST, ended_ns=end_ns, detail=words)
 
 
 def living(tasks: Sequence[Status]) -> Iterator[Status]:

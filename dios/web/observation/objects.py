@@ -155,9 +155,9 @@ def read_objects(node: Node) -> tuple[list[LiveObject], str]:
         return [], FOR_OWNER_ONLY
     found = [
         LiveObject(
-            str(row["fingerprint"]),
-            str(row["type"]).lower(),
-            str(row["persistence"]).lower(),
+            plain(str(row["fingerprint"])),
+            plain(str(row["type"])).lower(),
+            plain(str(row["persistence"])).lower(),
             *(int(row[key]) for key in ("size", "v_r", "v_w", "a_r", "a_w", "references", "waiters")),
         )
         for row in rows[:OBJECTS_MAX]
@@ -188,7 +188,7 @@ def waits(waiting: Iterable[Row], references: Iterable[Row], types: Mapping[str,
         holders.setdefault(str(row.get("object")), []).append(row)
     found: list[Wait] = []
     for row in waiting:
-        task, call = str(row.get("task")), plain(str(row.get("call")))
+        task, call = plain(str(row.get("task"))), plain(str(row.get("call")))
         marks = str(row.get("objects", "")).split()
         if not marks:
             away = (

@@ -70,11 +70,11 @@ def read_references(node: Node) -> tuple[list[HeldReference], str]:
 
 def _held(row: Row) -> HeldReference:
     return HeldReference(
-        str(row.get("task")),
-        str(row.get("object")),
+        plain(str(row.get("task"))),
+        plain(str(row.get("object"))),
         rights_text(row.get("permissions")),
-        str(row.get("provenance")),
-        str(row.get("origin", "")),
+        plain(str(row.get("provenance"))),
+        plain(str(row.get("origin", ""))),
         int(number(row.get("expires_ns"))),
         int(number(row.get("buffers"))),
         int(number(row.get("descendants"))),

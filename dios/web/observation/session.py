@@ -13,6 +13,7 @@ from functools import partial
 from typing import Final, TypeVar
 
 from dios.client.ops.status import Status
+from dios.client.ops.usage import Description
 from dios.client.plain_text import plain, plain_lines
 from dios.client.sync.node import Node, Task
 from dios.errors import (
@@ -74,6 +75,18 @@ class ClusterSession:
                 raise NoSuchTaskError(f"the node does not keep task {status.fingerprint} any more")
             with found:
                 return action(found)
+
+        return await self.call(act)
+
+    async def describe(self, status: Status) -> Description:
+        """Return a task's limits and use. Raise NoSuchTaskError if the node does not keep it any more."""
+
+        def act(node: Node) -> Description:
+            found = None if status.name is None else node.find(status.name)
+            if not isinstance(found, Task):
+                raise NoSuchTaskError(f"the node does not keep task {status.fingerprint} any more")
+            with found:
+                return node.describe(found)
 
         return await self.call(act)
 

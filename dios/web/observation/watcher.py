@@ -16,7 +16,7 @@ from typing import Final, NamedTuple
 from dios.client.ops.status import Status
 from dios.client.sync.node import Node
 from dios.errors import DiosError
-from dios.web.observation.cluster_view import ClusterView, read_view, rows
+from dios.web.observation.cluster_view import ClusterView, read_view, rows, with_unseen
 
 PERIOD_S_MIN: Final = 0.5
 BUSY_SHARE: Final = 0.03
@@ -93,7 +93,7 @@ class Watcher:
         try:
             if self._node is None:
                 self._node = self._connect()
-            view = read_view(self._node)
+            view = with_unseen(read_view(self._node), self.view)
         except (DiosError, OSError) as error:
             self._drop()
             old = self.view

@@ -71,6 +71,27 @@ class Cluster:
         self._started.append(process)
         return process
 
+    def start_as(self, uid: int, socket: Path) -> subprocess.Popen[str]:
+        """Start ``dios ui`` at a node as another user, who has nothing but a folder of their own."""
+        home = self.folder / f"home-{uid}"
+        home.mkdir()
+        environment = environment_in(home)
+        for place in (home, *home.iterdir()):
+            os.chown(place, uid, uid)
+        process = subprocess.Popen(
+            [sys.executable, "-P", "-m", "dios.cli.main", "ui", "--node", str(socket)],
+            env=environment,
+            cwd=home,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.PIPE,
+            text=True,
+            user=uid,
+            group=uid,
+            extra_groups=[],
+        )
+        self._started.append(process)
+        return process
+
     def wait_all(self) -> None:
         """Wait for the started commands."""
         for process in self._started:
@@ -132,13 +153,45 @@ class Pages:
 
 
 @contextmanager
+def address_of(server: subprocess.Popen[str]) -> Iterator[str]:
+    """Yield the address that a server prints, and end the server."""
+    assert server.stderr is not None
+    try:
+        said = server.stderr.readline()
+        address = re.search(r"http\S+", said)
+        assert address is not None, said + server.stderr.read()
+        yield address[0]
+    finally:
+        server.send_signal(signal.SIGINT)
+        server.wait(WAIT_S)
+        server.stderr.close()
+
+
+@contextmanager
+def imagined_cluster(folder: Path, tasks: int) -> Iterator[str]:
+    """Start the dashboard of an imagined cluster with hostile texts; yield its address."""
+    command = [sys.executable, "-m", "tests.support.web.imagined", str(tasks)]
+    root = Path(__file__).parents[3]
+    server = subprocess.Popen(
+        command, cwd=root, env=environment_in(folder), stderr=subprocess.PIPE, text=True
+    )
+    with address_of(server) as address:
+        yield address
+
+
+@contextmanager
 def dashboard_of(cluster: Cluster, folder: Path, *, dark: bool = False) -> Iterator[Pages]:
     """Start ``dios ui`` and a browser that has its token."""
-    server = cluster.start("ui", stderr=subprocess.PIPE)
-    assert server.stderr is not None
-    said = server.stderr.readline()
-    address = re.search(r"http\S+", said)
-    assert address is not None, said
+    with (
+        address_of(cluster.start("ui", stderr=subprocess.PIPE)) as address,
+        browser(folder, dark=dark) as driver,
+    ):
+        yield Pages(driver, address)
+
+
+@contextmanager
+def browser(folder: Path, *, dark: bool = False) -> Iterator[webdriver.Chrome]:
+    """Start a browser without a window, whose profile is in this folder."""
     options = webdriver.ChromeOptions()
     for option in (*_OPTIONS.split(), f"--user-data-dir={folder}", "--window-size=1280,860"):
         options.add_argument(option)
@@ -146,9 +199,6 @@ def dashboard_of(cluster: Cluster, folder: Path, *, dark: bool = False) -> Itera
         options.add_argument("--force-dark-mode")
     driver = webdriver.Chrome(options=options, service=Service(shutil.which("chromedriver")))
     try:
-        yield Pages(driver, address[0])
+        yield driver
     finally:
         driver.quit()
-        server.send_signal(signal.SIGINT)
-        server.wait(WAIT_S)
-        server.stderr.close()

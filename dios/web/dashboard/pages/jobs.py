@@ -1,61 +1,127 @@
-"""The page of jobs: tasks with the same parent, with their progress, slow tasks and repetitions."""
+"""The page of jobs: tasks with the same parent, with progress, slow tasks, repetitions and bytes."""
 
 from __future__ import annotations
 
-import statistics
 import time
-from collections.abc import Sequence
 from typing import Final
 
 from nicegui import ui
 
-from dios.client.ops.status import Status
 from dios.client.plain_text import plain
-from dios.web.dashboard.layout import follow
+from dios.web.dashboard.layout import fill, follow, note, poll, table
 from dios.web.observation.cluster_view import ClusterView
-from dios.web.observation.jobs import stages
+from dios.web.observation.jobs import JobPart, jobs_of, stages_of
 from dios.web.observation.session import ClusterSession
+from dios.web.observation.task_use import TaskUse, read_use, sums_of
 
 _JOBS_MAX: Final = 50
-_SLOW: Final = 2.0
-"""A running task is called slow after this multiple of the median time of the ended tasks of its job."""
+_LISTED_MAX: Final = 5
+_USE_S: Final = 5.0
+_USE_COLUMNS: Final = (
+    "stage", "processor s", "largest memory MB", "MB given", "MB of results", "known tasks",
+)  # fmt: skip
 
 
 def show(session: ClusterSession) -> None:
     """Make the content."""
     ui.label("Tasks of one parent: those of MapReduce, of an executor, or of a program of yours.")
-    follow(session, _jobs)
+    nothing = ui.label("No task has started others.")
+    body = ui.column().classes("w-full items-stretch")
+    parts: dict[str, _Job] = {}
+
+    def update(view: ClusterView) -> None:
+        found = dict(jobs_of(view.tasks)[:_JOBS_MAX])
+        nothing.set_visibility(not found)
+        for parent in parts.keys() - found.keys():
+            body.remove(parts.pop(parent).card)
+        labels = {task.fingerprint: plain(task.label) for task in view.tasks}
+        for parent in reversed([one for one in found if one not in parts]):
+            with body:
+                parts[parent] = _Job(session, parent, labels.get(parent))
+            parts[parent].card.move(body, 0)
+        for parent, tasks in found.items():
+            parts[parent].show(stages_of(tasks, view.seconds_left, time.time_ns()))
+
+    async def use() -> None:
+        for part in list(parts.values()):
+            await part.update_use()
+
+    follow(session, update)
+    poll(use, _USE_S)
 
 
-def _jobs(view: ClusterView) -> None:
-    by_parent: dict[str, list[Status]] = {}
-    for task in view.tasks:
-        if task.parent:
-            by_parent.setdefault(task.parent, []).append(task)
-    newest = sorted(by_parent.items(), key=lambda job: max(one.started_ns for one in job[1]), reverse=True)
-    labels = {task.fingerprint: plain(task.label) for task in view.tasks}
-    if not newest:
-        ui.label("No task has started others.")
-    for parent, tasks in newest[:_JOBS_MAX]:
-        with ui.card().classes("w-full"):
-            ui.link(labels.get(parent) or parent, f"/tasks/{parent}").classes("text-bold")
-            for stage, members in stages(tasks).items():
-                _stage(stage, members)
+class _Job:
+    """The part of the page about one job; its use is read only while it is open."""
+
+    def __init__(self, session: ClusterSession, parent: str, title: str | None) -> None:
+        self._session: Final = session
+        self._stages: list[JobPart] = []
+        self._parts: Final[dict[str, _PartLines]] = {}
+        self._known: Final[dict[str, TaskUse | None]] = {}
+        with ui.card().classes("w-full") as self.card:
+            if title is None:
+                ui.label(f"Started by the program or session {parent}").classes("text-bold")
+            else:
+                ui.link(title or parent, f"/tasks/{parent}").classes("text-bold")
+            self._body: Final = ui.column().classes("w-full items-stretch")
+            with ui.expansion("Bytes, processor time and memory").classes("w-full") as self._more:
+                self._use: Final = table(_USE_COLUMNS, (), label="use of stages")
+                self._problem: Final = note("")
+                ui.label(
+                    "MB given is the size of the objects that tasks got at their start, and MB of results "
+                    "that of the objects they may write. Nodes do not count the bytes that a task moves "
+                    "within these objects or through streams. Processor time and memory are those of ended "
+                    "tasks that their nodes still know."
+                ).classes("text-caption")
+        self._more.on_value_change(self.update_use)
+
+    def show(self, stages: list[JobPart]) -> None:
+        """Show the present state."""
+        self._stages = stages
+        for stage in stages:
+            if stage.name not in self._parts:
+                with self._body:
+                    self._parts[stage.name] = _PartLines()
+            self._parts[stage.name].show(stage)
+
+    async def update_use(self) -> None:
+        """Read the use of the newest tasks, if the part is open; ended tasks are read once."""
+        if not self._more.value:
+            return
+        tasks = [task for stage in self._stages for task in stage.tasks]
+        self._problem.text = await read_use(self._session, tasks, self._known)
+        rows = [
+            (
+                stage.name,
+                f"{used.cpu_s:.2f}",
+                f"{used.peak_bytes / 1e6:.1f}",
+                f"{used.given_bytes / 1e6:.2f}",
+                f"{used.result_bytes / 1e6:.2f}",
+                f"{used.known} of {len(stage.tasks)}",
+            )
+            for stage in self._stages
+            for used in [sums_of(stage.tasks, self._known)]
+        ]
+        fill(self._use, _USE_COLUMNS, rows)
 
 
-def _stage(stage: str, tasks: Sequence[Status]) -> None:
-    now = time.time_ns()
-    ended = [task for task in tasks if task.ended]
-    times = [task.ended_ns - task.started_ns for task in ended if task.ok and task.started_ns]
-    usual = statistics.median(times) if times else 0
-    slow = [task for task in tasks if not task.ended and usual and now - task.started_ns > _SLOW * usual]
-    done = len(ended) + sum(task.progress or 0 for task in tasks if not task.ended)
-    failed = sum(not task.ok for task in ended)
-    words = f"{stage}: {len(ended)} of {len(tasks)} ended"
-    words += f", {failed} badly" if failed else ""
-    words += f", {sum(task.restarts for task in tasks)} repeated" if any(t.restarts for t in tasks) else ""
-    words += f", usually {usual / 1e9:.2f} s" if usual else ""
-    ui.label(words)
-    ui.linear_progress(done / len(tasks), show_value=False).props('aria-label="progress"')
-    for task in slow[:5]:
-        ui.link(f"slow: {plain(task.label) or task.fingerprint}", f"/tasks/{task.fingerprint}")
+class _PartLines:
+    """The lines about one stage."""
+
+    def __init__(self) -> None:
+        self._words: Final = ui.label()
+        self._bar: Final = ui.linear_progress(0, show_value=False).props('aria-label="progress"')
+        self._list: Final = ui.column().classes("gap-0")
+        self._listed: list[tuple[str, str]] = []
+
+    def show(self, stage: JobPart) -> None:
+        """Show the present state, with new links only if they have changed."""
+        self._words.text = stage.text
+        self._bar.value = round(stage.done, 3)
+        listed = [*stage.slow[:_LISTED_MAX], *stage.failed[:_LISTED_MAX]]
+        if listed != self._listed:
+            self._listed = listed
+            self._list.clear()
+            with self._list:
+                for mark, text in listed:
+                    ui.link(text, f"/tasks/{mark}").classes("text-caption")

@@ -6,6 +6,7 @@ import json
 
 from dios.client.ops.status import Status
 from dios.web.dashboard import charts
+from dios.web.observation.packing import Demands
 from dios.wire.types import Cause, TaskState
 
 S = 1_000_000_000
@@ -21,8 +22,9 @@ def test_bars_in_one_lane_do_not_overlap() -> None:
     tasks = [_task("n1", 1, 5), _task("n1", 2, 3), _task("n1", 4, 0), _task("n2", 1, 2)]
     options = json.loads(json.dumps(charts.timeline(tasks, 9 * S)))
     assert options["yAxis"]["data"] == ["n1 1", "n1 2", "n2 1"]
-    bars = [bar["value"][:3] for bar in options["series"][0]["data"]]
-    assert bars == [["n1 1", 1000, 5000], ["n1 2", 2000, 3000], ["n1 2", 4000, 9000], ["n2 1", 1000, 2000]]
+    bars = [bar[:3] for bar in options["series"][0]["data"]]
+    assert bars == [[0, 1000, 5000], [1, 2000, 3000], [1, 4000, 0], [2, 1000, 2000]]
+    assert options["xAxis"]["max"] == 9000
 
 
 def test_colours_show_states_and_failures() -> None:
@@ -54,6 +56,7 @@ def test_tooltips_are_text_and_names_are_harmless() -> None:
         charts.graph([("a", "task"), ("b", "object")], [("a", "b", "read")]),
         charts.sankey([[evil, "n1", 1, 1]]),
         charts.lines({"a": [(1.0, 2.0)]}, "share"),
+        charts.areas(Demands([1.0], {"a": [1.0]}, 2.0), [(1.0, 2.0)], "processors", 1.0),
     ):
         assert json.loads(json.dumps(options))["tooltip"]["renderMode"] == "richText"
         assert not any(letter in json.dumps(options, ensure_ascii=False) for letter in "\x1b\u202e")

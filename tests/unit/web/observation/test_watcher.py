@@ -8,15 +8,35 @@ from typing import cast
 
 import pytest
 
-from dios.client.ops.cluster import Gathered
+from dios.client.ops.cluster import Gathered, Member
 from dios.client.ops.status import Status
 from dios.client.sync.node import Node
 from dios.errors import UnreachableError
 from dios.web.observation import watcher as watching
+from dios.web.observation.cluster_view import ClusterView, with_unseen
 from dios.web.observation.watcher import Watcher, find_task
-from dios.wire.types import TaskState
+from dios.wire.types import Cause, NodeStatus, TaskState
 
 SHARES = [{"principal": "uid:1", "share": 0.5, "commitment": 1, "credit": "much"}]
+
+
+def test_tasks_of_a_dead_node_stay_in_the_picture() -> None:
+    """A task that ran there is lost with its node; that of a node that is only suspected stays as it was."""
+
+    def view(status: NodeStatus, *tasks: Status) -> ClusterView:
+        node = Member(3, "n3", "", "", status, False, 1, 0, 0, 2, 0, False)
+        return ClusterView(taken_s=9.0, nodes=(node,), tasks=tasks)
+
+    there = Status("ab", "", TaskState.RUNNING, started_ns=1, node="n3")
+    here = Status("cd", "", TaskState.RUNNING, started_ns=2, node="n1")
+    before = view(NodeStatus.ALIVE, there, here)
+    assert [one.fingerprint for one in with_unseen(view(NodeStatus.ALIVE, here), before).tasks] == ["cd"]
+    suspected = with_unseen(view(NodeStatus.SUSPECT, here), before)
+    assert suspected.tasks == [there, here]
+    lost, _ = with_unseen(view(NodeStatus.DEAD, here), suspected).tasks
+    assert (lost.cause, lost.ended_ns) == (Cause.NODE_LOST, 9_000_000_000)
+    again = with_unseen(view(NodeStatus.DEAD, here), view(NodeStatus.DEAD, lost, here))
+    assert again.tasks == [lost, here]
 
 
 class FakeNode:
