@@ -8,7 +8,8 @@ disk fails at random: failed writes and syncs, short writes, a full disk, power 
 torn pages, flipped bits. With --every-operation, each seed is a short run that is repeated once for every
 fault at every disk operation. With --cluster, each seed is a whole cluster whose network and nodes fail; with
 --cluster --slow, they are slow and do not fail. With --lookups, each seed is a cluster of seven nodes that
-restart often, whose clients look up names.
+restart often, whose clients look up names. With --labels, each seed is a cluster whose objects have secrecy
+labels, with the same faults, and no secret may reach a place without its label.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from concurrent.futures import ProcessPoolExecutor
 from msgspec import Struct
 
 from dios.errors import InvariantError
-from dios.sim.cluster.world import simulate_cluster, simulate_lookups
+from dios.sim.cluster.world import simulate_cluster, simulate_flows, simulate_lookups
 from dios.sim.node.systematic import systematic
 from dios.sim.node.world import simulate
 
@@ -93,8 +94,8 @@ def _outcomes(options: argparse.Namespace) -> Iterator[_Outcome]:
 
 def _outcome(seed: int, options: argparse.Namespace) -> _Outcome:
     run = _every_operation if options.every else _seed
-    if options.cluster or options.lookups:
-        run = _lookups if options.lookups else _cluster
+    if options.cluster or options.lookups or options.labels:
+        run = _lookups if options.lookups else _labels if options.labels else _cluster
     faults: Counter[str] = Counter()
     try:
         return _Outcome(run(seed, options, faults), passed=True, faults=faults)
@@ -128,6 +129,9 @@ def _options() -> argparse.Namespace:
     )
     parser.add_argument(
         "--lookups", action="store_true", help="simulate lookups of names in a cluster of seven nodes"
+    )
+    parser.add_argument(
+        "--labels", action="store_true", help="simulate clusters with secrecy labels, and the flow of secrets"
     )
     parser.add_argument(
         "--processes",
@@ -183,6 +187,17 @@ def _lookups(seed: int, options: argparse.Namespace, total: Counter[str]) -> str
     return f"{simulate_lookups(seed)} objects were found"
 
 
+def _labels(seed: int, options: argparse.Namespace, total: Counter[str]) -> str:
+    del options
+    report = simulate_flows(seed)
+    total.update(report.cluster.faults)
+    return (
+        f"{report.cluster.nodes} nodes, {report.cluster.calls} calls, {report.learned} answers with a secret,"
+        f" {report.confined} writes of a secret that kept its label, {report.released} that were released,"
+        f" faults: {_listed(report.cluster.faults)}"
+    )
+
+
 def _listed(faults: dict[str, int] | Counter[str]) -> str:
     return ", ".join(f"{count} {name}" for name, count in sorted(faults.items())) or "none"
 
@@ -190,6 +205,8 @@ def _listed(faults: dict[str, int] | Counter[str]) -> str:
 def _repeat(seed: int, options: argparse.Namespace) -> str:
     if options.lookups:
         return f"python -m dios.sim --lookups --first {seed} --seeds 1"
+    if options.labels:
+        return f"python -m dios.sim --labels --first {seed} --seeds 1"
     if options.cluster:
         slow = " --slow" if options.slow else ""
         return f"python -m dios.sim --cluster{slow} --first {seed} --seeds 1"

@@ -79,6 +79,10 @@ class SimulatedCluster(Protocol):
         """Return True if the client is a member of one of the object's groups."""
         ...
 
+    def is_secret(self, target: int) -> bool:
+        """Return True if no session of the node's owner may read an object."""
+        ...
+
     def open_session(self, machine: SimMachine, principal: Principal) -> SimulatedClient:
         """Open a session with a random keyring."""
         ...
@@ -341,6 +345,7 @@ def probe(world: SimulatedCluster) -> None:
         and register.deleted_at is None
         and isinstance(register.key, bytes)
         and world.machines[register.home].host is not None
+        and not world.is_secret(target)
     }
     machines = [machine for machine in world.machines.values() if machine.host is not None]
     found: dict[int, bool] = {}

@@ -315,7 +315,7 @@ class CooperatingClient(SimulatedClient):
         persistence = Persistence.DURABLE if durable else Persistence.VOLATILE
         since = self._environment.now
         call = messages.Copy(reference.ref, self.welcome.self_ref.ref, persistence=persistence, host=host)
-        self._promises.allow(self.task, key, int(Permission.ALL))
+        self._may_have(key)
 
         def then(result: messages.AnyResult, data: list[bytes | None]) -> None:
             del data

@@ -59,7 +59,7 @@ class MachineListener(Protocol):
         """Stop, suspend or continue a process, or close a session."""
         ...
 
-    def stored(self, target: ObjectId, name: bytes | None, value: bytes) -> None:
+    def stored(self, target: ObjectId, name: bytes | None, value: bytes, secrecy: tuple[str, ...]) -> None:
         """Record a new content of an object."""
         ...
 
@@ -273,4 +273,5 @@ class SimMachine:
         """Record a new content of an object."""
         if self.host is not None:
             found = self.host.core.state.objects.get(target)
-            self._listener.stored(target, None if found is None else found.name, value)
+            name, secrecy = (None, ()) if found is None else (found.name, found.secrecy)
+            self._listener.stored(target, name, value, secrecy)

@@ -259,7 +259,7 @@ class SimulatedClient:
                 self._promises.register(
                     reference.object, key, self._home_of(reference), write, durable=durable
                 )
-                self._promises.allow(self.task, key)
+                self._may_have(key)
                 if result.name is not None:
                     self._promises.groups_of.setdefault(key, ())
                     self._promises.groups_of[key] += (self._name_of(group),)
@@ -270,6 +270,10 @@ class SimulatedClient:
         call = messages.Create(kind, (group.ref,), name_kind, data=value, host=host)
         where = () if not host else (at_node(group, host),)
         self._call(call, then, about=where)
+
+    def _may_have(self, key: Key) -> None:
+        """Record that the client may get a reference with all rights to an object."""
+        self._promises.allow(self.task, key)
 
     def _name_of(self, group: messages.Reference) -> bytes:
         """Return the group's fingerprint, which is derived from its name."""
@@ -285,7 +289,7 @@ class SimulatedClient:
     ) -> None:
         """Resolve a name."""
         if self._environment.may_resolve(self, name):
-            self._promises.allow(self.task, name)
+            self._may_have(name)
         expected = self._environment.expected(self, name)
 
         def then(result: messages.AnyResult, data: list[bytes | None]) -> None:

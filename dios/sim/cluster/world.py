@@ -17,12 +17,15 @@ from msgspec import Struct
 
 from dios import limits
 from dios.core import effects, events
+from dios.core.model.secrecy import is_owned
 from dios.errors import Code, DiosError, InvariantError
 from dios.ids import BufferId, Name, NodeId, ObjectId, Principal, TaskId
 from dios.sim.cluster import agreement
 from dios.sim.cluster.client_actions import CooperatingClient
 from dios.sim.cluster.fault_injector import FaultInjector
+from dios.sim.cluster.flow_ledger import FlowLedger
 from dios.sim.cluster.host import ClusterHost
+from dios.sim.cluster.labelled_client import LabelledClient
 from dios.sim.cluster.machine import SimMachine
 from dios.sim.cluster.network import DeliveryPolicy, SimNetwork
 from dios.sim.cluster.promises import Key, PromiseLedger
@@ -63,22 +66,43 @@ class ClusterReport(Struct, frozen=True):
     digest: str
 
 
+class FlowReport(Struct, frozen=True):
+    """The result of one seed with labels.
+
+    ``learned`` counts the answers with a secret; ``confined`` the writes with a secret to objects with its
+    label, and ``released`` those to others, which a right to declassify permitted.
+    """
+
+    cluster: ClusterReport
+    learned: int
+    confined: int
+    released: int
+
+
 class ClusterWorld:
     """Some nodes and their clients. ``policy`` is the delivery policy; by default the seed chooses it.
 
     With ``slow``, nodes and links are slow and nothing else is wrong: then every call ends well. ``size`` is
     the number of nodes, which the seed chooses if it is 0. In a cluster of a given size, clients look up each
-    new name at once, and old ones again and again.
+    new name at once, and old ones again and again. With ``labels``, most objects have secrecy labels.
     """
 
     def __init__(
-        self, seed: int, *, policy: DeliveryPolicy | None = None, slow: bool = False, size: int = 0
+        self,
+        seed: int,
+        *,
+        policy: DeliveryPolicy | None = None,
+        slow: bool = False,
+        size: int = 0,
+        labels: bool = False,
     ) -> None:
         self.slow: Final = slow
         self._seed: Final = seed
         self.rng: Final = _random(f"cluster {seed}")
         self.queue: Final = EventQueue()
         self.promises: Final = PromiseLedger()
+        self.flows: Final = FlowLedger(self.promises)
+        self._has_labels: Final = labels
         self.clients: Final[dict[TaskId, CooperatingClient]] = {}
         self._trace: Final = blake3()
         self._next_task = 1
@@ -268,12 +292,17 @@ class ClusterWorld:
         """Open a session with a random keyring."""
         task = TaskId(self._next_task)
         self._next_task += 1
-        client = self.clients[task] = CooperatingClient(self.rng, self, machine.node, task, "")
+        self.flows.open(task, principal)
+        client = self.clients[task] = self._client(machine, task, "")
         groups = tuple(name for name in self._keyring if self.rng.random() < 0.5)
         machine.post(
             lambda host: host.step(events.SessionOpened(host.now, task, 1, principal, groups, "session", 42))
         )
         return client
+
+    def _client(self, machine: SimMachine, task: TaskId, label: str) -> CooperatingClient:
+        kind = LabelledClient if self._has_labels else CooperatingClient
+        return kind(self.rng, self, machine.node, task, label)
 
     def able_clients(self) -> list[CooperatingClient]:
         """Return the clients that can make calls now."""
@@ -300,8 +329,10 @@ class ClusterWorld:
 
     def process_ends(self, machine: SimMachine, task: TaskId, cause: Cause) -> None:
         """End a process."""
+        client = self.clients.get(task)
+        code = self.flows.end(client) if client is not None and cause is Cause.EXITED else 0
         self._forget_client(task)
-        machine.post(lambda host: host.step(events.TaskEnded(host.now, task, cause)))
+        machine.post(lambda host: host.step(events.TaskEnded(host.now, task, cause, code)))
 
     def _end_tasks(self) -> None:
         for client in list(self.clients.values()):
@@ -396,7 +427,7 @@ class ClusterWorld:
                 )
             )
             return
-        client = self.clients[task] = CooperatingClient(self.rng, self, machine.node, task, effect.label)
+        client = self.clients[task] = self._client(machine, task, effect.label)
         self._member_of[task] = {group.fingerprint for group in welcome.groups}
 
         def begin(host: ClusterHost) -> None:
@@ -425,9 +456,10 @@ class ClusterWorld:
         if machine.life == life and task not in self._ended:
             self.process_ends(machine, task, Cause.SIGNAL)
 
-    def stored(self, target: ObjectId, name: bytes | None, value: bytes) -> None:
+    def stored(self, target: ObjectId, name: bytes | None, value: bytes, secrecy: tuple[str, ...]) -> None:
         """Record a new content of an object."""
         self.promises.record_store(target, name, value)
+        self.flows.stored(value, secrecy)
 
     # -- the environment of the clients (ClientEnvironment) -------------------------------------------
     @property
@@ -450,6 +482,17 @@ class ClusterWorld:
         host = self.machines[client.node].host
         if host is not None and buffer in host.buffers:
             host.buffers[buffer] = data
+
+    def secrecy_of(self, task: int) -> tuple[str, ...] | None:
+        """Return the label that the core gives a task, or None if that cannot be known now."""
+        client = self.clients.get(TaskId(task))
+        host = None if client is None else self.machines[client.node].host
+        found = None if host is None else host.core.state.tasks.get(TaskId(task))
+        return None if found is None else found.secrecy
+
+    def is_secret(self, target: int) -> bool:
+        """Return True if no session of the node's owner may read an object."""
+        return not all(is_owned(tag, NODE_OWNER) for tag in self.flows.label_of(target))
 
     def host_names(self) -> list[str]:
         """Return the names of the nodes."""
@@ -551,6 +594,14 @@ def simulate_cluster(
     world.network.rests = rests
     world.network.rest()
     return world.run(span_ns)
+
+
+def simulate_flows(seed: int, span_ns: int = SPAN_NS) -> FlowReport:
+    """Run one seed with secrecy labels; raise BrokenPromiseError if a secret is where it may not be."""
+    world = ClusterWorld(seed, labels=True)
+    report = world.run(span_ns)
+    flows = world.flows
+    return FlowReport(report, flows.learned, flows.confined, flows.released)
 
 
 def simulate_lookups(seed: int, span_ns: int = LOOKUPS_SPAN_NS) -> int:

@@ -8,12 +8,22 @@ from __future__ import annotations
 import pytest
 from msgspec.structs import replace
 
-from dios.core.calls import delegation, io_steps, lifecycle, retirement
+from dios.core.calls import delegation, flows, io_steps, lifecycle, retirement
 from dios.core.effects import Outcome
+from dios.core.events import ObjectRecord
 from dios.core.machine import Core
-from dios.core.model.records import Pending, PhysicalObject, Task
+from dios.core.model.records import Holder, Pending, PhysicalObject, Task
+from dios.core.model.secrecy import Label
 from dios.core.model.work_items import Retirement
-from dios.core.remote import cached_reads, granted_leases, held_leases, reconciliation, requests, serving
+from dios.core.remote import (
+    cached_reads,
+    granted_leases,
+    held_leases,
+    reconciliation,
+    replication,
+    requests,
+    serving,
+)
 from dios.core.remote.continuations import FitRead, ReadProgress
 from dios.core.remote.lease_table import HeldLease
 from dios.core.remote.peers import Cluster, Peer, PendingRequest, Proxy
@@ -206,3 +216,77 @@ def lends_leases(patch: pytest.MonkeyPatch) -> None:
 def forgets_its_leases(patch: pytest.MonkeyPatch) -> None:
     """A node that has restarted waits for no lease of its earlier start."""
     patch.setattr(granted_leases, "note_start", lambda step, cluster: None)  # noqa: ARG005 - nothing
+
+
+# -- secrecy labels -----------------------------------------------------------------------------------------
+def reads_leave_no_tag(patch: pytest.MonkeyPatch) -> None:
+    """The label of a task does not go up with what it reads."""
+    for kind in (messages.ReadOnce, messages.AcquireRead, messages.CommitAcquireRead):
+        patch.delitem(flows._RULES, kind)
+
+
+def writes_anywhere(patch: pytest.MonkeyPatch) -> None:
+    """A commit may go to an object without the tags of its task."""
+    for kind in (messages.WriteOnce, messages.CommitWrite):
+        patch.delitem(flows._RULES, kind)
+
+
+def delegates_to_anybody(patch: pytest.MonkeyPatch) -> None:
+    """A task with tags delegates to tasks without them."""
+    patch.delitem(flows._RULES, messages.Copy)
+
+
+def creates_without_label(patch: pytest.MonkeyPatch) -> None:
+    """New objects of a task have the label that the call gives them, or none."""
+    patch.setattr(flows, "_create", lambda step, task, call: call)  # noqa: ARG005 - unchanged
+
+
+def children_begin_clean(patch: pytest.MonkeyPatch) -> None:
+    """A child does not begin with the label of its parent."""
+
+    def clean(step: Step, parent: Holder, child: Task, origin: object) -> None:
+        del step, parent, child, origin
+
+    patch.setattr(flows, "begin_child", clean)
+
+
+def trusts_every_reference(patch: pytest.MonkeyPatch) -> None:
+    """Each reference to an object with a tag is a right to declassify it."""
+
+    def gullible(step: Step, task: Holder, tag: str) -> bool:
+        del step
+        return any(tag in held.object.secrecy for held in task.table)
+
+    patch.setattr(flows, "may_declassify", gullible)
+
+
+def labels_are_local(patch: pytest.MonkeyPatch) -> None:
+    """The label of another node's object is not looked at."""
+    honest = flows.label_of
+
+    def local(step: Step, target: PhysicalObject) -> Label:
+        return () if target.home else honest(step, target)
+
+    patch.setattr(flows, "label_of", local)
+
+
+def copies_lose_their_label(patch: pytest.MonkeyPatch) -> None:
+    """A copy on another node has no label."""
+    honest = replication.replica_requested
+
+    def careless(step: Step, peer: Peer, number: int, body: dcp.CreateReplica) -> None:
+        honest(step, peer, number, replace(body, secrecy=()))
+
+    patch.setitem(serving._HANDLERS, dcp.CreateReplica, careless)
+
+
+def restarts_forget_labels(patch: pytest.MonkeyPatch) -> None:
+    """Objects that a node finds on its disk have no label."""
+    honest = PhysicalObject.from_record.__func__  # type: ignore[attr-defined] # it is a class method
+
+    def careless(cls: type, record: ObjectRecord, *accounts: object) -> PhysicalObject:
+        found = honest(cls, replace(record, secrecy=()), *accounts)
+        assert isinstance(found, PhysicalObject)
+        return found
+
+    patch.setattr(PhysicalObject, "from_record", classmethod(careless))
