@@ -40,14 +40,14 @@ FUNCTION: Final = (
     "nat, firewall, balancer, monitor, redundancy, dpi, nat64, synthetic."
 )
 READY: Final = (
-    "  nat         addresses, ports, flows_max\n"
-    "  firewall    rules, flows_max\n"
-    "  balancer    service, servers, inner, flows_max\n"
+    "  nat         addresses, ports, flows_max, quic_ports\n"
+    "  firewall    rules, flows_max, quic_ports\n"
+    "  balancer    service, servers, inner, flows_max, quic_ports\n"
     "  monitor     flows_max\n"
     "  redundancy  role, key, remembered\n"
     "  dpi         patterns, window, rings, flows_max\n"
     "  nat64       addresses, prefix, ports, mtu, flows_max\n"
-    "  synthetic   cycles_each, flows_max\n"
+    "  synthetic   cycles_each, flows_max, quic_ports\n"
 )
 _RUN: Final = (
     "\b\nExamples, as root:\n"

@@ -17,7 +17,7 @@ source and sink of frames). Then read the packages:
 flows of a capture.
 """
 
-from dios.sprayer.flows.five_tuple import drop, get_five_tuple, reverse, with_source, with_target
+from dios.sprayer.flows.five_tuple import drop, get_five_tuple, hand_over, reverse, with_source, with_target
 from dios.sprayer.flows.flow_table import Flows
 from dios.sprayer.memory_engine import MemoryEngine
 from dios.sprayer.network_function import HandlerError, NetworkFunction
@@ -64,6 +64,7 @@ __all__ = [
     "drop",
     "get_five_tuple",
     "halves",
+    "hand_over",
     "jain",
     "replay",
     "reverse",

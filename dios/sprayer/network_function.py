@@ -12,6 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from dios.errors import InvalidError
+from dios.limits import SPRAYER_QUIC_PORTS_MAX
 
 if TYPE_CHECKING:
     from dios.sprayer.flows.flow_table import Flows
@@ -46,7 +47,8 @@ class NetworkFunction:
 
     TCP packets with SYN, FIN or RST, all UDP packets and all ICMP packets except errors go to
     ``connection_packets`` on the designated core of their flow; only that core may write the entry of the
-    flow. All other packets go to ``regular_packets`` on the core where they arrive.
+    flow. All other packets go to ``regular_packets`` on the core where they arrive, which can ``hand_over``
+    one to ``connection_packets``.
     """
 
     entry: tuple[tuple[str, str], ...] = ()
@@ -66,6 +68,11 @@ class NetworkFunction:
     """True if the designated core is chosen by the end of a flow that is inside: ``inside_flow(packet)``."""
     takes_fragments = False
     """True if ``regular_packets`` gets fragments, too, with the cause ``FRAGMENT`` and without ports."""
+    quic_ports: Sequence[int] = ()
+    """The UDP ports of QUIC servers whose packets with short headers are regular, and sprayed like TCP.
+
+    ``regular_packets`` must then call ``hand_over`` for a packet with ``packet.quic`` whose flow is unknown.
+    """
     grows = 0
     """The number of bytes by which a packet may grow; engines reserve this space if needed."""
 
@@ -121,3 +128,12 @@ class NetworkFunction:
             for names, counts in self.__dict__.get("_counters", [])
             for place, name in enumerate(names)
         }
+
+
+def checked_quic_ports(ports: Sequence[int]) -> tuple[int, ...]:
+    """Return the ports of QUIC servers; raise ``ValueError`` for too many, or for one that is no port."""
+    if len(ports) > SPRAYER_QUIC_PORTS_MAX or not all(0 < port < 2**16 for port in ports):
+        raise ValueError(
+            f"QUIC ports {', '.join(map(str, ports))}: give at most {SPRAYER_QUIC_PORTS_MAX}, from 1 to 65535"
+        )
+    return tuple(ports)

@@ -1,4 +1,4 @@
-"""The Sprayer evaluation (thesis, section 3.4): ``dios repro sprayer``.
+"""The Sprayer evaluation (thesis, sections 3.4 and 3.5): ``dios repro sprayer``.
 
 Read the modules in this order:
 
@@ -7,5 +7,6 @@ Read the modules in this order:
 - ``rates``: Figures 3.6a and 3.7a, with ``prediction`` for more cores;
 - ``connections``: Figures 3.6b, 3.7b and 3.9;
 - ``delays``: Figure 3.8;
+- ``quic``: QUIC, which section 3.5 names as a flow to spray;
 - ``lab``: the test lab that measures network functions on one machine.
 """

@@ -1,4 +1,4 @@
-"""The figures of the Sprayer evaluation (thesis, section 3.4), and the function that makes them."""
+"""The figures of the Sprayer evaluation (thesis, sections 3.4 and 3.5), and the function that makes them."""
 
 from __future__ import annotations
 
@@ -7,7 +7,8 @@ from pathlib import Path
 from typing import Final
 
 from dios.papers.figures import Figure, ProgressCallback, WrittenFigure, make_figures, smaller_by
-from dios.papers.sprayer import connections, delays, rates, runs
+from dios.papers.sprayer import connections, delays, quic, rates, runs
+from dios.papers.sprayer.lab import quic as quic_lab
 from dios.papers.sprayer.lab import tcp
 from dios.papers.sprayer.lab.namespaces import NotHereError
 from dios.papers.sprayer.lab.veth_pairs import VethPairs
@@ -19,6 +20,7 @@ FIGURES: Final = {
     "3.7b": "throughput of TCP connections, by their number",
     "3.8": "99th percentile of round trips at up to 70 % load",
     "3.9": "Jain's index of connections, by their number",
+    "quic": "order and migration of one QUIC connection, sprayed behind its handshake",
 }
 _BY_TCP: Final = ("3.6b", "3.7b", "3.9")
 _IN_MEMORY: Final = ("3.6a", "3.7a")
@@ -33,7 +35,8 @@ def missing_requirements() -> dict[str, str]:
             "cables": error.message,
             **{figure: error.message for figure in FIGURES if figure not in _IN_MEMORY},
         }
-    return dict.fromkeys(_BY_TCP, tcp.missing()) if tcp.missing() else {}
+    lacks = dict.fromkeys(_BY_TCP, tcp.missing()) if tcp.missing() else {}
+    return {**lacks, "quic": quic_lab.missing()} if quic_lab.missing() else lacks
 
 
 def reproduce(
@@ -66,6 +69,7 @@ def reproduce(
             "3.7b": lambda: connections.figure_7b(shared_runs),
             "3.8": lambda: delays.figure_8(shared_runs),
             "3.9": lambda: connections.figure_9(shared_runs),
+            "quic": lambda: quic.figure_quic(shared_runs),
         }
         smaller = smaller_by(runs.QUICK, runs.FULL) if quick else ""
         yield from make_figures(left, makers, out, seed, smaller=smaller)

@@ -8,8 +8,9 @@ from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
 from dios.papers.figures import Cell, ProgressCallback
-from dios.papers.sprayer.lab import measure, tcp
+from dios.papers.sprayer.lab import measure, quic, tcp
 from dios.papers.sprayer.lab.measure import ForwardingRate, FrameDelays, MeasurementSetting
+from dios.papers.sprayer.lab.quic import QuicTransfer
 from dios.papers.sprayer.lab.tcp import Throughput
 from dios.papers.sprayer.lab.veth_pairs import VethPairs
 from dios.sprayer.functions.synthetic import Synthetic
@@ -24,6 +25,8 @@ PARTS: Final = ("mean", "least", "most")
 """Columns of a result over several seeds."""
 MEMORY: Final = "in memory"
 NAMESPACES: Final = "between namespaces"
+MOVES: Final = 3
+"""The number of changes of the port of a QUIC client."""
 LOAD: Final = 0.7
 """The fraction of the lower of both rates at which delays are measured (thesis, section 3.4)."""
 
@@ -39,6 +42,7 @@ class SprayerScope(NamedTuple):
     tcp_s: int
     settle_s: int
     delay_s: float
+    quic_bytes: int
     quick: bool
 
 
@@ -51,6 +55,7 @@ FULL: Final = SprayerScope(
     tcp_s=2,
     settle_s=1,
     delay_s=1.0,
+    quic_bytes=8 << 20,
     quick=False,
 )
 QUICK: Final = SprayerScope(
@@ -62,6 +67,7 @@ QUICK: Final = SprayerScope(
     tcp_s=1,
     settle_s=0,
     delay_s=0.3,
+    quic_bytes=1 << 19,
     quick=True,
 )
 
@@ -92,6 +98,8 @@ class SprayerRuns:
     veth_pairs: VethPairs | None
     _rates: dict[tuple[str, str, int, int, int], ForwardingRate] = field(default_factory=dict)
     _tcp: dict[tuple[str, int, int, int, bool], Throughput] = field(default_factory=dict)
+    _quic: dict[tuple[str, int, int], QuicTransfer] = field(default_factory=dict)
+    _moved: dict[tuple[str, int], QuicTransfer] = field(default_factory=dict)
 
     @property
     def cores(self) -> int:
@@ -172,6 +180,27 @@ class SprayerRuns:
     def tcps(self, steer: str, cycles: int, flows: int) -> list[Throughput]:
         """Return the throughput for every seed."""
         return [self.tcp(steer, cycles, flows, seed) for seed in self.seeds()]
+
+    def quics(self, steer: str, cycles: int) -> list[QuicTransfer]:
+        """Return the transfers on one QUIC connection for every seed."""
+        for seed in self.seeds():
+            if (steer, cycles, seed) not in self._quic:
+                self.progress(f"seed {seed}, QUIC, {steer}: {cycles:,} cycles")
+                setting = self._setting(steer, 1, seed, 0)
+                self._quic[steer, cycles, seed] = quic.through_synthetic(
+                    self.machines(), cycles, setting, self.scope.quic_bytes
+                )
+        return [self._quic[steer, cycles, seed] for seed in self.seeds()]
+
+    def moved_quic(self, steer: str, seed: int) -> QuicTransfer:
+        """Return a transfer through a balancer, during which the client changes its port."""
+        if (steer, seed) not in self._moved:
+            self.progress(f"seed {seed}, QUIC, {steer}: a client that changes its port")
+            setting = self._setting(steer, 1, seed, 0)
+            self._moved[steer, seed] = quic.through_balancer(
+                self.machines(), setting, self.scope.quic_bytes, MOVES
+            )
+        return self._moved[steer, seed]
 
     def setting(self) -> tuple[tuple[str, str], ...]:
         """Return the parameters of the measurements."""

@@ -12,7 +12,7 @@ from typing import Final
 
 from dios.kernels import no_refcount_kernel
 from dios.sprayer.compile.intrinsics import int64, uint64
-from dios.sprayer.packets.packet import DROP, FUNCTION, INSIDE, Flow, Packet
+from dios.sprayer.packets.packet import DROP, FUNCTION, INSIDE, TO_CORE, Flow, Packet
 
 MIX_KEY: Final = 0x9E3779B97F4A7C15
 _ONE: Final = uint64(MIX_KEY)
@@ -143,3 +143,13 @@ def drop(packet: Packet, cause: int = FUNCTION) -> None:
     """Drop a packet, counted by a cause of ``dios.sprayer.packets.packet``."""
     packet.verdict = DROP
     packet.cause = cause
+
+
+@no_refcount_kernel
+def hand_over(packet: Packet) -> None:
+    """Give a packet of ``regular_packets`` to ``connection_packets``, on the designated core of its flow.
+
+    Call it where the flow of a packet is not known and the packet may open one. A packet of
+    ``connection_packets`` cannot be handed over; it is dropped.
+    """
+    packet.verdict = TO_CORE

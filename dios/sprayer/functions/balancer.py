@@ -4,6 +4,10 @@ It does not read requests and does not check the health of servers. In front of 
 the tasks that accept connections for it: ``Balancer(("192.0.2.9", 80), followed.places, "10.1.0.254")``, with
 a ``dios.lib.services.Followed``.
 
+A QUIC client may change its address in the middle of a connection. The ids that servers announce in their
+handshakes are stored, each on the core of its connection. A packet of an unknown flow with a known id opens a
+flow to the same server, which sees that the address changed and validates the new one.
+
 Servers may change at any time. There are two lists of servers: Python fills the one that is not in use, then
 publishes in one word which list is in use and its length. A core that reads a list reads the word again
 afterwards: if it is the same, the list was not changed in between.
@@ -18,12 +22,18 @@ from typing import Final
 import numpy as np
 
 from dios.kernels import kernel, no_refcount_kernel
-from dios.limits import SERVICE_MEMBERS_MAX, SPRAYER_READ_RETRIES_MAX
+from dios.limits import (
+    SERVICE_MEMBERS_MAX,
+    SPRAYER_QUIC_ID_BYTES_MAX,
+    SPRAYER_QUIC_IDS_MAX,
+    SPRAYER_QUIC_LENGTHS_MAX,
+    SPRAYER_READ_RETRIES_MAX,
+)
 from dios.sprayer.compile.intrinsics import Words, fence, int64, load_acquire, store_release, uint64
-from dios.sprayer.flows.five_tuple import drop, get_five_tuple, reverse, with_source, with_target
+from dios.sprayer.flows.five_tuple import drop, get_five_tuple, hand_over, reverse, with_source, with_target
 from dios.sprayer.flows.flow_table import Flows
 from dios.sprayer.functions.closing import track_closing
-from dios.sprayer.network_function import NetworkFunction
+from dios.sprayer.network_function import NetworkFunction, checked_quic_ports
 from dios.sprayer.packets.packet import (
     NO_FLOW,
     NO_PORT,
@@ -36,12 +46,15 @@ from dios.sprayer.packets.packet import (
     checked_address,
     halves,
 )
+from dios.sprayer.packets.quic import QUIC_ID, QUIC_LONG, QUIC_SHORT, id_flow, source_id
 from dios.sprayer.packets.rewrite import set_source, set_target
 
 TRIES: Final = 256
 PORTS: Final = 64_512
 """The number of ports, from 1024 on."""
-OPENED: Final = 0
+OPENED, MIGRATED, IDS_REFUSED = range(3)
+_LENGTHS: Final = 32
+"""The flags of lengths in a row of a core: cache lines of its own."""
 
 Server = tuple[str, int]
 """An address and a port."""
@@ -69,6 +82,7 @@ class Balancer(NetworkFunction):
         ("target_port", "u2"),
         ("server", "i4"),
         ("fins", "u1"),
+        ("ids", "u1"),
     )
 
     def __init__(
@@ -77,8 +91,10 @@ class Balancer(NetworkFunction):
         servers: Sequence[Server] | Callable[[], Sequence[Server]],
         inner: str,
         flows_max: int = 65_536,
+        quic_ports: Sequence[int] = (),
     ) -> None:
         self.flows_max = 2 * flows_max
+        self.quic_ports = checked_quic_ports(quic_ports)
         self.high, self.low = (int(np.array(half, np.uint64).astype(np.int64)) for half in halves(service[0]))
         self.port = service[1]
         self.inner = np.array(halves(inner), np.uint64)
@@ -105,7 +121,9 @@ class Balancer(NetworkFunction):
     def prepare(self, cores: int) -> None:
         """Create ports and counters for each core."""
         self.next = np.zeros((cores, 16), np.int64)
-        self.counts = self.counters(cores, "opened")
+        self.counts = self.counters(cores, "opened", "migrated", "ids_refused")
+        self.lengths = np.zeros((cores, _LENGTHS), np.int64)
+        """(cores, lengths) 1 for each length of an id that a core has stored."""
         self.by_server = np.zeros((cores, SERVICE_MEMBERS_MAX), np.int64)
         """(cores, servers) connections, by the current index of a server."""
 
@@ -167,17 +185,30 @@ class Balancer(NetworkFunction):
             if opens and flows.get_flow(flow) is None:
                 self.open(packet, flow, flows)
             else:
+                if packet.quic == QUIC_LONG:
+                    self.learn_id(packet, flow, flows)
                 self.translate(packet, flow, flows)
 
     def regular_packets(self, batch: Batch, flows: Flows) -> None:
         """Translate packets of known connections."""
         for packet in batch:
-            self.translate(packet, get_five_tuple(packet), flows)
+            flow = get_five_tuple(packet)
+            if packet.quic and flows.get_flow(flow) is None:
+                hand_over(packet)
+            else:
+                self.translate(packet, flow, flows)
 
     def open(self, packet: Packet, flow: Flow, flows: Flows) -> None:
         """Choose a server, and a port that is not used with it."""
         core = flows.core
-        to, server = self.choose(flow, core)
+        size = int64(0)
+        if packet.quic == QUIC_SHORT:
+            to, server, size = self.server_by_id(packet, flow, flows)
+            if server < 0:
+                drop(packet, NO_FLOW)
+                return
+        else:
+            to, server = self.choose(flow, core)
         if server < 0:
             drop(packet, NO_SERVER)
             return
@@ -185,7 +216,9 @@ class Balancer(NetworkFunction):
             self.next[core, 1] = (self.next[core, 1] + 1) % PORTS
             there = with_source(to, self.inner[0], self.inner[1], 1024 + self.next[core, 1])
             if flows.designated_core(there) == core and flows.get_flow(reverse(there)) is None:
-                self.keep(packet, flow, there, server, flows)
+                if self.keep(packet, flow, there, server, flows) and size:
+                    self.counts[core, MIGRATED] += 1
+                    self.store_id(packet, packet.payload + 1, size, there, server, flows)
                 return
         drop(packet, NO_PORT)
 
@@ -205,18 +238,73 @@ class Balancer(NetworkFunction):
                 return to, place
         return flow, int64(-1)
 
-    def keep(self, packet: Packet, flow: Flow, there: Flow, server: int, flows: Flows) -> None:
-        """Store both directions of a connection, and translate its first packet."""
+    def server_by_id(self, packet: Packet, flow: Flow, flows: Flows) -> tuple[Flow, int, int]:
+        """Return the flow to the server of a connection id, the server's index, and the id's length.
+
+        The index is -1 if no core has stored the id of a packet with a short header.
+        """
+        for size in range(1, SPRAYER_QUIC_ID_BYTES_MAX + 1):
+            learned = int64(0)
+            for core in range(flows.cores):
+                learned |= self.lengths[core, size]
+            for number in range(id_numbers(flows.cores) * learned):
+                entry = flows.get_flow(id_flow(packet, packet.payload + 1, size, number))
+                if entry is not None:
+                    to = with_target(flow, entry.target_high, entry.target_low, entry.target_port)
+                    return to, int64(entry.server), int64(size)
+        return flow, int64(-1), int64(0)
+
+    def learn_id(self, packet: Packet, flow: Flow, flows: Flows) -> None:
+        """Store the id that a server announces for a known connection, if it has not announced too many."""
+        entry = flows.get_local_flow(flow)
+        mine = flow.target_high == self.inner[0] and flow.target_low == self.inner[1]
+        if entry is None or not mine:
+            return
+        at, size = source_id(packet)
+        server, announced = int64(entry.server), entry.ids
+        if size == 0 or self.holds_id(packet, at, size, flows):
+            return
+        if announced < SPRAYER_QUIC_IDS_MAX and self.store_id(packet, at, size, reverse(flow), server, flows):
+            entry = flows.get_local_flow(flow)
+            if entry is not None:
+                entry.ids = announced + 1
+        else:
+            self.counts[flows.core, IDS_REFUSED] += 1
+
+    def holds_id(self, packet: Packet, at: int, size: int, flows: Flows) -> bool:
+        """Return True if this core has stored an id."""
+        for number in range(id_numbers(flows.cores)):
+            if flows.holds(id_flow(packet, at, size, number)):
+                return True
+        return False
+
+    def store_id(self, packet: Packet, at: int, size: int, there: Flow, server: int, flows: Flows) -> bool:
+        """Store an id of the connection ``there`` to a server on this core; return False without room."""
+        lengths = self.lengths[flows.core]
+        if lengths[size] == 0 and lengths.sum() >= SPRAYER_QUIC_LENGTHS_MAX:
+            return False
+        for number in range(id_numbers(flows.cores)):
+            key = id_flow(packet, at, size, number)
+            if flows.designated_core(key) == flows.core:
+                if not self.note(key, there, server, flows):
+                    return False
+                lengths[size] = 1
+                return True
+        return False
+
+    def keep(self, packet: Packet, flow: Flow, there: Flow, server: int, flows: Flows) -> bool:
+        """Store both directions of a connection and translate its first packet; return False without room."""
         if not self.note(flow, there, server, flows) or not self.note(
             reverse(there), reverse(flow), server, flows
         ):
             flows.remove_local_flow(flow)
             drop(packet, TABLE_FULL)
-            return
+            return False
         self.counts[flows.core, OPENED] += 1
         self.by_server[flows.core, server] += 1
         set_source(packet, there.source_high, there.source_low, there.source_port)
         set_target(packet, there.target_high, there.target_low, there.target_port)
+        return True
 
     def note(self, flow: Flow, other: Flow, server: int, flows: Flows) -> bool:
         """Store the translation of a flow; return False if the table is full."""
@@ -243,8 +331,15 @@ class Balancer(NetworkFunction):
             set_target(packet, entry.target_high, entry.target_low, entry.target_port)
 
     def expired_flow(self, flow: Flow, entry: Kept, flows: Flows) -> bool:
-        """Keep both directions while one of them is in use."""
-        return flows.still_seen(return_flow(entry, flow.protocol))
+        """Keep both directions while one of them is in use, and an id while its connection is."""
+        protocol = uint64(17) if flow.protocol == QUIC_ID else flow.protocol
+        return flows.still_seen(return_flow(entry, protocol))
+
+
+@no_refcount_kernel
+def id_numbers(cores: int) -> int:
+    """Return the number of keys of an id that are tried: nearly always one of them belongs to each core."""
+    return 16 + 4 * cores
 
 
 @kernel

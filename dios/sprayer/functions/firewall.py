@@ -11,10 +11,10 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
-from dios.sprayer.flows.five_tuple import drop, get_five_tuple, reverse
+from dios.sprayer.flows.five_tuple import drop, get_five_tuple, hand_over, reverse
 from dios.sprayer.flows.flow_table import Flows
 from dios.sprayer.functions.closing import track_closing
-from dios.sprayer.network_function import NetworkFunction
+from dios.sprayer.network_function import NetworkFunction, checked_quic_ports
 from dios.sprayer.packets.packet import INSIDE, NO_FLOW, REFUSED, TABLE_FULL, Batch, Flow, Kept, Packet
 
 OPENED, TURNED_AWAY = range(2)
@@ -41,7 +41,10 @@ class Firewall(NetworkFunction):
 
     entry = (("fins", "u1"),)
 
-    def __init__(self, rules: Sequence[Rule] = (Rule(),), flows_max: int = 65_536) -> None:
+    def __init__(
+        self, rules: Sequence[Rule] = (Rule(),), flows_max: int = 65_536, quic_ports: Sequence[int] = ()
+    ) -> None:
+        self.quic_ports = checked_quic_ports(quic_ports)
         self.flows_max = 2 * flows_max
         self.nets = np.array([[*_net(rule.source), *_net(rule.target)] for rule in rules], np.uint64)
         self.nets = self.nets.reshape(len(rules), 8)
@@ -78,7 +81,11 @@ class Firewall(NetworkFunction):
     def regular_packets(self, batch: Batch, flows: Flows) -> None:
         """Pass packets of known connections."""
         for packet in batch:
-            if flows.get_flow(get_five_tuple(packet)) is None:
+            if flows.get_flow(get_five_tuple(packet)) is not None:
+                continue
+            if packet.quic:
+                hand_over(packet)
+            else:
                 drop(packet, NO_FLOW)
 
     def expired_flow(self, flow: Flow, entry: Kept, flows: Flows) -> bool:  # noqa: ARG002 - nothing is in it

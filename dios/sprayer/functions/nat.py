@@ -15,10 +15,10 @@ from typing import Final
 import numpy as np
 
 from dios.kernels import no_refcount_kernel
-from dios.sprayer.flows.five_tuple import drop, get_five_tuple, reverse, with_source, with_target
+from dios.sprayer.flows.five_tuple import drop, get_five_tuple, hand_over, reverse, with_source, with_target
 from dios.sprayer.flows.flow_table import Flows
 from dios.sprayer.functions.closing import track_closing
-from dios.sprayer.network_function import NetworkFunction
+from dios.sprayer.network_function import NetworkFunction, checked_quic_ports
 from dios.sprayer.packets.packet import (
     INSIDE,
     NO_ADDRESS,
@@ -54,9 +54,14 @@ class Nat(NetworkFunction):
     entry = (("high", "u8"), ("low", "u8"), ("port", "u2"), ("inward", "u1"), ("fins", "u1"))
 
     def __init__(
-        self, addresses: Sequence[str], ports: Sequence[int] = range(1024, 65536), flows_max: int = 131_072
+        self,
+        addresses: Sequence[str],
+        ports: Sequence[int] = range(1024, 65536),
+        flows_max: int = 131_072,
+        quic_ports: Sequence[int] = (),
     ) -> None:
         self.flows_max = flows_max
+        self.quic_ports = checked_quic_ports(quic_ports)
         if isinstance(addresses, str):
             addresses = [addresses]
         checked = [checked_address(address) for address in addresses]
@@ -119,7 +124,11 @@ class Nat(NetworkFunction):
     def regular_packets(self, batch: Batch, flows: Flows) -> None:
         """Translate packets of known flows."""
         for packet in batch:
-            self.translate(packet, get_five_tuple(packet), flows)
+            flow = get_five_tuple(packet)
+            if packet.quic and flows.get_flow(flow) is None:
+                hand_over(packet)
+            else:
+                self.translate(packet, flow, flows)
 
     def translate(self, packet: Packet, flow: Flow, flows: Flows) -> None:
         """Replace the address of a packet of a known flow."""

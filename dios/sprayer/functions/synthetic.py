@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from dios.sprayer.compile.intrinsics import cycles
 from dios.sprayer.flows.five_tuple import get_five_tuple
 from dios.sprayer.flows.flow_table import Flows
-from dios.sprayer.network_function import NetworkFunction
+from dios.sprayer.network_function import NetworkFunction, checked_quic_ports
 from dios.sprayer.packets.packet import Batch
 from dios.sprayer.packets.rewrite import set_target
 
@@ -17,7 +19,8 @@ class Synthetic(NetworkFunction):
 
     entry = (("packets", "u4"),)
 
-    def __init__(self, cycles_each: int = 0, flows_max: int = 65_536) -> None:
+    def __init__(self, cycles_each: int = 0, flows_max: int = 65_536, quic_ports: Sequence[int] = ()) -> None:
+        self.quic_ports = checked_quic_ports(quic_ports)
         self.cycles_each = cycles_each
         self.flows_max = flows_max
 

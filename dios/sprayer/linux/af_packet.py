@@ -45,7 +45,8 @@ class AfPacketEngine:
     ``places``: the maximum number of frames of each core and interface, a power of two. ``pin``: the
     processor of each worker, to which its thread moves at its first reception. ``secret`` (64 bits) is the
     seed of the hash that steers, random by default. Workers with the same seed have the same hash: then TCP
-    and UDP frames that are steered by flow arrive on their designated cores.
+    and UDP frames that are steered by flow arrive on their designated cores. ``quic_ports``: packets
+    of QUIC of these UDP ports are sprayed, too.
 
     Raises InvalidError for invalid options or interfaces, NotPermittedError without the needed privileges.
     """
@@ -59,10 +60,12 @@ class AfPacketEngine:
         places: int = SPRAYER_PLACES,
         pin: Sequence[int] = (),
         secret: int | None = None,
+        quic_ports: Sequence[int] = (),
     ) -> None:
         check_options(pairs, cores, places, pin)
-        steering = parse_steering(steer)
+        steering = parse_steering(steer, quic_ports)
         self.cores: Final = cores
+        self._quic_ports: Final = quic_ports
         self.interfaces: Final = [interface(name) for pair in pairs for name in pair]
         self.receive, self.transmit, self.release = kernels.functions()
         self._sockets: Final[list[list[PacketSocket]]] = []
@@ -122,7 +125,7 @@ class AfPacketEngine:
 
     def change_steering(self, steer: str) -> None:
         """Steer frames differently from now on, while workers run. Raises ``OSError``."""
-        text = program(parse_steering(steer), self.cores, self.secret)
+        text = program(parse_steering(steer, self._quic_ports), self.cores, self.secret)
         for sockets in self._sockets:
             sockets[0].choose_by(text)
 
@@ -178,6 +181,7 @@ def open_engine(
     places: int = SPRAYER_PLACES,
     pin: Sequence[int] = (),
     secret: int | None = None,
+    quic_ports: Sequence[int] = (),
     records: Path = RECORDS,
 ) -> Iterator[AfPacketEngine | AfXdpEngine]:
     """Open an engine between interfaces, and switch their offloads off in the meantime.
@@ -196,7 +200,9 @@ def open_engine(
         # Before offloads: attaching a program may switch one on.
         within_mtu(names if how == "af_packet" else []),
         without_offloads(names, records, tags=how == "af_xdp"),
-        made(pairs, cores, steer=steer, places=places, pin=pin, secret=secret) as engine,
+        made(
+            pairs, cores, steer=steer, places=places, pin=pin, secret=secret, quic_ports=quic_ports
+        ) as engine,
     ):
         yield engine
 

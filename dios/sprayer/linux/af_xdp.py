@@ -64,10 +64,12 @@ class AfXdpEngine:
         places: int = SPRAYER_PLACES,
         pin: Sequence[int] = (),
         secret: int | None = None,
+        quic_ports: Sequence[int] = (),
     ) -> None:
         check_options(pairs, cores, places, pin)
-        how = parse_steering(steer)
+        how = parse_steering(steer, quic_ports)
         self.cores: Final = cores
+        self._quic_ports: Final = quic_ports
         self.secret: Final = secrets.randbits(64) if secret is None else secret
         self.interfaces: Final = [interface(name) for pair in pairs for name in pair]
         self.native: Final[dict[str, bool]] = {}
@@ -154,7 +156,7 @@ class AfXdpEngine:
 
     def change_steering(self, steer: str) -> None:
         """Steer frames differently from now on, while workers run. Raises ``OSError``."""
-        how = parse_steering(steer)
+        how = parse_steering(steer, self._quic_ports)
         for link, table in self._links:
             loaded = bpf_calls.load(program(how, self.cores, self.secret, table))
             try:

@@ -6,7 +6,7 @@ The sockets are in ``af_packet.py`` and ``af_xdp.py``.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 import numpy as np
@@ -62,10 +62,10 @@ def check_options(pairs: Sequence[tuple[str, str]], cores: int, places: int, pin
         raise InvalidError(f"{len(pin)} processors for {cores} cores: give one for each core, or none")
 
 
-def parse_steering(text: str) -> Steering:
+def parse_steering(text: str, quic_ports: Sequence[int] = ()) -> Steering:
     """Parse a kind of steering; raise InvalidError if it is unknown. ``auto`` begins with ``rss``."""
     try:
-        return steering("rss" if text == AUTO else text)
+        return replace(steering("rss" if text == AUTO else text), quic_ports=tuple(quic_ports))
     except ValueError as error:
         raise InvalidError(str(error)) from None
 

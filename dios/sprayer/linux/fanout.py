@@ -18,6 +18,9 @@ does.
   are sent together stay together (thesis section 3.5). A program keeps no state between packets, so the clock
   is that of the timestamps option if the sender uses it; otherwise slices are 64 KiB of the sequence numbers.
 
+QUIC of the given ports is sprayed like TCP (thesis section 3.5), by two encrypted bytes of packets with a
+short header. There are no flowlets of it, because its clock cannot be read; and UDP may have no checksum.
+
 Everything else is steered by the hash: of addresses and ports, or of addresses only for other protocols,
 fragments and IPv6 packets with extension headers. Frames that are not IP or too short go to the first core.
 
@@ -33,6 +36,7 @@ from typing import Final
 from dios.limits import SPRAYER_CORES_MAX
 from dios.sprayer.flows.five_tuple import MIX_KEY, MIX_ONE, MIX_TWO
 from dios.sprayer.linux import bpf
+from dios.sprayer.packets.quic import SHORT_MIN
 
 KINDS: Final = ("spray", "direct", "rss", "flowlet", "subset")
 CONNECTION_FLAGS: Final = 7
@@ -42,6 +46,11 @@ SLICE_BITS: Final = 2
 SEQUENCE_BITS: Final = 16
 TIMESTAMPS: Final = 0x0101080A
 """Two fillers and the option, as Linux, BSD and Windows place it on all but the first packet."""
+
+QUIC_FORM: Final = 0xC0
+"""The bits of a first byte that distinguish a short header (0x40)."""
+QUIC_AT: Final = 8 + SHORT_MIN - 2
+"""The offset from a UDP header of two bytes that are encrypted, whatever the length of the connection id."""
 
 IP4: Final = 0x0800
 IP6: Final = 0x86DD
@@ -64,6 +73,13 @@ class Steering:
     kind: str
     width: int = 0
     """For ``subset``: the number of cores for each flow."""
+    quic_ports: tuple[int, ...] = ()
+    """The UDP ports of QUIC servers."""
+
+    @property
+    def sprays_quic(self) -> bool:
+        """True if packets of QUIC are spread over cores."""
+        return bool(self.quic_ports) and self.kind in {"spray", "direct", "subset"}
 
 
 @dataclass(frozen=True)
@@ -108,7 +124,7 @@ def program(how: Steering, cores: int, secret: int) -> bytes:
     ``secret`` (64 bits) is the seed of the hash. All interfaces of a function need the same secret, so that
     both directions of a flow reach one core; workers with the same designated cores have it as their seed.
     """
-    return bpf.assemble([*_find(), *_by_hash(keys(secret), cores), *_choose(how, cores)])
+    return bpf.assemble([*_find(), *_by_hash(how, keys(secret), cores), *_choose(how, cores)])
 
 
 def _find() -> bpf.Program:
@@ -129,7 +145,7 @@ def _find() -> bpf.Program:
     ]
 
 
-def _by_hash(key: Keys, cores: int) -> bpf.Program:
+def _by_hash(how: Steering, key: Keys, cores: int) -> bpf.Program:
     """Store the endpoints of the flow and the start of the transport header; A is the protocol."""
     return [
         bpf.BpfLabel("four"),
@@ -162,6 +178,8 @@ def _by_hash(key: Keys, cores: int) -> bpf.Program:
         bpf.go("choose"),
         bpf.BpfLabel("ports"),
         *_with_ports(key),
+        *(_quic(how, cores) if how.sprays_quic else []),
+        bpf.fetch(_HASH),
         *_core(cores),
         bpf.answer(),
         bpf.BpfLabel("no_ports"),
@@ -207,6 +225,25 @@ def _both() -> bpf.Program:
         *(bpf.fetch_x(_OTHER), bpf.fetch(_SOURCE), bpf.calculate("add"), bpf.calculate("mul", MIX_ONE)),
         *(bpf.calculate("rsh", 16), bpf.store(_HASH)),
     ]
+
+
+def _quic(how: Steering, cores: int) -> bpf.Program:
+    """Steer UDP if it is QUIC with a short header: X is the start of its header; else continue."""
+    lines: bpf.Program = []
+    for offset in (0, 2):
+        lines += [bpf.load(offset, 2, by_x=True)]
+        lines += [bpf.jump("equal", port, "quic") for port in how.quic_ports]
+    lines += [
+        *(bpf.go("no_quic"), bpf.BpfLabel("quic")),
+        *(bpf.load(4, 2, by_x=True), bpf.jump("greater", SHORT_MIN + 7, "", "no_quic")),
+        *(bpf.load(8, 1, by_x=True), bpf.calculate("and", QUIC_FORM), bpf.jump("equal", 0x40, "", "no_quic")),
+    ]
+    if how.kind == "subset":
+        lines += [bpf.fetch(_HASH), *_core(cores), bpf.store(_HASH), bpf.load(QUIC_AT, 2, by_x=True)]
+        lines += [bpf.calculate("mod", min(how.width, cores)), bpf.fetch_x(_HASH), bpf.calculate("add")]
+    else:
+        lines += [bpf.load(QUIC_AT, 2, by_x=True)]
+    return [*lines, bpf.answer(), bpf.BpfLabel("no_quic")]
 
 
 def _core(cores: int) -> bpf.Program:

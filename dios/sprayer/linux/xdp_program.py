@@ -16,6 +16,8 @@ from dios.sprayer.linux.fanout import (
     CONNECTION_FLAGS,
     IP4,
     IP6,
+    QUIC_AT,
+    QUIC_FORM,
     SEQUENCE_BITS,
     SLICE_BITS,
     TAGS,
@@ -26,6 +28,7 @@ from dios.sprayer.linux.fanout import (
     Steering,
     keys,
 )
+from dios.sprayer.packets.quic import SHORT_MIN
 
 _REDIRECT_MAP: Final = 51
 _DROP: Final = 1
@@ -58,8 +61,9 @@ def program(how: Steering, cores: int, secret: int, sockets: int | None = None) 
         [
             *_find(),
             *_internet(key),
-            *_by_ports(key),
+            *_by_ports(how, key),
             *_choose(how, cores),
+            *(_quic(how, cores) if how.sprays_quic else []),
             *_by_flow(cores),
             *_give(cores, sockets),
         ]
@@ -137,13 +141,34 @@ def _internet(key: Keys) -> ebpf.Program:
     ]
 
 
-def _by_ports(key: Keys) -> ebpf.Program:
-    """Add ports to the hash, and continue with the rule for TCP."""
+def _by_ports(how: Steering, key: Keys) -> ebpf.Program:
+    """Add ports to the hash, and continue with the rule for TCP, or for UDP that may be QUIC."""
     lines: ebpf.Program = [ebpf.EbpfLabel("ports"), *_need(_TRANSPORT, 4)]
     for end, offset in ((_ONE, 0), (_OTHER, 2)):
         lines += [*ebpf.load_network(_A, _TRANSPORT, offset, 2), ebpf.calculate("mul", _A, key.port)]
         lines += [ebpf.calculate("add", end, _A)]
-    return [*lines, *_both(), ebpf.jump("other", _PROTOCOL, TCP, "by_flow")]
+    return [*lines, *_both(), ebpf.jump("other", _PROTOCOL, TCP, "udp" if how.sprays_quic else "by_flow")]
+
+
+def _quic(how: Steering, cores: int) -> ebpf.Program:
+    """Steer UDP if it is QUIC with a short header; else continue with the rule by flow."""
+    lines: ebpf.Program = [ebpf.EbpfLabel("udp")]
+    for offset in (0, 2):
+        lines += ebpf.load_network(_A, _TRANSPORT, offset, 2)
+        lines += [ebpf.jump("equal", _A, port, "quic") for port in how.quic_ports]
+    lines += [
+        *(ebpf.go("by_flow"), ebpf.EbpfLabel("quic"), *_need(_TRANSPORT, 6)),
+        *ebpf.load_network(_A, _TRANSPORT, 4, 2),
+        *(ebpf.jump("greater", _A, SHORT_MIN + 7, "long_enough"), ebpf.go("by_flow")),
+        *(ebpf.EbpfLabel("long_enough"), *_need(_TRANSPORT, QUIC_AT + 2)),
+        *(ebpf.load(_A, _TRANSPORT, 8, 1), ebpf.calculate("and", _A, QUIC_FORM)),
+        ebpf.jump("other", _A, 0x40, "by_flow"),
+        *ebpf.load_network(_A, _TRANSPORT, QUIC_AT, 2),
+    ]
+    if how.kind == "subset":
+        lines += [ebpf.calculate("mod", _A, min(how.width, cores)), *_core(_HASH, cores)]
+        lines += [ebpf.calculate("add", _A, _HASH)]
+    return [*lines, ebpf.calculate("mod", _A, cores), ebpf.go("give")]
 
 
 def _both() -> ebpf.Program:

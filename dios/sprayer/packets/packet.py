@@ -28,7 +28,8 @@ PACKET: Final = np.dtype(
         *((name, "u1") for name in ("version", "protocol", "syn", "ack", "fin", "rst", "opens", "error")),
         *((name, "u1") for name in ("side", "home", "verdict", "cause")),
         ("room", "u2"),  # number of bytes of its place, from the first byte of the frame, that may be used
-        ("reserved", "u8"),
+        ("quic", "u1"),
+        *((f"reserved_{size}", f"u{size}") for size in (1, 2, 4)),
     ]
 )
 """A descriptor: 96 bytes. Offsets (``network`` to ``inner_transport``) count from the frame's first byte."""
@@ -76,6 +77,8 @@ class Packet(Protocol):
     cause: int
     room: int
     """The maximum length to which the frame may grow; 0 if the engine does not report it."""
+    quic: int
+    """0, ``QUIC_LONG`` or ``QUIC_SHORT``: the header of a packet of a function's ``quic_ports``."""
 
 
 class Kept(Protocol):
@@ -123,6 +126,8 @@ FORWARD: Final = 0
 DROP: Final = 1
 BACK: Final = 2
 """Send it out of the interface at which it came in."""
+TO_CORE: Final = 3
+"""Hand it over to ``connection_packets`` on the designated core of its flow."""
 HANDLE: Final = 2
 """In the table of causes: to the function's ``regular_packets``, with the cause."""
 

@@ -46,7 +46,7 @@ def parse(packet: Packet, seed: int) -> int:
     if for_ip < 0:
         return -for_ip
     packet.syn = packet.ack = packet.fin = packet.rst = packet.opens = packet.error = 0
-    packet.inner = packet.inner_transport = 0
+    packet.inner = packet.inner_transport = packet.quic = 0
     found = _internet(packet, packet.network, packet.length, for_ip)
     if found != FINE:
         return found

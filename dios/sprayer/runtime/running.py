@@ -82,7 +82,14 @@ def run(
         "pairs": [list(pair) for pair in pairs],
     }
     made = open_engine(
-        pairs, cores, how=engine, steer=steer, places=places, pin=processors(cores), secret=secret
+        pairs,
+        cores,
+        how=engine,
+        steer=steer,
+        places=places,
+        pin=processors(cores),
+        secret=secret,
+        quic_ports=function.quic_ports,
     )
     with _stop_on_signal() as stopped, made as interfaces:
         workers.change_engine(interfaces)

@@ -44,10 +44,12 @@ from dios.sprayer.packets.packet import (
     HANDLE,
     NOT_SENT,
     RING_FULL,
+    TO_CORE,
     Packet,
     Packets,
 )
 from dios.sprayer.packets.parse import parse
+from dios.sprayer.packets.quic import QUIC_SHORT, quic_header
 
 Ints = npt.NDArray[np.int64]
 
@@ -109,6 +111,8 @@ class Worker(NamedTuple):
     """1 if all packets of a flow go to its designated core, except ICMP errors."""
     by_inside_end: int
     """1 if the end inside chooses the designated core."""
+    quic_ports: Ints
+    """(N,) the UDP ports of QUIC servers."""
     owned: npt.NDArray[np.uint64]
     """(N, 4) the networks for which neighbours are answered."""
     hardware: npt.NDArray[np.uint64]
@@ -183,8 +187,13 @@ def _turn(w: Worker) -> int:
     if regular > 0:
         if w.handler:
             call_at(w.handler, w.handler_context, REGULAR, regular)
-        _send(w, w.regular, regular)
+        left, wanted = _collect_handed_over(w, regular)
+        _send(w, w.regular, left)
         w.counters[REGULAR_PACKETS] += regular
+        if wanted > 0:
+            call_at(w.handler, w.handler_context, CONNECTION, wanted)
+            _send(w, w.connection, wanted)
+            w.counters[CONNECTION_PACKETS] += wanted
     if own + regular > 0:
         w.pace[0] += ((cycles() - begun) // (own + regular) - w.pace[0]) // 4
     if w.handler and not w.stateless and (got + taken == 0 or w.counters[TURNS] & 15 == 0):
@@ -269,6 +278,8 @@ def _classify(w: Worker, got: int, own: int) -> tuple[int, int, int, int]:
                 w.frames[spent] = packet.frame
                 spent += 1
             continue
+        if len(w.quic_ports):
+            packet.quic = quic_header(packet, w.quic_ports)
         if w.by_inside_end:
             packet.hash = hash_flow(inside_flow(packet), w.seed[0])
         core = core_of_hash(packet.hash, w.cores)
@@ -294,10 +305,43 @@ def _classify(w: Worker, got: int, own: int) -> tuple[int, int, int, int]:
 
 @no_refcount_kernel
 def _is_connection_packet(w: Worker, packet: Packet) -> bool:
-    """Return True if a packet may change its flow's entry: SYN, FIN, RST; UDP and ICMP except errors."""
+    """Return True if a packet may change its flow's entry: SYN, FIN, RST; UDP and ICMP except errors.
+
+    QUIC behind its handshake is like TCP in the middle of a connection.
+    """
     if packet.error:
         return False
-    return w.gathers != 0 or packet.protocol != 6 or packet.syn | packet.fin | packet.rst != 0
+    if w.gathers != 0:
+        return True
+    if packet.protocol != 6:
+        return packet.quic != QUIC_SHORT
+    return packet.syn | packet.fin | packet.rst != 0
+
+
+@no_refcount_kernel
+def _collect_handed_over(w: Worker, count: int) -> tuple[int, int]:
+    """Give the packets that ``regular_packets`` handed over to their designated cores.
+
+    Return the number of packets that stay in ``regular``, and of those now in ``connection``.
+    """
+    left = wanted = 0
+    for i in range(count):
+        packet = w.regular[i]
+        if packet.verdict == TO_CORE:
+            packet.verdict = FORWARD
+            core = core_of_hash(packet.hash, w.cores)
+            if core == w.core:
+                w.connection[wanted] = packet
+                wanted += 1
+                continue
+            if _hand_over(w, packet, core):
+                continue
+            packet.verdict, packet.cause = DROP, RING_FULL
+        if left != i:
+            w.regular[left] = packet
+        left += 1
+    _publish_heads(w)
+    return left, wanted
 
 
 @no_refcount_kernel
@@ -330,6 +374,8 @@ def _send(w: Worker, packets: Packets, count: int) -> None:
     """Send the packets that are not dropped, and return all frames to their owners."""
     dropped = 0
     for i in range(count):
+        if packets[i].verdict == TO_CORE:
+            packets[i].verdict, packets[i].cause = DROP, FUNCTION
         if packets[i].verdict == DROP:
             cause = int64(packets[i].cause)
             w.counters[cause if cause < RECEIVED else FUNCTION] += 1

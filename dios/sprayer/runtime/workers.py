@@ -23,7 +23,7 @@ from dios.sprayer.compile.compile_handlers import CompiledHandlers, compile_hand
 from dios.sprayer.engine import Engine
 from dios.sprayer.flows import flow_table
 from dios.sprayer.flows.flow_table import Flows
-from dios.sprayer.network_function import NetworkFunction
+from dios.sprayer.network_function import NetworkFunction, checked_quic_ports
 from dios.sprayer.packets.neighbours import networks_of
 from dios.sprayer.packets.packet import CAUSES, PACKET, verdicts
 from dios.sprayer.runtime.worker_kernels import COUNTER_NAMES, COUNTERS, LINE, NOW, STOP, Worker, work
@@ -135,6 +135,9 @@ class Workers:
         self._marks: Final = np.zeros((4, cores * cores * LINE), np.int64)
         self._owned: Final = networks_of(function.own_networks() if function else ())
         self._hardware: Final = np.zeros(2, np.uint64)
+        self._quic_ports: Final = np.array(
+            checked_quic_ports(function.quic_ports if function else ()), np.int64
+        )
         self._handlers: Final[list[CompiledHandlers]] = []
         self.workers: Final = [self._worker(core) for core in range(cores)]
         self._threads: list[threading.Thread] = []
@@ -161,6 +164,7 @@ class Workers:
             stateless=int(stateless),
             gathers=int(function is not None and function.writes_each_packet),
             by_inside_end=int(function is not None and function.by_inside_end),
+            quic_ports=self._quic_ports,
             owned=self._owned,
             hardware=self._hardware,
             places=flows.words.size // self.cores,

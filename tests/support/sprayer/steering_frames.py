@@ -12,6 +12,7 @@ from typing import Final
 
 TCP: Final = 6
 UDP: Final = 17
+QUIC_PORT: Final = 443
 
 
 @dataclass(frozen=True)
@@ -28,17 +29,29 @@ class Made:
     clock: int | None = None
     """Of the timestamps option, where it is looked for."""
     rest: bytes = b""
+    random_bytes: int | None = None
+    """Of QUIC with a short header: the two bytes that steer."""
 
 
-def make(chance: random.Random, *, plain: bool = False) -> Made:
-    """Any frame; ``plain``: TCP or UDP that is whole and untagged, with no options of IP."""
+def make(chance: random.Random, *, plain: bool = False, quic: bool = False) -> Made:
+    """Any frame; ``plain``: TCP or UDP that is whole and untagged, with no options of IP.
+
+    ``quic``: half of the frames have QUIC's port at one end, and UDP of it any first byte.
+    """
     six = chance.random() < 0.4
-    ends = tuple((_address(chance, six=six), chance.randrange(1, 1 << 16)) for _ in range(2))
-    return build(chance, (ends[0], ends[1]), plain=plain)
+    ends = [(_address(chance, six=six), chance.randrange(1, 1 << 16)) for _ in range(2)]
+    if quic and chance.random() < 0.5:
+        which = chance.randrange(2)
+        ends[which] = (ends[which][0], QUIC_PORT)
+    return build(chance, (ends[0], ends[1]), plain=plain, quic=quic)
 
 
 def build(
-    chance: random.Random, ends: tuple[tuple[bytes, int], tuple[bytes, int]], *, plain: bool = False
+    chance: random.Random,
+    ends: tuple[tuple[bytes, int], tuple[bytes, int]],
+    *,
+    plain: bool = False,
+    quic: bool = False,
 ) -> Made:
     """A frame between two ends, an address and a port each."""
     (source, source_port), (target, target_port) = ends
@@ -57,6 +70,8 @@ def build(
         head = struct.pack("!IIBBHHH", sequence, 1, size << 4, flags, 100, checksum, 0)
         body = ports + head + options + body
     elif protocol == UDP:
+        if quic and QUIC_PORT in (source_port, target_port):
+            body = bytes([chance.randrange(256)]) + chance.randbytes(chance.randrange(40))
         body = ports + struct.pack("!HH", 8 + len(body), checksum) + body
     else:
         body = chance.randbytes(16) + body
@@ -71,7 +86,18 @@ def build(
         kind, rule = 0x0806, "first"
     data = bytes([2, 0, 0, 0, 0, 2, 2, 0, 0, 0, 0, 1])
     data += b"".join(struct.pack("!HH", chance.choice([0x8100, 0x88A8]), 7) for _ in range(tags))
-    return Made(data + struct.pack("!H", kind) + packet, rule, ends, checksum, sequence, flags, clock)
+    drawn = body[29:31] if rule == "ports" and QUIC_PORT in (source_port, target_port) else b""
+    short = len(drawn) == 2 and body[8] & 0xC0 == 0x40
+    return Made(
+        data + struct.pack("!H", kind) + packet,
+        rule,
+        ends,
+        checksum,
+        sequence,
+        flags,
+        clock,
+        random_bytes=int.from_bytes(drawn, "big") if short else None,
+    )
 
 
 def _address(chance: random.Random, *, six: bool) -> bytes:
@@ -129,6 +155,10 @@ def expected(made: Made, steer: str, cores: int, secret: int) -> int:
     if made.rule == "first":
         return 0
     hashed = flow_hash(made, secret)
+    if made.random_bytes is not None and steer in ("spray", "direct"):
+        return made.random_bytes % cores
+    if made.random_bytes is not None and steer.startswith("subset"):
+        return ((hashed * cores >> 16) + made.random_bytes % min(int(steer[7:]), cores)) % cores
     if made.rule != "tcp" or steer == "rss" or (steer == "direct" and made.flags & 7):
         return hashed * cores >> 16
     if steer in ("spray", "direct"):

@@ -57,7 +57,9 @@ def test_without_namespaces_rates_in_memory_are_left(tmp_path: Path, monkeypatch
     assert all(row["mean"] > 0 for row in rows)
 
 
-@pytest.mark.parametrize(("wanted", "told"), [("all", {"3.6b", "3.7b", "3.8", "3.9"}), ("3.6a", set())])
+@pytest.mark.parametrize(
+    ("wanted", "told"), [("all", {"3.6b", "3.7b", "3.8", "3.9", "quic"}), ("3.6a", set())]
+)
 def test_what_is_wanted_and_left_out_is_told(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, wanted: str, told: set[str]
 ) -> None:

@@ -12,6 +12,7 @@ import subprocess
 import threading
 from collections import Counter
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -29,7 +30,7 @@ from dios.sprayer.linux.xdp_socket import place_bytes
 from tests.support.lab.function_machines import PYTHON, FunctionLab
 from tests.support.lab.namespaces import NotHereError, run
 from tests.support.sprayer.kernels import fresh
-from tests.support.sprayer.steering_frames import expected, make
+from tests.support.sprayer.steering_frames import QUIC_PORT, expected, make
 
 SEED = 8
 STEERS = ["spray", "direct", "rss", "flowlet", "subset:1", "subset:2", "subset:60"]
@@ -73,6 +74,18 @@ def test_the_kernel_answers_the_core_by_the_rule(programs: list[int], steer: str
         found = bpf_calls.run_program(programs[-1], made.data)
         assert found == expected(made, steer, cores, 12_345), f"seed {SEED}, frame {number}: {made}"
     assert min(rules[rule] for rule in ("first", "addresses", "ports", "tcp")) > FRAMES // 50, rules
+
+
+@pytest.mark.parametrize("steer", ["spray", "flowlet", "subset:2"])
+def test_the_kernel_sprays_quic(programs: list[int], steer: str) -> None:
+    """UDP of a QUIC port with a short header goes by its encrypted bytes, as with packet sockets."""
+    chance = random.Random(SEED)  # noqa: S311 - test data
+    how = replace(steering(steer), quic_ports=(80, QUIC_PORT))
+    programs.append(bpf_calls.load(program(how, 3, 12_345)))
+    for number in range(FRAMES):
+        made = make(chance, quic=True)
+        found = bpf_calls.run_program(programs[-1], made.data)
+        assert found == expected(made, steer, 3, 12_345), f"seed {SEED}, frame {number}: {made}"
 
 
 @pytest.mark.parametrize("steer", STEERS)

@@ -15,7 +15,7 @@ from dios.sprayer.packets.packet import PACKET, Packets
 from dios.sprayer.packets.parse import parse
 from tests.support.sprayer.bpf_machine import run
 from tests.support.sprayer.kernels import fresh
-from tests.support.sprayer.steering_frames import Made, build, expected, flow_hash, make, seen
+from tests.support.sprayer.steering_frames import QUIC_PORT, Made, build, expected, flow_hash, make, seen
 
 SEED = 8
 STEERS = ["spray", "direct", "rss", "flowlet", "subset:1", "subset:2", "subset:60"]
@@ -41,6 +41,23 @@ def test_a_program_steers_frames_of_all_kinds_by_its_rule(steer: str, cores: int
         found = chosen(text, made.data, cores)
         assert found == expected(made, steer, cores, 12_345), f"seed {SEED}, frame {number}: {made}"
     assert min(rules[rule] for rule in ("first", "addresses", "ports", "tcp")) > FRAMES // 50, rules
+
+
+@pytest.mark.parametrize("steer", ["spray", "rss", "flowlet", "subset:2"])
+def test_quic_behind_its_handshake_is_sprayed_like_tcp(steer: str) -> None:
+    """UDP of a QUIC port with a short header goes by its encrypted bytes, and all other UDP by its flow."""
+    chance = random.Random(SEED)  # noqa: S311 - test data
+    text = program(replace(steering(steer), quic_ports=(80, QUIC_PORT)), 3, 12_345)
+    short = 0
+    for number in range(FRAMES):
+        made = make(chance, quic=True)
+        short += made.random_bytes is not None
+        found = chosen(text, made.data, 3)
+        assert found == expected(made, steer, 3, 12_345), f"seed {SEED}, frame {number}: {made}"
+    assert short > FRAMES // 200
+    for size in range(60):
+        packet, beside = seen(make(chance, quic=True).data)
+        assert run(text, packet[:size], beside) >= 0
 
 
 @pytest.mark.parametrize("steer", STEERS)

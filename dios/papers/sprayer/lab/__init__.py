@@ -7,5 +7,6 @@ Read the modules in this order:
 - ``frames``: the TCP frames for measurements;
 - ``traffic``, ``traffic_kernels``: sending and receiving them at high rates;
 - ``measure``: rates, order and delays;
-- ``tcp``: throughput of real TCP connections.
+- ``tcp``: throughput of real TCP connections;
+- ``quic``: a real QUIC connection, whose ends are the program ``quic_peer``.
 """

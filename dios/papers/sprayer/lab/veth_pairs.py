@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Final, Self
@@ -62,14 +62,27 @@ class VethPairs:
 
     @contextlib.contextmanager
     def engine(
-        self, cores: int, steer: str, *, secret: int | None = None, how: str = "af_packet"
+        self,
+        cores: int,
+        steer: str,
+        *,
+        secret: int | None = None,
+        how: str = "af_packet",
+        quic_ports: Sequence[int] = (),
     ) -> Iterator[AfPacketEngine | AfXdpEngine]:
         """Open sockets in the middle for ``cores`` workers, each with a processor if there are enough."""
         with contextlib.ExitStack() as stack:
             with self.middle.entered():
                 pairs, pin = [(INSIDE, OUTSIDE)], processors(cores)
                 made = open_engine(
-                    pairs, cores, how=how, steer=steer, pin=pin, secret=secret, records=self._folder
+                    pairs,
+                    cores,
+                    how=how,
+                    steer=steer,
+                    pin=pin,
+                    secret=secret,
+                    quic_ports=quic_ports,
+                    records=self._folder,
                 )
                 engine = stack.enter_context(made)
             try:
