@@ -27,7 +27,7 @@ from tests.support.lab.namespaces import (
 from tests.support.lab.network import Network, address
 from tests.support.node.running_node import exists, wait_until
 
-START_SECONDS: Final = 15.0
+START_SECONDS: Final = 90.0
 END_SECONDS: Final = 15.0
 SHORT_SECONDS: Final = 5.0
 FAKETIME_PLACES: Final = (
