@@ -157,6 +157,7 @@ sim: setup ## Run the simulator over SEEDS seeds (default 20), then with a faili
 	$(BIN)/python -m dios.sim --seeds $(SEEDS) --cluster
 	$(BIN)/python -m dios.sim --seeds $(SEEDS) --cluster --slow
 	$(BIN)/python -m dios.sim --seeds $(SEEDS) --labels
+	$(BIN)/python -m dios.sim --seeds $(SEEDS) --kept
 
 scale: setup ## Print the costs of simulated clusters of up to 1,000 nodes (NODES="3 10 30" for others); slow.
 	$(BIN)/python -m benchmarks.scale $(if $(NODES),--nodes $(NODES))

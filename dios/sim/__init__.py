@@ -7,5 +7,6 @@
 - ``disk``: a disk that fails, and a store on it.
 - ``node``: one node with clients that record what it promised, and the checks after every crash.
 - ``cluster``: several nodes, their network, a fault injector, simulated clients, and the checks.
+- ``kept``: the keepers of replicas, on a model of nodes, and their claims.
 - ``scale``: clusters of up to thousands of nodes without checks, and what each node costs.
 """

@@ -9,7 +9,8 @@ torn pages, flipped bits. With --every-operation, each seed is a short run that 
 fault at every disk operation. With --cluster, each seed is a whole cluster whose network and nodes fail; with
 --cluster --slow, they are slow and do not fail. With --lookups, each seed is a cluster of seven nodes that
 restart often, whose clients look up names. With --labels, each seed is a cluster whose objects have secrecy
-labels, with the same faults, and no secret may reach a place without its label.
+labels, with the same faults, and no secret may reach a place without its label. With --kept, each seed is a
+cluster whose keepers keep replicas.
 """
 
 from __future__ import annotations
@@ -27,6 +28,7 @@ from msgspec import Struct
 
 from dios.errors import InvariantError
 from dios.sim.cluster.world import simulate_cluster, simulate_flows, simulate_lookups
+from dios.sim.kept.world import simulate_kept
 from dios.sim.node.systematic import systematic
 from dios.sim.node.world import simulate
 
@@ -94,7 +96,9 @@ def _outcomes(options: argparse.Namespace) -> Iterator[_Outcome]:
 
 def _outcome(seed: int, options: argparse.Namespace) -> _Outcome:
     run = _every_operation if options.every else _seed
-    if options.cluster or options.lookups or options.labels:
+    if options.kept:
+        run = _kept
+    elif options.cluster or options.lookups or options.labels:
         run = _lookups if options.lookups else _labels if options.labels else _cluster
     faults: Counter[str] = Counter()
     try:
@@ -132,6 +136,9 @@ def _options() -> argparse.Namespace:
     )
     parser.add_argument(
         "--labels", action="store_true", help="simulate clusters with secrecy labels, and the flow of secrets"
+    )
+    parser.add_argument(
+        "--kept", action="store_true", help="simulate the keepers of replicas; --steps is ignored"
     )
     parser.add_argument(
         "--processes",
@@ -198,11 +205,25 @@ def _labels(seed: int, options: argparse.Namespace, total: Counter[str]) -> str:
     )
 
 
+def _kept(seed: int, options: argparse.Namespace, total: Counter[str]) -> str:
+    del options
+    report = simulate_kept(seed)
+    total.update(report.faults)
+    return (
+        f"{report.nodes} nodes, {report.puts} files, {report.writes} writes, {report.drops} replicas dropped,"
+        f" {report.restored} objects restored, {report.conflicts} conflicts, {report.cautious} more shown,"
+        f" {report.lost} lost with all their disks, faults: {_listed(report.faults)},"
+        f" trace {report.digest[:16]}"
+    )
+
+
 def _listed(faults: dict[str, int] | Counter[str]) -> str:
     return ", ".join(f"{count} {name}" for name, count in sorted(faults.items())) or "none"
 
 
 def _repeat(seed: int, options: argparse.Namespace) -> str:
+    if options.kept:
+        return f"python -m dios.sim --kept --first {seed} --seeds 1"
     if options.lookups:
         return f"python -m dios.sim --lookups --first {seed} --seeds 1"
     if options.labels:

@@ -1,12 +1,15 @@
-"""A catalogue in several replicas: the latest one is read, and a write goes to all that have its version.
+"""A catalogue in several replicas: the latest one is read, and a write goes to all that have its bytes.
 
-So the replicas stay in step without the keeper of replicas, which repairs those that a write did not reach.
+So the replicas stay in step without the keeper of replicas, which repairs those that a write did not reach. A
+replica that was written on the other side of a partition may have the same version and other bytes. It is
+left alone, so that the keeper shows the conflict.
 """
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from typing import Final, TypeVar
 
 from dios import limits
@@ -33,6 +36,8 @@ class CatalogueReplicas:
         self._replicas: Sequence[Reference] = replicas
         self._find: Final = find
         self._found_at = time.monotonic()
+        self._equal: dict[int, int] = {}
+        """The versions of replicas whose bytes are known to be equal, by object id."""
 
     def version(self) -> int | None:
         """Return the present version without a call; None if the latest replica is on another node."""
@@ -44,18 +49,38 @@ class CatalogueReplicas:
         return self._on_latest(lambda current: StoredCatalogue(current).read())
 
     def replace(self, data: bytes, version: int) -> int:
-        """Write the content if the latest replica has ``version``, and then to the others that have it."""
+        """Write the content if the latest replica has ``version``, and then to the others that are equal."""
         if time.monotonic() - self._found_at > limits.CATALOGUE_LOOK_MS / 1000:
             self._look()
 
         def write(current: Reference) -> int:
+            others = self._equal_ones(current, version)
             written = StoredCatalogue(current).replace(data, version)
-            for one in self._replicas:
-                if one is not current and not one.zombie:
-                    _write_too(one, data, version)
+            self._equal = {current.object_id: written}
+            for one in others:
+                if _write_too(one, data, version):
+                    self._equal[one.object_id] = written
             return written
 
         return self._on_latest(write)
+
+    def _equal_ones(self, current: Reference, version: int) -> list[Reference]:
+        """Return the other replicas that have this version of ``current`` with the same bytes."""
+        others = [
+            one
+            for one in self._replicas
+            if one.object_id != current.object_id and not one.zombie and one.v_w == version
+        ]
+        known = {object_id for object_id, at in self._equal.items() if at == version}
+        if {current.object_id, *(one.object_id for one in others)} <= known:
+            return others
+        wanted = StoredCatalogue(current).read() if others else (b"", version)
+        found: list[Reference] = []
+        for one in others:
+            with suppress(DiosError):
+                if wanted[1] == version and StoredCatalogue(one).read() == wanted:
+                    found.append(one)
+        return found
 
     def _on_latest(self, action: Callable[[Reference], T]) -> T:
         """Act on the latest replica, and on the next one if its node does not answer.
@@ -84,17 +109,18 @@ class CatalogueReplicas:
                 one.close()
 
 
-def _write_too(one: Reference, data: bytes, version: int) -> None:
+def _write_too(one: Reference, data: bytes, version: int) -> bool:
     """Write the content to a further replica, if it has the version that the latest one had."""
     pauses = Pauses()
     for _ in range(_ATTEMPTS):
         if one.v_w != version:
-            return
+            break
         try:
             StoredCatalogue(one).replace(data, version)
         except (Busy, Conflict) as conflict:
             pauses.wait(conflict)
         except DiosError:
-            return
+            break
         else:
-            return
+            return True
+    return False

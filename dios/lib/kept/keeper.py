@@ -355,9 +355,10 @@ class Keeper:
             mark = fingerprint(name)
             copies: dict[int, tuple[Copied, AsyncReference]] = {}
             damaged: set[str] = set()
+            # Programs may write to the list, and to an object with a promise of its own.
+            written = promise.is_single or name == promise.target
             for one in filter(replicas.is_durable_blob, found):
-                is_list = name == promise.target and not promise.is_single
-                held = await _state(one, leading, written=is_list)
+                held = await _state(one, leading, written=written)
                 if held is None:
                     damaged.add(one.node)
                 else:

@@ -89,7 +89,11 @@ def encode(state: KeptState) -> bytes:
             "group in place of single objects."
         )
     kept = sorted([*living, *ended[-limits.KEPT_ENDED_KEPT :]], key=lambda one: one.key)
-    seen = dict(sorted(state.seen.items())[: limits.KEPT_WRITTEN_MAX])
+    # Objects that were written often have more to lose than those of version 1.
+    order = sorted(
+        state.seen, key=lambda mark: (-max((one.v_w for one in state.seen[mark]), default=0), mark)
+    )
+    seen = {mark: state.seen[mark] for mark in sorted(order[: limits.KEPT_WRITTEN_MAX])}
     data = _encode(_StoredKept(FORMAT_VERSION, tuple(kept), seen))
     if len(data) > limits.KEPT_RECORDS_BYTES_MAX:
         raise LimitError(
@@ -146,10 +150,13 @@ def checked(replicas: int) -> int:
     return replicas
 
 
-def with_promise(state: KeptState, promise: KeptPromise) -> KeptState:
-    """Return the state with a promise that replaces the one of the same key, whatever the clocks say."""
+def with_promise(state: KeptState, promise: KeptPromise, *, now_ms: int | None = None) -> KeptState:
+    """Return the state with a promise that replaces the one of the same key, whatever the clocks say.
+
+    ``now_ms`` is the time in milliseconds since 1970, by default that of this machine.
+    """
     former = state.promises.get(promise.key)
-    now = time.time_ns() // 1_000_000
+    now = time.time_ns() // 1_000_000 if now_ms is None else now_ms
     version = now if former is None else max(former.version + 1, now)
     later = msgspec.structs.replace(promise, version=version)
     return KeptState({**state.promises, promise.key: later}, state.seen)

@@ -47,8 +47,9 @@ class Digests:
     async def state(self, one: AsyncReference, *, written: bool) -> VersionState:
         """Return the state of a replica; ``written`` objects are compared by their bytes from version 1 on.
 
-        An object of more than INLINE_BYTES_MAX bytes is created empty, and filled by its first write. So
-        version 1 of it is what was put, unless the object is one that programs edit.
+        A file of more than INLINE_BYTES_MAX bytes is created empty, and filled by a write before it is
+        listed. So version 1 of it is what was put. Replicas of an object that programs edit may each have a
+        version 1 of their own.
 
         Raises Conflict if it is written meanwhile.
         """

@@ -79,6 +79,17 @@ def test_a_write_goes_to_every_replica_that_has_the_version() -> None:
     ]  # fmt: skip
 
 
+def test_a_replica_of_the_same_version_with_other_bytes_is_left_alone() -> None:
+    """It was written on the other side of a partition: the keeper shows the conflict, and nothing is lost."""
+    one, two, other = Replica(1, 5, b"ours"), Replica(2, 5, b"ours"), Replica(3, 5, b"theirs")
+    catalogue = made([one, two, other])
+    assert catalogue.replace(b"new", 5) == 6
+    assert catalogue.replace(b"newer", 6) == 7
+    assert [(each.data, each.v_w) for each in (one, two, other)] == [
+        (b"newer", 7), (b"newer", 7), (b"theirs", 5),
+    ]  # fmt: skip
+
+
 def test_every_program_takes_the_same_replica_for_the_latest() -> None:
     """The highest version, then the smallest id; none that was destroyed."""
     one, two, gone = Replica(1, 5), Replica(2, 5), Replica(3, 9)

@@ -66,6 +66,14 @@ def test_a_single_promise_and_that_of_its_group_are_different_ones() -> None:
     assert b"\x00\x01" not in repr(group).encode()
 
 
+def test_the_versions_of_objects_that_were_written_often_are_kept_first() -> None:
+    """Beyond the bound the objects whose versions are low are forgotten; that makes conflicts, no losses."""
+    many = {f"o{number}": (Seen(1, b"d", number),) for number in range(limits.KEPT_WRITTEN_MAX)}
+    left = records.decode(records.encode(KeptState(seen={**many, "z": (Seen(2, b"d", 1),)}))).seen
+    assert len(left) == limits.KEPT_WRITTEN_MAX
+    assert "z" in left
+
+
 def test_the_number_of_promises_is_limited() -> None:
     """Promises that were taken back do not count, and the oldest are forgotten."""
     many = [promise(number, is_single=True) for number in range(limits.KEPT_PROMISES_MAX + 1)]

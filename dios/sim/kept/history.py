@@ -1,0 +1,65 @@
+"""The truth about the objects of a run: every write and the write before it, which the keepers never see."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Final
+
+from dios.sim.node.checker import BrokenPromiseError
+
+
+@dataclass(slots=True)
+class History:
+    """The writes of all objects; a write is a number, and its parent is the write whose bytes it replaced."""
+
+    parents: dict[int, int | None] = field(default_factory=dict)
+    acknowledged: dict[bytes, set[int]] = field(default_factory=dict)
+    """The acknowledged writes by object; without those that no disk has any more."""
+    lost: int = 0
+    """The acknowledged writes that were lost with the last disk that had them."""
+    _same: Final[dict[tuple[int, bytes], int]] = field(default_factory=dict)
+
+    def begin(self) -> int:
+        """Return the write that creates an object."""
+        self.parents[len(self.parents)] = None
+        return len(self.parents) - 1
+
+    def after(self, parent: int, data: bytes) -> int:
+        """Return the write of these bytes over ``parent``: the same one for all replicas that had it."""
+        found = self._same.get((parent, data))
+        if found is None:
+            found = self._same[parent, data] = len(self.parents)
+            self.parents[found] = parent
+        return found
+
+    def acknowledge(self, name: bytes, write: int) -> None:
+        """Note that a user was told that this write is stored."""
+        self.acknowledged.setdefault(name, set()).add(write)
+
+    def has(self, write: int, other: int) -> bool:
+        """Return True if ``write`` is ``other``, or was made over it."""
+        at: int | None = write
+        while at is not None and at != other:
+            at = self.parents[at]
+        return at == other
+
+    def heads(self, writes: Iterable[int]) -> set[int]:
+        """Return the writes over which none of the others was made: more than one are a conflict."""
+        every = set(writes)
+        return {one for one in every if not any(two != one and self.has(two, one) for two in every)}
+
+    def forget_lost(self, name: bytes, living: Iterable[int]) -> None:
+        """Excuse acknowledged writes that no living disk has, because the last one was lost for ever."""
+        have = list(living)
+        known = self.acknowledged.get(name, set())
+        gone = {write for write in known if not any(self.has(one, write) for one in have)}
+        self.lost += len(gone)
+        known -= gone
+
+    def check_all_there(self, name: bytes, living: Iterable[int], reason: str) -> None:
+        """Raise BrokenPromiseError unless living disks have every acknowledged write, or a later one."""
+        have = list(living)
+        for write in sorted(self.acknowledged.get(name, set())):
+            if not any(self.has(one, write) for one in have):
+                raise BrokenPromiseError(f"the acknowledged write {write} of {name!r} is gone: {reason}")
