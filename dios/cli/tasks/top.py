@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 import time
 from typing import Annotated, Final, TypedDict
@@ -53,13 +54,16 @@ def top(
     """Show nodes and your tasks, as you may see them, and control the tasks with the keys of htop.
 
     \b
-    F3 /    search        F9 k       kill, after a question
-    F4 \\    filter        p r        pause, resume
+    F1 ?    help          F9 k       kill, after a question
+    F3 /    search        p r        pause, resume
+    F4 \\    filter        Space U    tag, remove all tags
+    F5 t    tree          u          tasks of one user
     F6 >    sort          a          ended tasks, too
+    T N     by time, task Z          hold the display
     I       invert        F10 q      quit
 
-    It asks the node at most twice a second. With --once or --json, and without a terminal, it prints the
-    same data once.
+    It asks the node at most twice a second. With --once or --json, without a terminal, and on a terminal that
+    cannot move its cursor (TERM=dumb), it prints the same data once.
     """  # noqa: D301 - \b is typer's mark for lines to keep, and needs no raw string
     with reporting("dios top", as_json=as_json):
         column = sort.upper()
@@ -69,10 +73,17 @@ def top(
                 f"{', '.join(TASK_COLUMNS).lower()}."
             )
         with opened(node) as place:
-            if once or as_json or not (sys.stdout.isatty() and sys.stdin.isatty()):
+            if once or as_json or not _can_draw():
                 _print(read_view(place.node), column, everything=everything, as_json=as_json)
                 return
         _run(node, column, everything=everything)
+
+
+def _can_draw() -> bool:
+    """Return True if input and output are a terminal on which a screen can be drawn."""
+    if os.environ.get("TERM", "") in {"", "dumb", "unknown"}:
+        return False
+    return sys.stdout.isatty() and sys.stdin.isatty()
 
 
 class NodeOverviewRow(TypedDict):

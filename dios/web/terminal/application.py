@@ -6,12 +6,12 @@ All text of others is given to Textual as ``Text``, so that it is never read as 
 from __future__ import annotations
 
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from typing import ClassVar, Final, TypeAlias
 
 from rich.text import Text
 from textual.app import App, ComposeResult
-from textual.binding import BindingType
+from textual.binding import Binding, BindingType
 from textual.containers import Vertical
 from textual.screen import ModalScreen
 from textual.widgets import DataTable, Footer, Input, OptionList, Static
@@ -24,11 +24,13 @@ from dios.web.observation.cluster_view import ClusterView
 from dios.web.terminal.overview import (
     NODE_COLUMNS,
     TASK_COLUMNS,
+    as_tree,
     chosen_tasks,
     has_word,
     headline,
     node_cells,
     task_cells,
+    users_of,
 )
 
 Act: TypeAlias = Callable[[Status, Callable[[Task], object]], Awaitable[object]]
@@ -37,6 +39,17 @@ Act: TypeAlias = Callable[[Status, Callable[[Task], object]], Awaitable[object]]
 UPDATE_S: Final = 0.5
 _ROWS_MAX: Final = 1_000
 _STALE_S: Final = 10
+_ALL_USERS: Final = "all users"
+
+HELP: Final = """\
+F1 ? h    this help             F9 k   kill the tagged tasks or the marked one
+F3 /      search                p r    pause, resume
+F4 \\     filter                Space  tag a task; U: no tags
+F5 t      tree of parents       u      only the tasks of a user
+F6 >      choose the column     a      ended tasks, too
+T N       sort by time, task    Z      stop and continue the display
+I         invert the order      F10 q  quit"""
+"""The keys, which are those of htop where they mean the same."""
 
 
 class _Question(ModalScreen[bool]):
@@ -62,8 +75,23 @@ class _Question(ModalScreen[bool]):
         self.dismiss(answer)
 
 
+class _Help(ModalScreen[None]):
+    """The keys, until one is pressed."""
+
+    CSS = """
+    _Help { align: center middle; }
+    Static { width: auto; max-width: 100%; padding: 1 2; border: solid $primary; background: $surface; }
+    """
+
+    def compose(self) -> ComposeResult:
+        yield Static(Text(HELP))
+
+    def on_key(self) -> None:
+        self.dismiss()
+
+
 class _Choice(ModalScreen[str]):
-    """A list of columns; an empty result means none."""
+    """A list of words; an empty result means none."""
 
     CSS = """
     _Choice { align: center middle; }
@@ -71,14 +99,27 @@ class _Choice(ModalScreen[str]):
     """
     BINDINGS: ClassVar[list[BindingType]] = [("escape", "leave", "back")]
 
+    def __init__(self, words: Sequence[str]) -> None:
+        super().__init__()
+        self._words: Final = words
+
     def compose(self) -> ComposeResult:
-        yield OptionList(*TASK_COLUMNS)
+        yield OptionList(*[Text(plain(word)) for word in self._words])
 
     def on_option_list_option_selected(self, event: OptionList.OptionSelected) -> None:
-        self.dismiss(list(TASK_COLUMNS)[event.option_index])
+        self.dismiss(self._words[event.option_index])
 
     def action_leave(self) -> None:
         self.dismiss("")
+
+
+class _TaskTable(DataTable[Text]):
+    """The table of tasks; Home and End mark the first and the last one, as in htop."""
+
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("home", "scroll_top", show=False),
+        Binding("end", "scroll_bottom", show=False),
+    ]
 
 
 class TopApplication(App[None]):
@@ -93,15 +134,23 @@ class TopApplication(App[None]):
     #word { display: none; }
     """
     BINDINGS: ClassVar[list[BindingType]] = [
+        ("f1,question_mark,h", "help", "help"),
         ("f3,slash", "look('search')", "search"),
         ("f4,backslash", "look('filter')", "filter"),
+        ("f5,t", "tree", "tree"),
         ("f6,greater_than_sign", "sort", "sort"),
-        ("I", "invert", "invert"),
+        Binding("T", "sort_by('SECONDS')", show=False),
+        Binding("N", "sort_by('TASK')", show=False),
+        Binding("I", "invert", "invert", show=False),
+        Binding("u", "user", "user", show=False),
+        Binding("space", "tag", "tag", show=False),
+        Binding("U", "untag", "no tags", show=False),
+        Binding("Z", "hold", "hold", show=False),
         ("a", "ended", "ended too"),
         ("p", "pause", "pause"),
         ("r", "resume", "resume"),
         ("f9,k", "kill", "kill"),
-        ("escape", "leave_input", ""),
+        Binding("escape", "leave_input", show=False),
         ("f10,q", "quit", "quit"),
     ]
 
@@ -116,6 +165,10 @@ class TopApplication(App[None]):
         self._inverted = False
         self._with_ended = ended
         self._filter_word = ""
+        self._user = ""
+        self._tree = False
+        self._held = False
+        self._tagged: set[str] = set()
         self._looking = "search"
         self._shown: list[Status] = []
 
@@ -125,7 +178,7 @@ class TopApplication(App[None]):
             yield Static(id="head")
             yield Static(id="problems")
             yield DataTable(id="nodes", show_cursor=False)
-            yield DataTable(id="tasks", cursor_type="row", zebra_stripes=True)
+            yield _TaskTable(id="tasks", cursor_type="row", zebra_stripes=True)
             yield Input(id="word")
         yield Footer()
 
@@ -150,7 +203,7 @@ class TopApplication(App[None]):
 
     def _follow(self) -> None:
         view = self._newest()
-        if view is not self._shown_view:
+        if view is not self._shown_view and not self._held:
             self._shown_view = view
             self._show_view()
 
@@ -164,12 +217,19 @@ class TopApplication(App[None]):
             reverse=self._inverted,
             ended=self._with_ended,
             word=self._filter_word,
+            user=self._user,
         )
         marked = self._marked()
-        self._shown = found[:_ROWS_MAX]
+        drawn = as_tree(found) if self._tree else [(task, "") for task in found]
+        self._tagged &= {task.fingerprint for task in found}
+        self._shown = [task for task, _ in drawn[:_ROWS_MAX]]
         words = f"{headline(view)}; by {self._sort_column.lower()}{', inverted' if self._inverted else ''}"
         if len(found) > _ROWS_MAX:
             words += f"; the first {_ROWS_MAX} of {len(found)}"
+        words += "; a tree" if self._tree else ""
+        words += f"; of {plain(self._user)}" if self._user else ""
+        words += f"; {len(self._tagged)} tagged" if self._tagged else ""
+        words += "; held, Z goes on" if self._held else ""
         self._head("head", words + (f"; filter: {plain(self._filter_word)}" if self._filter_word else ""))
         age = time.time() - view.taken_s if view.taken_s else 0.0
         old = [f"These data are {age:.0f} s old."] if age > _STALE_S else []
@@ -179,8 +239,10 @@ class TopApplication(App[None]):
         for cells in node_cells(view):
             self._node_table.add_row(*map(Text, cells))
         self._task_table.clear()
-        for task in self._shown:
-            self._task_table.add_row(*map(Text, task_cells(task, now)))
+        for task, line in drawn[:_ROWS_MAX]:
+            first, label, *others = task_cells(task, now)
+            style = "bold reverse" if task.fingerprint in self._tagged else ""
+            self._task_table.add_row(*[Text(cell, style) for cell in (first, line + label, *others)])
         if marked is not None:
             self._mark(next((row for row, task in enumerate(self._shown) if _same(task, marked)), 0))
 
@@ -241,13 +303,51 @@ class TopApplication(App[None]):
 
     def action_sort(self) -> None:
         """Choose the column by which tasks are sorted."""
+        self.push_screen(_Choice(tuple(TASK_COLUMNS)), self.action_sort_by)
 
-        def sort(column: str | None) -> None:
-            if column:
-                self._sort_column = column
+    def action_sort_by(self, column: str | None) -> None:
+        """Sort the tasks by a column."""
+        if column:
+            self._sort_column = column
+            self._show_view()
+
+    def action_help(self) -> None:
+        """Show the keys."""
+        self.push_screen(_Help())
+
+    def action_tree(self) -> None:
+        """Show each task behind its parent, or all tasks in the order of the column again."""
+        self._tree = not self._tree
+        self._show_view()
+
+    def action_user(self) -> None:
+        """Choose the user whose tasks are shown."""
+        users = users_of((self._shown_view or ClusterView()).tasks)
+
+        def show(user: str | None) -> None:
+            if user:
+                self._user = "" if user == _ALL_USERS else user
                 self._show_view()
 
-        self.push_screen(_Choice(), sort)
+        self.push_screen(_Choice((_ALL_USERS, *filter(None, users))), show)
+
+    def action_tag(self) -> None:
+        """Tag the marked task, or remove its tag, and mark the next one."""
+        task = self._marked()
+        if task is not None:
+            self._tagged ^= {task.fingerprint}
+            self._show_view()
+            self._mark(min(self._task_table.cursor_row + 1, len(self._shown) - 1))
+
+    def action_untag(self) -> None:
+        """Remove all tags."""
+        self._tagged.clear()
+        self._show_view()
+
+    def action_hold(self) -> None:
+        """Show no newer data, or go on with them."""
+        self._held = not self._held
+        self._show_view()
 
     def action_invert(self) -> None:
         """Invert the order."""
@@ -260,27 +360,34 @@ class TopApplication(App[None]):
         self._show_view()
 
     def action_pause(self) -> None:
-        """Pause the marked task."""
-        self._begin_action("paused", Task.pause, self._marked())
+        """Pause the tagged tasks, or the marked one."""
+        self._begin_action("paused", Task.pause, self._chosen())
 
     def action_resume(self) -> None:
-        """Resume the marked task."""
-        self._begin_action("resumed", Task.resume, self._marked())
+        """Resume the tagged tasks, or the marked one."""
+        self._begin_action("resumed", Task.resume, self._chosen())
 
     def action_kill(self) -> None:
-        """Kill the marked task after a question."""
-        task = self._marked()
-        if task is None:
+        """Kill the tagged tasks, or the marked one, after a question."""
+        tasks = self._chosen()
+        if not tasks:
             return
 
         def answered(yes: bool | None) -> None:  # noqa: FBT001 - Textual calls it so
             if yes:
-                self._begin_action("killed", Task.kill, task)
+                self._begin_action("killed", Task.kill, tasks)
 
-        self.push_screen(_Question(f"Kill {_title(task)}?"), answered)
+        what = _title(tasks[0]) if len(tasks) == 1 else f"{len(tasks)} tagged tasks"
+        self.push_screen(_Question(f"Kill {what}?"), answered)
 
-    def _begin_action(self, done: str, action: Callable[[Task], object], task: Status | None) -> None:
-        if task is not None:
+    def _chosen(self) -> list[Status]:
+        """Return the tagged tasks, or without tags the marked one."""
+        tagged = [task for task in self._shown if task.fingerprint in self._tagged]
+        marked = self._marked()
+        return tagged or ([] if marked is None else [marked])
+
+    def _begin_action(self, done: str, action: Callable[[Task], object], tasks: Sequence[Status]) -> None:
+        for task in tasks:
             self.run_worker(self._run_action(done, action, task))
 
     async def _run_action(self, done: str, action: Callable[[Task], object], task: Status) -> None:

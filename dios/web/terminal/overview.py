@@ -78,14 +78,24 @@ def task_cells(task: Status, now_ns: int) -> tuple[str, ...]:
 
 
 def chosen_tasks(
-    tasks: Sequence[Status], now_ns: int, column: str, *, reverse: bool, ended: bool, word: str = ""
+    tasks: Sequence[Status],
+    now_ns: int,
+    column: str,
+    *,
+    reverse: bool,
+    ended: bool,
+    word: str = "",
+    user: str = "",
 ) -> list[Status]:
     """Return the tasks to show, sorted by a column; ``word`` must occur in one of their cells.
+
+    With ``user`` they are only those of this principal.
 
     Ended tasks are only shown with ``ended``. Tasks with equal values are sorted by their start.
     """
     value_of = TASK_COLUMNS[column]
     found = [task for task in tasks if (ended or not task.ended) and has_word(task, word, now_ns)]
+    found = [task for task in found if user in {"", task.principal}]
     found.sort(key=lambda task: (task.started_ns, task.fingerprint))
     numbers = column in {"SECONDS", "DONE"}
     found.sort(
@@ -93,6 +103,36 @@ def chosen_tasks(
         reverse=reverse,
     )
     return found
+
+
+def as_tree(tasks: Sequence[Status]) -> list[tuple[Status, str]]:
+    """Return each task behind its parent, in the given order, with the lines of a tree to draw before it.
+
+    A task whose parent is not among them is a root, and so are tasks that are their own ancestors.
+    """
+    known = {task.fingerprint for task in tasks}
+    below: dict[str, list[Status]] = {}
+    for task in tasks:
+        below.setdefault(task.parent if task.parent in known else "", []).append(task)
+    found: list[tuple[Status, str]] = []
+    drawn: set[str] = set()
+    waiting = [(task, "", "") for task in reversed(below.get("", []))]
+    while waiting:
+        task, line, indent = waiting.pop()
+        if task.fingerprint in drawn:
+            continue
+        drawn.add(task.fingerprint)
+        found.append((task, line))
+        children = below.get(task.fingerprint, [])
+        for place, child in enumerate(reversed(children)):
+            last = place == 0
+            waiting.append((child, indent + ("└─ " if last else "├─ "), indent + ("   " if last else "│  ")))
+    return found + [(task, "") for task in tasks if task.fingerprint not in drawn]
+
+
+def users_of(tasks: Sequence[Status]) -> list[str]:
+    """Return the users of tasks in alphabetical order."""
+    return sorted({task.principal for task in tasks})
 
 
 def has_word(task: Status, word: str, now_ns: int) -> bool:
