@@ -47,9 +47,10 @@ def report(
 ) -> None:
     """Write a page about a job: a task and all tasks that it started, and that these started.
 
-    It has a timeline, stages, nodes, processor time, shares, why tasks wait or ended badly, and versions. The
-    page is one file of HTML without scripts, which needs no network and can be sent to others: it has labels,
-    reasons and the names of nodes and users. Make it soon after the end, before the nodes forget the tasks.
+    It has a timeline, stages, nodes, cost, shares, versions, and an explanation: what took longest, and why
+    tasks wait, are where they are, or ended badly. The page is one file of HTML without scripts, which needs
+    no network and can be sent to others: it has labels, reasons and the names of nodes and users. Make it
+    soon after the end, before the nodes forget the tasks.
     """
     with reporting("dios report", as_json=as_json):
         if output.exists() and not force:

@@ -9,6 +9,7 @@ from importlib.metadata import version
 from typing import Final
 
 from dios.client.ops.status import Status
+from dios.client.ops.usage import Description
 from dios.client.plain_text import plain
 from dios.client.sync.node import Node, Task
 from dios.errors import DiosError
@@ -25,8 +26,8 @@ ASKED_MAX: Final = 100
 class JobReport:
     """A job at one moment: the first task's fingerprint, and its tasks by their start.
 
-    ``explanations`` are lines for tasks that wait, ``cpu_ms`` the processor time of ended tasks that the
-    nodes still know, both by fingerprint.
+    ``explanations`` are lines for tasks that wait or run; ``cpu_ms`` and ``memory_bytes`` are the processor
+    time and the peak memory of ended tasks that the nodes still know; all three by fingerprint.
     """
 
     mark: str
@@ -36,6 +37,7 @@ class JobReport:
     cpu_ms: Mapping[str, int] = field(default_factory=dict)
     versions: Mapping[str, str] = field(default_factory=dict)
     made_ns: int = 0
+    memory_bytes: Mapping[str, int] = field(default_factory=dict)
 
     @property
     def label(self) -> str:
@@ -54,21 +56,25 @@ def collect(node: Node, job: str, progress: Callable[[str], None]) -> JobReport:
     view = read_view(node)
     mark, tasks = job_tasks(view.tasks, job)
     waiting = [task for task in tasks if task.state is TaskState.WAITING][:EXPLAINED_MAX]
+    running = [task for task in tasks if task.state is TaskState.RUNNING][:EXPLAINED_MAX]
     ended = [task for task in tasks if task.ended][-DESCRIBED_MAX:]
     cpu_ms: dict[str, int] = {}
+    memory_bytes: dict[str, int] = {}
     for count, task in enumerate(ended):
         progress(f"{count} of {len(ended)} tasks")
-        used = _cpu_ms(node, task)
+        used = _described(node, task)
         if used is not None:
-            cpu_ms[task.fingerprint] = used
+            cpu_ms[task.fingerprint] = used.cpu_ms
+            memory_bytes[task.fingerprint] = used.memory_bytes
     return JobReport(
         mark,
         tasks,
         view,
-        {task.fingerprint: _explanation(node, task) for task in waiting},
+        {task.fingerprint: _explanation(node, task) for task in [*waiting, *running]},
         cpu_ms,
         {"this command": version("dios"), **_versions(node, view, tasks)},
         time.time_ns(),
+        memory_bytes,
     )
 
 
@@ -84,13 +90,13 @@ def _versions(node: Node, view: ClusterView, tasks: Sequence[Status]) -> dict[st
     return found
 
 
-def _cpu_ms(node: Node, task: Status) -> int | None:
+def _described(node: Node, task: Status) -> Description | None:
     try:
         found = None if task.name is None else node.find(task.name)
         if not isinstance(found, Task):
             return None
         with found:
-            return node.describe(found).cpu_ms
+            return node.describe(found)
     except DiosError:
         return None
 

@@ -16,6 +16,9 @@ from dios.web.report.picture import BARS_MAX, timeline
 from dios.wire.types import TaskState
 
 _FAILURES_MAX: Final = 50
+_STAGES_MAX: Final = 50
+_MIB: Final = 2**20
+_GIB: Final = 2**30
 
 
 def page_of(report: JobReport) -> str:
@@ -31,8 +34,14 @@ def page_of(report: JobReport) -> str:
         _stages(report),
         "<h2>Nodes</h2>",
         _nodes(report),
+        "<h2>Cost</h2>",
+        pairs(_cost(report)),
+        "<h2>Shares now</h2>",
         _shares(report),
-        _waiting(report),
+        "<h2>Explanation</h2>",
+        *(f"<p>{text(sentence)}</p>" for sentence in _sentences(report)),
+        _explained(report, TaskState.WAITING, "Tasks that wait"),
+        _explained(report, TaskState.RUNNING, "Tasks that run"),
         _failures(report.tasks),
         "<h2>Versions</h2>",
         pairs(report.versions),
@@ -111,7 +120,8 @@ def _nodes(report: JobReport) -> str:
 def _shares(report: JobReport) -> str:
     found = rows(report.view.shares, "principals")
     if not found:
-        return ""
+        reason = report.view.shares.get("error", "no scheduler answers")
+        return f"<p>{text(f'Unknown: {reason}')}</p>"
     cells = [
         (
             row.get("principal"),
@@ -122,19 +132,81 @@ def _shares(report: JobReport) -> str:
         )
         for row in found
     ]
-    return "<h2>Shares now</h2>" + table(("user", "entitled", "holds", "of", "credit"), cells)
+    return table(("user", "entitled", "holds", "of", "credit"), cells)
 
 
-def _waiting(report: JobReport) -> str:
-    waiting = [task for task in report.tasks if task.state is TaskState.WAITING]
-    if not waiting:
+def _cost(report: JobReport) -> dict[str, object]:
+    """Return what the job has used: time of tasks, processor time, memory, and work that was lost."""
+    spans = [(task, _length_s(report, task)) for task in report.tasks if task.started_ns]
+    found: dict[str, object] = {
+        "time of tasks": f"{sum(length for _, length in spans):.2f} s",
+        "processor time": _processor_time(report, report.tasks),
+        "time of tasks that ended badly": (
+            f"{sum(length for task, length in spans if task.ended and not task.ok):.2f} s"
+        ),
+    }
+    peaks = report.memory_bytes
+    if peaks:
+        largest = max(peaks, key=lambda mark: peaks[mark])
+        labels = {task.fingerprint: task.label for task in report.tasks}
+        found["largest memory of a task"] = f"{peaks[largest] / _MIB:.1f} MiB: {labels[largest] or largest}"
+        held = sum(peaks.get(task.fingerprint, 0) / _GIB * length for task, length in spans)
+        found["memory over time, at most"] = f"{held:.3f} GiB for 1 s"
+    return found
+
+
+def _length_s(report: JobReport, task: Status) -> float:
+    return ((task.ended_ns or report.made_ns) - task.started_ns) / 1e9
+
+
+def _sentences(report: JobReport) -> list[str]:
+    """Return why the job took its time: when no task ran, the slowest task of each stage, and repeats."""
+    started = [task for task in report.tasks if task.started_ns]
+    if not started:
+        return ["No task has started."]
+    covered, until = 0, 0
+    for task in sorted(started, key=lambda task: task.started_ns):
+        end = task.ended_ns or report.made_ns
+        covered += max(0, end - max(task.started_ns, until))
+        until = max(until, end)
+    whole = until - min(task.started_ns for task in started)
+    total = sum(_length_s(report, task) for task in started)
+    first = (
+        f"From the start of the first task to the end of the last one it took {whole / 1e9:.2f} s. Tasks ran "
+        f"in {covered / 1e9:.2f} s of this time, {total:.2f} s in all."
+    )
+    found = [first]
+    for stage, tasks in list(stages(report.tasks).items())[:_STAGES_MAX]:
+        times = {task.fingerprint: _length_s(report, task) for task in tasks if task.started_ns}
+        slow = max(
+            (task for task in tasks if task.started_ns), key=lambda t: times[t.fingerprint], default=None
+        )
+        if slow is not None:
+            median = statistics.median(times.values())
+            ratio = f", {times[slow.fingerprint] / median:.1f} times the median" if median > 0 else ""
+            found.append(
+                f"The longest task of stage {stage} is {slow.label or slow.fingerprint} on "
+                f"{slow.node or 'this node'}: {times[slow.fingerprint]:.2f} s{ratio}."
+            )
+    again = [task for task in report.tasks if task.moves or task.restarts][:_STAGES_MAX]
+    found += [
+        f"{task.label or task.fingerprint} was moved {task.moves} times, restarted {task.restarts} times."
+        for task in again
+    ]
+    return found
+
+
+def _explained(report: JobReport, state: TaskState, heading: str) -> str:
+    """Return the reasons of the scheduler for the tasks in a state; nothing if there are none."""
+    tasks = [task for task in report.tasks if task.state is state]
+    if not tasks:
         return ""
-    parts = ["<h2>Tasks that wait</h2>"]
-    for task in waiting[:EXPLAINED_MAX]:
-        parts.append(f"<h3>{text(task.label or task.fingerprint)}</h3>")
+    parts = [f"<h3>{heading}</h3>"]
+    for task in tasks[:EXPLAINED_MAX]:
+        parts.append(f"<h4>{text(task.label or task.fingerprint)}</h4>")
         parts.append(preformatted(report.explanations.get(task.fingerprint, ("unknown",))))
-    if len(waiting) > EXPLAINED_MAX:
-        parts.append(f"<p>{len(waiting) - EXPLAINED_MAX} more tasks wait.</p>")
+    if len(tasks) > EXPLAINED_MAX:
+        parts.append(f"<p>There are {len(tasks) - EXPLAINED_MAX} more.</p>")
     return "\n".join(parts)
 
 
@@ -142,9 +214,9 @@ def _failures(tasks: Sequence[Status]) -> str:
     failed = [task for task in tasks if task.ended and not task.ok]
     if not failed:
         return ""
-    parts = ["<h2>Tasks that ended badly</h2>"]
+    parts = ["<h3>Tasks that ended badly</h3>"]
     for task in failed[:_FAILURES_MAX]:
-        parts.append(f"<h3>{text(task.label or task.fingerprint)}: {task.cause.name.lower()}</h3>")
+        parts.append(f"<h4>{text(task.label or task.fingerprint)}: {task.cause.name.lower()}</h3>")
         parts.append(preformatted([task.detail or "the reason is unknown"]))
     if len(failed) > _FAILURES_MAX:
         parts.append(f"<p>{len(failed) - _FAILURES_MAX} more tasks ended badly.</p>")
