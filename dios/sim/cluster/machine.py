@@ -59,8 +59,10 @@ class MachineListener(Protocol):
         """Stop, suspend or continue a process, or close a session."""
         ...
 
-    def stored(self, target: ObjectId, name: bytes | None, value: bytes, secrecy: tuple[str, ...]) -> None:
-        """Record a new content of an object."""
+    def stored(
+        self, target: ObjectId, name: bytes | None, value: bytes, secrecy: tuple[str, ...] | None
+    ) -> None:
+        """Record a new content of an object, which has a label unless it is gone already."""
         ...
 
 
@@ -273,5 +275,5 @@ class SimMachine:
         """Record a new content of an object."""
         if self.host is not None:
             found = self.host.core.state.objects.get(target)
-            name, secrecy = (None, ()) if found is None else (found.name, found.secrecy)
+            name, secrecy = (None, None) if found is None else (found.name, found.secrecy)
             self._listener.stored(target, name, value, secrecy)

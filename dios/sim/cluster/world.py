@@ -456,10 +456,13 @@ class ClusterWorld:
         if machine.life == life and task not in self._ended:
             self.process_ends(machine, task, Cause.SIGNAL)
 
-    def stored(self, target: ObjectId, name: bytes | None, value: bytes, secrecy: tuple[str, ...]) -> None:
-        """Record a new content of an object."""
+    def stored(
+        self, target: ObjectId, name: bytes | None, value: bytes, secrecy: tuple[str, ...] | None
+    ) -> None:
+        """Record a new content of an object, which has a label unless it is gone already."""
         self.promises.record_store(target, name, value)
-        self.flows.stored(value, secrecy)
+        if secrecy is not None:
+            self.flows.stored(value, secrecy)
 
     # -- the environment of the clients (ClientEnvironment) -------------------------------------------
     @property
