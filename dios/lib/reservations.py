@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 _ORIGIN: Final = "the job"
 """The coordinator's name for a description without a known file."""
 _POLL_S: Final = 1.0
-"""The time between two questions for the start of a job that waits, which is known 2 s before."""
+"""The time between two questions for the start of a job that waits; the answer comes 2 s before it."""
 
 
 class JobMember(msgspec.Struct, frozen=True):

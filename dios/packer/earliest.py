@@ -1,8 +1,8 @@
 """Admission of a job that may wait: the earliest start at which the whole job has places.
 
-A start in the future is reserved like one now, so it is a promise: later jobs cannot move it. Of several jobs
-that wait, each has the earliest start that leaves the promises of earlier ones as they are, which is known as
-conservative backfilling.
+A start in the future is reserved like one now, so it is a promise: later jobs cannot move it. Each of several
+jobs that wait has the earliest start that leaves the promises of earlier ones as they are. Batch systems call
+this conservative backfilling.
 """
 
 from __future__ import annotations

@@ -96,3 +96,13 @@ def test_sdrf_lets_those_who_come_seldom_wait_less(capsys: pytest.CaptureFixture
         assert sdrf[2] < drf[2]
         assert sdrf[1] < drf[1]
         assert sdrf[0] < 1.02 * drf[0]
+
+
+def test_substitutes_use_both_kinds_of_processors(capsys: pytest.CaptureFixture[str]) -> None:
+    """The smaller share is larger than with one way for each user, and nothing is left."""
+    pytest.importorskip("ortools")
+    render, build, used, one_way = shown("substitutes", capsys)
+    assert render.endswith("alone  75%")
+    assert build.endswith("alone  75%")
+    assert used.count("100%") == 2
+    assert "4.0 pictures, 10.0 builds" in one_way
