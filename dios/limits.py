@@ -764,6 +764,7 @@ SPRAYER_QUIC_PORTS_MAX: Final = 4  # of UDP, at which QUIC is recognised
 SPRAYER_QUIC_ID_BYTES_MAX: Final = 20  # of a connection id in versions 1 and 2
 SPRAYER_QUIC_IDS_MAX: Final = 4  # ids of a connection that are stored
 SPRAYER_QUIC_LENGTHS_MAX: Final = 4  # lengths of ids that a core learns
+SPRAYER_WATCHED: Final = 256  # directions of flows whose progress a core records; a power of two
 SPRAYER_READ_RETRIES_MAX: Final = 100_000  # of an entry that its owner is changing
 SPRAYER_EXPIRY_STEP: Final = 64  # table slots searched for expired flows, with each batch
 SPRAYER_REPLAY_BYTES: Final = 16 * MIB  # of frames in memory at once, when a file is replayed

@@ -3,7 +3,8 @@
 Spraying pays where one core is full and other processors are idle. Elsewhere it only lets packets overtake
 each other, which TCP takes for losses. So steering begins with ``rss``. When a worker is nearly always busy
 and processors are idle, ``spray`` and ``flowlet`` are tried for a moment each, and the one that carries more
-stays. It is compared with ``rss`` again from time to time, and given up when one core suffices.
+stays. It is compared with ``rss`` again from time to time, and given up when one core suffices. Payload that
+TCP sends again does not count.
 """
 
 from __future__ import annotations
@@ -20,6 +21,8 @@ from typing import Final, NamedTuple
 from dios.limits import SPRAYER_STEER_PAUSE_MAX
 from dios.sprayer.linux.af_packet import AfPacketEngine
 from dios.sprayer.linux.af_xdp import AfXdpEngine
+from dios.sprayer.runtime.progress import ProgressMeter
+from dios.sprayer.runtime.worker_kernels import PERIOD
 from dios.sprayer.runtime.workers import Workers
 
 _log: Final = logging.getLogger(__name__)
@@ -47,7 +50,7 @@ class SteeringSample(NamedTuple):
     """What a stretch of time showed: the rate of bytes, and how busy the processors were."""
 
     carried: float
-    """Bytes per second."""
+    """Bytes per second, without payload that was sent again."""
     busy: tuple[float, ...]
     """The part of the time that each worker used a processor."""
     idle: float
@@ -144,6 +147,8 @@ class _Meter:
     def __init__(self, workers: Workers) -> None:
         self._workers: Final = workers
         self._allowed: Final = os.sched_getaffinity(0)
+        self._progress: Final = ProgressMeter()
+        self._period = workers.control[PERIOD] = 1
         self._before = self._read()
 
     def _read(self) -> tuple[float, int, list[float], float]:
@@ -155,8 +160,11 @@ class _Meter:
         before, now = self._before, self._read()
         self._before = now
         span = max(now[0] - before[0], 1e-6)
+        again = self._progress.repeated(self._workers.watched, self._period)
+        self._period += 1
+        self._workers.control[PERIOD] = self._period
         busy = tuple((late - early) / span for early, late in zip(before[2], now[2], strict=True))
-        return SteeringSample((now[1] - before[1]) / span, busy, (now[3] - before[3]) / span)
+        return SteeringSample((now[1] - before[1] - again) / span, busy, (now[3] - before[3]) / span)
 
 
 def idle_seconds(allowed: set[int], stat: Path = Path("/proc/stat")) -> float:

@@ -50,6 +50,7 @@ from dios.sprayer.packets.packet import (
 )
 from dios.sprayer.packets.parse import parse
 from dios.sprayer.packets.quic import QUIC_SHORT, quic_header
+from dios.sprayer.runtime.progress import watch
 
 Ints = npt.NDArray[np.int64]
 
@@ -87,6 +88,7 @@ COUNTER_NAMES: Final = (
 )
 
 STOP: Final = 0
+PERIOD: Final = 1
 NOW: Final = 8
 """Indices into ``control``, on different cache lines."""
 
@@ -113,6 +115,8 @@ class Worker(NamedTuple):
     """1 if the end inside chooses the designated core."""
     quic_ports: Ints
     """(N,) the UDP ports of QUIC servers."""
+    watched: Ints
+    """(SPRAYER_WATCHED + 1, COLUMNS) the progress of some flows of TCP, while ``PERIOD`` is not 0."""
     owned: npt.NDArray[np.uint64]
     """(N, 4) the networks for which neighbours are answered."""
     hardware: npt.NDArray[np.uint64]
@@ -280,6 +284,8 @@ def _classify(w: Worker, got: int, own: int) -> tuple[int, int, int, int]:
             continue
         if len(w.quic_ports):
             packet.quic = quic_header(packet, w.quic_ports)
+        if w.control[PERIOD]:
+            watch(w.watched, packet, w.control[PERIOD])
         if w.by_inside_end:
             packet.hash = hash_flow(inside_flow(packet), w.seed[0])
         core = core_of_hash(packet.hash, w.cores)

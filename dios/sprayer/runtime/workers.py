@@ -26,6 +26,7 @@ from dios.sprayer.flows.flow_table import Flows
 from dios.sprayer.network_function import NetworkFunction, checked_quic_ports
 from dios.sprayer.packets.neighbours import networks_of
 from dios.sprayer.packets.packet import CAUSES, PACKET, verdicts
+from dios.sprayer.runtime.progress import make_watched
 from dios.sprayer.runtime.worker_kernels import COUNTER_NAMES, COUNTERS, LINE, NOW, STOP, Worker, work
 
 TICK_S: Final = 0.25
@@ -133,6 +134,7 @@ class Workers:
         self._rings: Final = np.zeros(cores * cores * SPRAYER_RING, PACKET)
         self._returned: Final = np.zeros(cores * cores * SPRAYER_RING, np.int32)
         self._marks: Final = np.zeros((4, cores * cores * LINE), np.int64)
+        self.watched: Final = make_watched(cores)
         self._owned: Final = networks_of(function.own_networks() if function else ())
         self._hardware: Final = np.zeros(2, np.uint64)
         self._quic_ports: Final = np.array(
@@ -165,6 +167,7 @@ class Workers:
             gathers=int(function is not None and function.writes_each_packet),
             by_inside_end=int(function is not None and function.by_inside_end),
             quic_ports=self._quic_ports,
+            watched=self.watched[core],
             owned=self._owned,
             hardware=self._hardware,
             places=flows.words.size // self.cores,

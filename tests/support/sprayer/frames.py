@@ -40,6 +40,8 @@ class Made:
     """Of ICMP: an echo request, or a reply; ``source_port`` is the identifier."""
     checksum: bool = True
     """Without, UDP has none."""
+    sequence: int = 7
+    """Of TCP."""
     error_about: bytes = b""
     """A packet of IP inside of an ICMP error."""
 
@@ -62,7 +64,11 @@ class Made:
         """TCP, UDP or ICMP, with its checksum."""
         ends = struct.pack(">HH", self.source_port, self.target_port)
         if self.protocol == TCP:
-            data = ends + struct.pack(">IIBBHHH", 7, 9, 5 << 4, self.flags, 1000, 0, 0) + self.payload
+            data = (
+                ends
+                + struct.pack(">IIBBHHH", self.sequence, 9, 5 << 4, self.flags, 1000, 0, 0)
+                + self.payload
+            )
             return self._summed(data, 16)
         if self.protocol == UDP:
             data = ends + struct.pack(">HH", 8 + len(self.payload), 0) + self.payload

@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from dios.sprayer import MemoryEngine, Workers
 from dios.sprayer.runtime.auto_steering import AutoSteering, SteeringSample, idle_seconds
+from dios.sprayer.runtime.progress import ProgressMeter
+from dios.sprayer.runtime.worker_kernels import PERIOD
+from tests.support.sprayer.frames import Made
 
 Answer = Callable[[str], SteeringSample]
 RUN = 2_000
@@ -95,3 +101,62 @@ def test_idle_time_is_of_the_allowed_processors(tmp_path: Path) -> None:
     one, two = idle_seconds({1}, table), idle_seconds({0, 2}, table)
     assert two == 2 * one > 0
     assert idle_seconds({0}, tmp_path / "none") == 0
+
+
+# Progress ---------------------------------------------------------------------------------------------------
+
+
+def segments(steer: str, begin: int, count: int, every: int) -> tuple[list[bytes], list[int]]:
+    """Return segments of one connection and their cores; each ``every``-th was sent before, 0 for none."""
+    frames: list[bytes] = []
+    cores: list[int] = []
+    for number in range(count):
+        sequence = (begin + 1000 * number) % 2**32
+        made = Made(payload=bytes(1000), sequence=sequence)
+        again = replace(made, sequence=(sequence - 5000) % 2**32)
+        frames += [made.frame(), *([again.frame()] if every and number % every == 0 else [])]
+        cores += [number % 2 if steer == "spray" else 0] * (len(frames) - len(cores))
+    return frames, cores
+
+
+@pytest.mark.parametrize("begin", [10**6, 2**32 - 50_000])
+@pytest.mark.parametrize("steer", ["rss", "spray"])
+def test_payload_that_is_sent_again_is_no_progress(steer: str, begin: int) -> None:
+    """New bytes of a flow are counted once, on one core or two, also where sequence numbers begin again."""
+    workers, meter = Workers(None, MemoryEngine([], 2), seed=1, now=50), ProgressMeter()
+    for period, every in enumerate((0, 4, 1), 1):
+        workers.control[PERIOD] = period
+        frames, cores = segments(steer, begin + (period - 1) * 200_000, 200, every)
+        workers.change_engine(MemoryEngine(frames, 2, steer=cores))
+        workers.drain()
+        repeated = meter.repeated(workers.watched, period)
+        assert abs(repeated - 1000 * (len(frames) - 200)) <= 1000, (period, repeated)
+
+
+def test_a_flow_that_claims_more_progress_than_bytes_gets_its_bytes() -> None:
+    """Sequence numbers that jump are believed as far as payload was carried, and never count below zero."""
+    workers, meter = Workers(None, MemoryEngine([], 2), seed=1, now=50), ProgressMeter()
+    workers.control[PERIOD] = 1
+    chance = random.Random(5)  # noqa: S311 - test data
+    made = [Made(payload=bytes(100), sequence=chance.getrandbits(32)).frame() for _ in range(200)]
+    workers.change_engine(MemoryEngine(made, 2, steer=[number % 2 for number in range(200)]))
+    workers.drain()
+    assert 0 <= meter.repeated(workers.watched, 1) <= 200 * 100
+
+
+def recorded(steer: str, *, new_only: bool) -> SteeringSample:
+    """Counters of one flow: spraying carries more bytes than rss, and less that is new."""
+    carried, new = {"rss": (1.0, 1.0), "flowlet": (1.1, 0.9), "spray": (1.6, 0.6)}[steer]
+    busy = (0.99, 0.0) if steer == "rss" else (0.9, 0.9)
+    return SteeringSample((new if new_only else carried) * 1e8, busy, 0.8 if steer == "rss" else 0.1)
+
+
+def test_the_choice_follows_new_bytes() -> None:
+    """By all bytes spraying would win; by new bytes rss stays, and carries at least 0.95 of the best."""
+    choice, deceived = AutoSteering(2, 2), AutoSteering(2, 2)
+    lived(deceived, lambda steer: recorded(steer, new_only=False), 100)
+    assert deceived.steer == "spray"
+    assert lived(choice, lambda steer: recorded(steer, new_only=True)) >= 0.95
+    for _ in range(10):
+        choice.observe(recorded(choice.steer, new_only=True))
+    assert choice.steer == "rss"
