@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import ipaddress
 import json
+import os
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -18,14 +19,16 @@ import typer
 
 from dios.cli.common.extras import needing_extra
 from dios.cli.common.output import JsonOption, facts, reporting, say, table, transfer, waiting, write_json
-from dios.errors import InvalidError
+from dios.errors import InvalidError, UnreachableError
 from dios.limits import MIB
 
 if TYPE_CHECKING:
+    from dios.sprayer.runtime.shared_state import SharedState
     from dios.sprayer.runtime.statistics_socket import JsonObject
 
 WHAT: Final = "network functions"
 WATCH_S: Final = 1.0
+STORE: Final = "DIOS_NF_STORE"
 SMALL: Final = 8 * MIB
 _CLEAR: Final = "\x1b[H\x1b[2J"
 
@@ -117,6 +120,14 @@ RealtimeOption = Annotated[
     ),
 ]
 NameOption = Annotated[str, typer.Option("--name", help="Name in `dios nf stats`; default: the interfaces.")]
+ShareOption = Annotated[
+    str,
+    typer.Option(
+        "--share-as",
+        metavar="HOST",
+        help="Take turns with other hosts: this host's name. DIOS_NF_STORE has the store's name.",
+    ),
+]
 SetOption = Annotated[
     list[str] | None,
     typer.Option("--set", metavar="KEY=VALUE", help="A setting of the function; values as in TOML."),
@@ -140,6 +151,7 @@ def run(
     engine: EngineOption = "af_packet",
     realtime: RealtimeOption = False,
     name: NameOption = "",
+    share_as: ShareOption = "",
     settings: SetOption = None,
     as_json: JsonOption = False,
 ) -> None:
@@ -170,6 +182,8 @@ def run(
 
             made = load(function, settings_of(settings or []))
             stack.enter_context(_within_bounds())
+            if share_as:
+                say(f"{doing}: {share_as} waits until no other host runs {function}")
             told = run_function(
                 made,
                 inside,
@@ -180,9 +194,29 @@ def run(
                 engine=engine,
                 realtime=realtime,
                 name=name,
+                shared=_shared_state(share_as) if share_as else None,
                 ready=ready,
             )
         write_json(told) if as_json else show(told)
+
+
+def _shared_state(host: str) -> SharedState:
+    """Open the store that hosts share, whose name is in the environment because it is a secret."""
+    from dios.client.ops.nodes import name_bytes  # noqa: PLC0415 - only for shared functions
+    from dios.client.sync.node import connect  # noqa: PLC0415 - likewise
+    from dios.lib.keyvalue import open_store  # noqa: PLC0415 - likewise
+    from dios.sprayer.runtime.shared_state import SharedState  # noqa: PLC0415 - needs an extra
+
+    name = os.environ.get(STORE, "")
+    if not name:
+        raise InvalidError(f"--share-as {host}: {STORE} has no name of a key-value store (docs/sprayer.md)")
+    node = connect()
+    for group in node.groups:
+        with contextlib.suppress(UnreachableError):
+            return SharedState(open_store(node, group, name_bytes(name)), host)
+    raise UnreachableError(
+        f"--share-as {host}: none of your groups has the store of {STORE}, or its nodes do not answer"
+    )
 
 
 @app.command(epilog=_STATS)

@@ -66,6 +66,8 @@ class NetworkFunction:
     """
     by_inside_end = False
     """True if the designated core is chosen by the end of a flow that is inside: ``inside_flow(packet)``."""
+    state_in_flows = False
+    """True if another host can continue with the entries of flows alone, so hosts can share the function."""
     takes_fragments = False
     """True if ``regular_packets`` gets fragments, too, with the cause ``FRAGMENT`` and without ports."""
     quic_ports: Sequence[int] = ()

@@ -39,6 +39,7 @@ class Rule(NamedTuple):
 class Firewall(NetworkFunction):
     """A firewall that passes connections that a rule allows, by default all that are opened from inside."""
 
+    state_in_flows = True
     entry = (("fins", "u1"),)
 
     def __init__(

@@ -51,6 +51,7 @@ class Nat(NetworkFunction):
     Raises ``ValueError`` for addresses and ports from which no packet can come, or which are given twice.
     """
 
+    state_in_flows = True
     entry = (("high", "u8"), ("low", "u8"), ("port", "u2"), ("inward", "u1"), ("fins", "u1"))
 
     def __init__(

@@ -7,6 +7,7 @@ It is used by programs through ``run`` and by ``dios nf run``. To try a function
 from __future__ import annotations
 
 import contextlib
+import logging
 import os
 import secrets
 import signal
@@ -15,8 +16,9 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict
+from typing import Final
 
-from dios.errors import InvalidError, NotPermittedError
+from dios.errors import Conflict, DiosError, InvalidError, NotPermittedError
 from dios.limits import SPRAYER_PLACES
 from dios.sprayer.linux.af_packet import AfPacketEngine, open_engine, processors
 from dios.sprayer.linux.af_xdp import AfXdpEngine
@@ -33,8 +35,11 @@ from dios.sprayer.runtime.reports import (
     ReplayReport,
     RunningReport,
 )
+from dios.sprayer.runtime.shared_state import SharedState
 from dios.sprayer.runtime.statistics_socket import serve_statistics
 from dios.sprayer.runtime.workers import Statistics, Workers, jain
+
+_log: Final = logging.getLogger(__name__)
 
 
 def run(
@@ -48,6 +53,7 @@ def run(
     engine: str = "af_packet",
     realtime: bool = False,
     name: str = "",
+    shared: SharedState | None = None,
     ready: Callable[[str], None] | None = None,
 ) -> RunningReport:
     """Run a function between two interfaces until SIGINT or SIGTERM; return its ``report``.
@@ -57,11 +63,12 @@ def run(
     ``flowlet`` or ``subset:2``; ``places`` is the maximum number of frames for each core and interface;
     ``engine`` is ``af_packet`` or ``af_xdp``. With ``realtime`` workers have priority over all other threads
     on their processors, for at most nineteen twentieths of the time. ``name`` is the name for
-    ``dios nf stats``; ``ready`` is called with it when frames are processed.
+    ``dios nf stats``; ``ready`` is called with it when frames are processed. With ``shared`` the function
+    waits until this host owns it, and continues the flows of the host before it.
 
     It needs root, or CAP_NET_ADMIN and CAP_NET_RAW. Offloads of the interfaces are switched off and restored
     at the end. Raises InvalidError for invalid arguments, NotPermittedError, Busy for interfaces or names in
-    use, and HandlerError for handlers that cannot be compiled.
+    use, HandlerError for handlers that cannot be compiled, and Conflict if another host took over.
     """
     pairs = _pairs(inside, outside)
     cores = len(os.sched_getaffinity(0)) if cores is None else cores
@@ -71,6 +78,8 @@ def run(
     # Compiled before any interface is changed, because it may take long and may fail.
     # Steering and designated cores use one hash, so frames that are steered by flow need no handover.
     secret = secrets.randbits(64)
+    if shared is not None:
+        shared.check(function, cores)
     workers = Workers(function, MemoryEngine([], cores), seed=secret)
     workers.turn(0, 0)
     about: FunctionReport = {
@@ -81,32 +90,83 @@ def run(
         "engine": engine,
         "pairs": [list(pair) for pair in pairs],
     }
-    made = open_engine(
-        pairs,
-        cores,
-        how=engine,
-        steer=steer,
-        places=places,
-        pin=processors(cores),
-        secret=secret,
-        quic_ports=function.quic_ports,
-    )
-    with _stop_on_signal() as stopped, made as interfaces:
-        workers.change_engine(interfaces)
-        choices: list[AutoSteering] = []
-        get_statistics = _statistics_reader(about, workers, interfaces, choices)
-        with serve_statistics(name, get_statistics):
-            with workers, contextlib.ExitStack() as stack:
-                if steer == AUTO:
-                    choices.append(stack.enter_context(steering_automatically(workers, interfaces)))
-                if realtime:
-                    _use_realtime_priority(workers)
-                if ready:
-                    ready(name)
-                while not stopped.is_set():
-                    workers.tick()
-                    _check_interfaces(pairs, numbers)
-            return get_statistics()
+    with _stop_on_signal() as stopped:
+        if shared is not None and not shared.wait_for_turn(stopped):
+            return {
+                **about,
+                "seconds": 0.0,
+                "cores": [],
+                "packets": 0,
+                "dropped": {},
+                "jain": 1.0,
+                "counters": {},
+                "alerts": [],
+            }
+        if shared is not None:
+            secret = shared.settle(function, cores, secret)
+            workers.seed[0] = secret
+        made = open_engine(
+            pairs,
+            cores,
+            how=engine,
+            steer=steer,
+            places=places,
+            pin=processors(cores),
+            secret=secret,
+            quic_ports=function.quic_ports,
+        )
+        with made as interfaces:
+            workers.change_engine(interfaces)
+            choices: list[AutoSteering] = []
+            get_statistics = _statistics_reader(about, workers, interfaces, choices)
+            with serve_statistics(name, get_statistics), _sharing(shared, workers, stopped):
+                with workers, contextlib.ExitStack() as stack:
+                    if steer == AUTO:
+                        choices.append(stack.enter_context(steering_automatically(workers, interfaces)))
+                    if realtime:
+                        _use_realtime_priority(workers)
+                    if ready:
+                        ready(name)
+                    while not stopped.is_set():
+                        workers.tick()
+                        _check_interfaces(pairs, numbers)
+                return get_statistics()
+
+
+@contextlib.contextmanager
+def _sharing(shared: SharedState | None, workers: Workers, stopped: threading.Event) -> Iterator[None]:
+    """Continue the flows of the host before this one, and write them for the next; the workers stop within.
+
+    Raises Conflict at the end if another host took the function over.
+    """
+    if shared is None:
+        yield
+        return
+    count = shared.take_over(workers)
+    if count:
+        _log.info("continuing with %d flows of another host", count)
+    ended, lost = threading.Event(), threading.Event()
+
+    def stop() -> None:
+        lost.set()
+        stopped.set()
+
+    thread = threading.Thread(target=shared.keep, args=(workers, ended, stop), name="sharing", daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        thread.join()
+        if not lost.is_set():
+            with contextlib.suppress(DiosError):
+                shared.write_changes(workers)
+                shared.release()
+    if lost.is_set():
+        raise Conflict(
+            f"{shared.host} stopped: another host took the function over, or the shared state could not be "
+            "written in time. Start it again to wait for its turn"
+        )
 
 
 def _statistics_reader(
