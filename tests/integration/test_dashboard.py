@@ -116,6 +116,31 @@ def test_a_reference_is_retired(cluster: Cluster, pages: Pages) -> None:
     assert "delegated by" not in pages.text()
 
 
+@pytest.mark.skipif(bool(os.getuid()), reason="only root can become another user")
+def test_another_user_sees_nothing_of_the_first(cluster: Cluster, pages: Pages) -> None:
+    """No page of another principal has a label, a file, a fingerprint or a reference of the first one's."""
+    (task,) = [one for one in json.loads(cluster.dios("ps", "--json")) if one["label"] == EVIL]
+    (file,) = json.loads(cluster.dios("ls", "--json"))
+    (socket,) = cluster.folder.rglob("n1/node.sock")
+    for place in socket.parents:
+        if place.is_relative_to(cluster.folder):
+            place.chmod(0o711)
+    secrets = (EVIL, EVIL_FILE, task["fingerprint"], file["fingerprint"], "<b>bold</b>")
+    with address_of(cluster.start_as(STRANGER, socket)) as address:
+        other = Pages(pages.driver, address)
+        expected = {
+            "/tasks": "0 tasks",
+            "/objects": "only the node's own user",
+            "/capabilities": "only the node's own user",
+            "/jobs": "no task has started others",
+        }
+        further = (f"/objects/{file['fingerprint']}", f"/capabilities?of={file['fingerprint']}")
+        for path in (*PAGES, *further):
+            text = other.open(path, expected.get(path, ""))
+            assert not [one for one in secrets if one in text and one not in path], (path, text)
+        other.open(f"/tasks/{task['fingerprint']}", "knows no task")
+
+
 def test_a_task_is_read_and_killed(cluster: Cluster, pages: Pages) -> None:
     """The page of a task shows its output as text, and its button ends it after a question."""
     (task,) = [one for one in json.loads(cluster.dios("ps", "--json")) if one["label"] == EVIL]
@@ -147,31 +172,6 @@ def test_hostile_texts_of_many_tasks_are_text(pages: Pages, tmp_path: Path) -> N
         other.wait_for("\n1 task\n")
         assert other.driver.current_url.endswith(f"/tasks?q={26:012x}")
         other.open("/tasks?q=waits", "\n1 task\n", "abcdef")
-
-
-@pytest.mark.skipif(bool(os.getuid()), reason="only root can become another user")
-def test_another_user_sees_nothing_of_the_first(cluster: Cluster, pages: Pages) -> None:
-    """No page of another principal has a label, a file, a fingerprint or a reference of the first one's."""
-    (task,) = [one for one in json.loads(cluster.dios("ps", "--json")) if one["label"] == EVIL]
-    (file,) = json.loads(cluster.dios("ls", "--json"))
-    (socket,) = cluster.folder.rglob("n1/node.sock")
-    for place in socket.parents:
-        if place.is_relative_to(cluster.folder):
-            place.chmod(0o711)
-    secrets = (EVIL, EVIL_FILE, task["fingerprint"], file["fingerprint"], "<b>bold</b>")
-    with address_of(cluster.start_as(STRANGER, socket)) as address:
-        other = Pages(pages.driver, address)
-        expected = {
-            "/tasks": "0 tasks",
-            "/objects": "only the node's own user",
-            "/capabilities": "only the node's own user",
-            "/jobs": "no task has started others",
-        }
-        further = (f"/objects/{file['fingerprint']}", f"/capabilities?of={file['fingerprint']}")
-        for path in (*PAGES, *further):
-            text = other.open(path, expected.get(path, ""))
-            assert not [one for one in secrets if one in text and one not in path], (path, text)
-        other.open(f"/tasks/{task['fingerprint']}", "knows no task")
 
 
 def test_a_lost_node_is_seen(cluster: Cluster, pages: Pages) -> None:

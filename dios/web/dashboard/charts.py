@@ -87,7 +87,7 @@ def timeline(tasks: Sequence[Status], now_ns: int) -> Options:
                 "encode": {"x": 1, "y": 0},
                 "data": data,
                 ":renderItem": f"""(params, api) => {{
-                    const now = window.diosNow || Date.now();
+                    const now = Math.max(window.diosNow || 0, {now_ns // _NS_PER_MS});
                     const start = api.coord([api.value(1), api.value(0)]);
                     const end = api.coord([api.value(2) || now, api.value(0)]);
                     const area = params.coordSys;
@@ -250,7 +250,7 @@ def areas(found: Demands, used: Sequence[tuple[float, float]], unit: str, now_s:
         "aria": {"enabled": True},
         "tooltip": {**_TEXT_TOOLTIP, "trigger": "axis"},
         "legend": {"data": [one["name"] for one in series], "top": 0, "type": "scroll"},
-        "grid": {"left": 60, "right": 20, "top": 50, "bottom": 60},
+        "grid": {"left": 60, "right": 20, "top": 50, "bottom": 75},
         "dataZoom": [{"type": "slider", "filterMode": "none"}],
         "xAxis": {"type": "time", "axisLabel": {"hideOverlap": True}},
         "yAxis": {"type": "value", "name": unit, "max": _above(found)},

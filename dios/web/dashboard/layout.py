@@ -14,7 +14,7 @@ from dios.client.plain_text import plain
 from dios.errors import DiosError
 from dios.web.observation.cluster_view import ClusterView
 from dios.web.observation.session import ClusterSession
-from dios.web.observation.watcher import BUSY_SHARE
+from dios.web.observation.watcher import pause_after
 
 PAGES: Final = (
     ("/", "Cluster"),
@@ -31,6 +31,8 @@ _STYLE: Final = """
 .q-badge { color: #fff; }
 /* It has no name for screen readers. */
 .q-loading-bar { display: none; }
+/* A change between light and dark is complete at once. */
+.q-item { transition: none; }
 .dios-note { color: #8a5200; }
 .body--dark .nicegui-link { color: #90caf9; }
 .body--dark .dios-note { color: #ffb74d; }
@@ -56,7 +58,8 @@ new MutationObserver(() => document.querySelectorAll(".q-table__middle:not([tabi
 )).observe(document.documentElement, {childList: true, subtree: true});
 """
 UPDATE_S: Final = 0.5
-_STALE_S: Final = 10
+_STALE_S: Final = 20
+_AGE_S: Final = 2.0
 
 
 @contextmanager
@@ -79,6 +82,7 @@ def page(session: ClusterSession, title: str) -> Iterator[None]:
                 link.classes("bg-black/25").props('aria-current="page"')
     with ui.element("div").classes("w-full"):
         heading(title, 1)
+        _show_age(session)
         follow(session, _show_problems)
         yield
 
@@ -126,15 +130,25 @@ def poll(update: Callable[[], Awaitable[None]], seconds: float) -> None:
         if began >= due:
             await update()
             now = time.monotonic()
-            due = now + max(seconds, (now - began) / BUSY_SHARE)
+            due = now + pause_after(now - began, seconds)
 
     ui.timer(UPDATE_S, turn)
 
 
+def _show_age(session: ClusterSession) -> None:
+    """Say how old the data are while the node does not answer, or answers slowly."""
+    age = note("")
+
+    def update() -> None:
+        taken = session.watcher.view.taken_s
+        seconds = time.time() - taken if taken else 0.0
+        age.text = f"These data are {seconds:.0f} s old." if seconds > _STALE_S else ""
+        age.set_visibility(bool(age.text))
+
+    ui.timer(_AGE_S, update)
+
+
 def _show_problems(view: ClusterView) -> None:
-    age = time.time() - view.taken_s if view.taken_s else 0.0
-    if age > _STALE_S:
-        note(f"These data are {age:.0f} s old.")
     for problem in view.problems:
         note(problem)
 

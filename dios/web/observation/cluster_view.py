@@ -30,7 +30,8 @@ _log: Final = logging.getLogger(__name__)
 class ClusterView:
     """The cluster at one moment, as one user sees it.
 
-    ``problems`` are sentences about what could not be read. ``status`` and ``shares`` are answers of the
+    ``problems`` are sentences about what could not be read; it is ``incomplete`` if a node did not answer.
+    ``status`` and ``shares`` are answers of the
     scheduler, empty if none answers.
     """
 
@@ -40,6 +41,7 @@ class ClusterView:
     status: Row = field(default_factory=dict)
     shares: Row = field(default_factory=dict)
     problems: Sequence[str] = ()
+    incomplete: bool = False
 
     @property
     def rows_of_nodes(self) -> Mapping[str, Row]:
@@ -99,7 +101,9 @@ def read_view(node: Node) -> ClusterView:
     else:
         shares = ask(node, {"ask": "shares"})
     newest = sorted(tasks, key=lambda task: task.started_ns)[-TASKS_MAX:]
-    return ClusterView(time.time(), nodes, newest, status, shares, tuple(map(plain, problems)))
+    return ClusterView(
+        time.time(), nodes, newest, status, shares, tuple(map(plain, problems)), tasks.incomplete
+    )
 
 
 def with_unseen(view: ClusterView, before: ClusterView) -> ClusterView:

@@ -45,7 +45,7 @@ class FunctionSample(NamedTuple):
 
 
 class CoreRate(NamedTuple):
-    """The packets that a core handled in a second, and the mean seconds that one waited; None if unknown."""
+    """The packets that a core handled in a second, and their mean wait in seconds; None if unknown."""
 
     packets_s: float | None
     wait_s: float | None

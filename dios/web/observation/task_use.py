@@ -28,7 +28,7 @@ class TaskUse(NamedTuple):
 
 
 class UseSums(NamedTuple):
-    """The sums over a stage, the largest memory, and the number of tasks whose use is known."""
+    """The sums over the known tasks of a stage, their largest memory, and their number."""
 
     cpu_s: float
     peak_bytes: int
@@ -51,7 +51,7 @@ def use_of(found: Description) -> TaskUse:
 
 
 def sums_of(tasks: Sequence[Status], known: Mapping[str, TaskUse | None]) -> UseSums:
-    """Return the sums over the tasks whose use is known."""
+    """Return the sums over the known tasks."""
     found = [used for task in tasks if (used := known.get(task.fingerprint)) is not None]
     return UseSums(
         sum(one.cpu_s for one in found),

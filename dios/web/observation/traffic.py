@@ -96,6 +96,8 @@ def read_links(node: Node) -> dict[str, LinkReading] | None:
 
 def link_row(peer: str, before: LinkReading | None, now: LinkReading) -> tuple[object, ...]:
     """Return a row of texts about a link; the rates need two readings of one connection."""
+    if not now.connected:
+        return (peer, "down", *[""] * 6)
     out = into = ""
     if before is not None and now.at_s > before.at_s and now.sent >= before.sent:
         seconds = now.at_s - before.at_s
@@ -103,7 +105,7 @@ def link_row(peer: str, before: LinkReading | None, now: LinkReading) -> tuple[o
         into = f"{max(0, now.received - before.received) / seconds / 1e3:.1f}"
     return (
         peer,
-        "up" if now.connected else "down",
+        "up",
         out,
         into,
         f"{now.sent / 1e6:.1f}",

@@ -1,7 +1,7 @@
 """Reads the cluster again and again while somebody looks, and keeps the recent past.
 
 The pause after a reading grows with its length, so that reading takes at most ``BUSY_SHARE`` of the time,
-however many viewers there are. Without viewers nothing is read.
+however many viewers there are, up to ``PAUSE_S_MAX``. Without viewers nothing is read.
 """
 
 from __future__ import annotations
@@ -21,6 +21,10 @@ from dios.web.observation.cluster_view import ClusterView, read_view, rows, with
 PERIOD_S_MIN: Final = 0.5
 BUSY_SHARE: Final = 0.03
 HISTORY_MAX: Final = 1_200
+PAUSE_S_MAX: Final = 7.0
+"""The longest pause, so that a page on a busy machine is not out of date for long."""
+_SILENT_PAUSE_S: Final = 5.0
+"""The longest pause while a node does not answer: a reading then waits for it most of its time."""
 _RETRY_S: Final = 2.0
 
 _log: Final = logging.getLogger(__name__)
@@ -85,8 +89,9 @@ class Watcher:
             began = time.monotonic()
             self._read()
             took = time.monotonic() - began
+            pause = pause_after(took, PERIOD_S_MIN, _SILENT_PAUSE_S if self.view.incomplete else PAUSE_S_MAX)
             with self._changed:
-                self._changed.wait_for(lambda: self._closing, max(PERIOD_S_MIN, took / BUSY_SHARE - took))
+                self._changed.wait_for(lambda: self._closing, pause)
         self._drop()
 
     def _read(self) -> None:
@@ -120,6 +125,11 @@ class Watcher:
             except (DiosError, OSError) as error:
                 _log.debug("the session with the node was lost", extra={"why": str(error)})
             self._node = None
+
+
+def pause_after(took_s: float, least_s: float, most_s: float = PAUSE_S_MAX) -> float:
+    """Return the pause after a reading: so long that reading takes BUSY_SHARE of the time, within bounds."""
+    return min(max(least_s, took_s / BUSY_SHARE - took_s), max(least_s, most_s))
 
 
 def find_task(view: ClusterView, mark: str) -> Status | None:

@@ -19,7 +19,7 @@ from tests.support.web.dashboard import WAIT_S, Pages, browser, environment_in
 ROOT = Path(__file__).parents[3]
 PICTURES = ROOT / "docs" / "pictures"
 _ADDRESS = re.compile(r"http\S+/enter#token=\S+")
-_SETTLED_S = 3.0
+_SETTLED_S = 6.0
 _PICTURES = (
     ("tasks", "/tasks", ("waits for a GPU", "running")),
     ("cluster", "/", ("n3",)),
@@ -43,6 +43,7 @@ def main() -> int:
         lines = _lines_of(demo)
         address = _wait_for(lines, _ADDRESS)
         with browser(folder / "browser") as driver:
+            driver.set_window_size(1280, 1000)
             pages = Pages(driver, address)
             pages.open("/tasks", "waits for a GPU")
             demo.stdin.write("\n")

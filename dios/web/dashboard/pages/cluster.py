@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from functools import partial
 from typing import Final
@@ -98,7 +99,12 @@ def _card(session: ClusterSession, node: Member, row: Row, traffic: str) -> None
             ui.badge(words[0], color="warning" if node.draining else colour)
             ui.label(name).classes("text-bold")
             ui.label(", ".join(words[1:])).classes("text-caption")
-        ui.label(f"{node.tasks} tasks, {node.cpus} processors, {node.memory_bytes / _GIB:.1f} GiB free")
+        if not node.usable:
+            since = time.strftime("%H:%M:%S", time.localtime(node.since_ns / 1e9)) if node.since_ns else ""
+            ui.label(f"It does not answer since {since}." if since else "It does not answer.")
+        else:
+            free = f"{node.memory_bytes / _GIB:.1f} GiB free"
+            ui.label(f"{node.tasks} tasks, {node.cpus} processors, {free}, as it reported last")
         if row:
             _bar("processors set aside", number(row.get("cpus_set_aside")), number(row.get("cpus")), "")
             _bar(
@@ -108,14 +114,15 @@ def _card(session: ClusterSession, node: Member, row: Row, traffic: str) -> None
                 " GiB",
             )
             _used(row)
-        elif len(session.watcher.view.nodes) > 1:
+        elif node.usable and len(session.watcher.view.nodes) > 1:
             ui.label("Reservations are unknown.").classes("text-caption")
         if traffic:
             ui.label(traffic).classes("text-caption")
         if node.name and not node.here:
             with ui.row():
                 wish = "undrain" if node.draining else "drain"
-                ui.button(wish, on_click=partial(_set, session, node.name, wish)).props("dense flat")
+                if node.usable:
+                    ui.button(wish, on_click=partial(_set, session, node.name, wish)).props("dense flat")
                 if node.status is NodeStatus.DEAD:
                     ui.button("forget", on_click=partial(_forget, session, node.name)).props("dense flat")
 

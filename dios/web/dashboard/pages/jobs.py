@@ -68,10 +68,10 @@ class _Job:
                 self._use: Final = table(_USE_COLUMNS, (), label="use of stages")
                 self._problem: Final = note("")
                 ui.label(
-                    "MB given is the size of the objects that tasks got at their start, and MB of results "
-                    "that of the objects they may write. Nodes do not count the bytes that a task moves "
-                    "within these objects or through streams. Processor time and memory are those of ended "
-                    "tasks that their nodes still know."
+                    "MB given is the size of the objects that tasks got at their start, of which each may "
+                    "use a part, and MB of results that of the objects they may write. Nodes do not count "
+                    "the bytes that a task moves within these objects or through streams. Processor time and "
+                    "memory are those of ended tasks that their nodes still know."
                 ).classes("text-caption")
         self._more.on_value_change(self.update_use)
 

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
 from nicegui import ui
 
+from dios.client.ops.status import Status
 from dios.client.plain_text import plain
 from dios.web.dashboard import charts
 from dios.web.dashboard.layout import follow, note, poll, table
@@ -17,7 +18,9 @@ from dios.web.observation.session import ClusterSession
 from dios.wire.types import TaskState
 
 _NETWORK_S: Final = 3.0
+_ANSWER_S: Final = 10.0
 _KEPT: Final = 100
+_LINK_FIELDS: Final = 3
 _CHOICES: Final = 200
 
 
@@ -25,8 +28,8 @@ def show(session: ClusterSession) -> None:
     """Make the content; networks are read while the page is open, and the slider shows earlier ones."""
     facts = ui.label()
     ui.label(
-        "Flow from tasks through aggregates to machines, as a round would send it now. Only the nodes' own "
-        "user and root can see it."
+        "Flow from tasks through aggregates to machines, as a round would send it now. The slider goes back "
+        "to the rounds since this page was opened. Only the nodes' own user and root can see the flow."
     )
     why = note("")
     ask_why_not = _why_not(session)
@@ -42,8 +45,10 @@ def show(session: ClusterSession) -> None:
     def draw() -> None:
         if past:
             number_of_round, links = past[min(int(slider.value or 0), len(past) - 1)]
-            facts.text = f"round {number_of_round}"
-            picture.options["series"] = charts.sankey(links)["series"]  # type: ignore[arg-type]
+            tasks = session.watcher.view.tasks
+            facts.text = f"round {number_of_round}{_left_out(links, tasks)}"
+            labels = {one.fingerprint: one.label for one in tasks if one.label}
+            picture.options["series"] = charts.sankey(_labelled(links, labels))["series"]
             picture.update()
 
     async def update() -> None:
@@ -93,7 +98,8 @@ def _why_not(session: ClusterSession) -> Callable[[str], None]:
             {one.fingerprint: f"{plain(one.label)} {one.fingerprint}" for one in [*waiting, *others]},
             first,
         )
-        _offer(machine, {one.name: plain(one.name) for one in view.nodes}, None)
+        machines = {one.name: plain(one.name) for one in view.nodes}
+        _offer(machine, machines, next(iter(machines), None))
 
     async def answer() -> None:
         if task.value and machine.value:
@@ -105,6 +111,7 @@ def _why_not(session: ClusterSession) -> Callable[[str], None]:
             machine.value = name
 
     follow(session, choices)
+    poll(answer, _ANSWER_S)
     task.on_value_change(answer)
     machine.on_value_change(answer)
     return ask_for
@@ -115,6 +122,29 @@ def _offer(chosen: ui.select, options: dict[str, str], first: str | None) -> Non
     offered = dict(list(options.items())[:_CHOICES])
     if offered != chosen.options:
         chosen.set_options(offered, value=chosen.value if chosen.value in offered else first)
+
+
+def _left_out(links: Sequence[object], tasks: Sequence[Status]) -> str:
+    """Say how many waiting tasks of the user are not in the network."""
+    there = {str(link[0]).removeprefix("task ") for link in links if isinstance(link, list) and link}
+    count = sum(one.state is TaskState.WAITING and one.fingerprint not in there for one in tasks)
+    if not count:
+        return ""
+    return f"; {count} waiting {'task is' if count == 1 else 'tasks are'} not in it; the reason is below"
+
+
+def _labelled(links: Sequence[object], labels: Mapping[str, str]) -> list[Sequence[object]]:
+    """Return the links with labels of tasks next to their fingerprints; malformed links are left out."""
+
+    def named(vertex: object) -> str:
+        mark = str(vertex).removeprefix("task ")
+        return f"task {labels[mark]} {mark[:6]}" if mark in labels else str(vertex)
+
+    return [
+        [named(link[0]), named(link[1]), *link[2:]]
+        for link in links
+        if isinstance(link, list) and len(link) > _LINK_FIELDS
+    ]
 
 
 def _row(one: Row) -> tuple[object, ...]:

@@ -113,11 +113,15 @@ def show(session: ClusterSession, word: str = "") -> None:
         found.update()
 
     async def explain() -> None:
+        nonlocal filled_s
         tasks = _matching(session.watcher.view.tasks, (sought.value or "").lower())
         waiting = [one for one in reversed(tasks) if one.state is TaskState.WAITING]
-        reasons.clear()
-        for task in waiting[:_EXPLAINED_MAX]:
-            reasons[task.fingerprint] = (await _reasons(session, task)).partition("\n")[0]
+        found = {one.fingerprint: await _first_reason(session, one) for one in waiting[:_EXPLAINED_MAX]}
+        if found != reasons:
+            reasons.clear()
+            reasons.update(found)
+            filled_s = 0.0
+            update(session.watcher.view)
 
     searched = word
 
@@ -164,7 +168,8 @@ def _matching(tasks: Sequence[Status], word: str) -> list[Status]:
 def _row(task: Status, reasons: Mapping[str, str]) -> tuple[object, ...]:
     end = task.ended_ns or time.time_ns()
     state = task.state.name.lower()
-    why = reasons.get(task.fingerprint, "") or plain_lines(task.detail).partition("\n")[0]
+    why = reasons.get(task.fingerprint, "") if task.state is TaskState.WAITING else ""
+    why = why or plain_lines(task.detail).partition("\n")[0]
     return (
         task.fingerprint,
         plain(task.label),
@@ -217,6 +222,10 @@ def show_one(session: ClusterSession, mark: str) -> None:
     ui.timer(0.1, update, once=True)
 
 
+async def _first_reason(session: ClusterSession, task: Status) -> str:
+    return (await _reasons(session, task)).partition("\n")[0]
+
+
 async def _reasons(session: ClusterSession, task: Status) -> str:
     if task.ended:
         return "It has ended."
@@ -241,7 +250,7 @@ def _facts(mark: str, view: ClusterView) -> None:
             ("state", task.state.name.lower()),
             ("ended by", task.cause.name.lower() if task.ended else ""),
             ("exit status", task.exit_status if task.ended else ""),
-            ("why", plain_lines(task.detail)),
+            ("why" if task.ended else "state in words", plain_lines(task.detail)),
             ("brand", task.brand.name.lower()),
             ("user", plain(task.principal)),
             ("node", plain(task.node)),

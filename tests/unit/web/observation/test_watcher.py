@@ -14,10 +14,19 @@ from dios.client.sync.node import Node
 from dios.errors import UnreachableError
 from dios.web.observation import watcher as watching
 from dios.web.observation.cluster_view import ClusterView, with_unseen
-from dios.web.observation.watcher import Watcher, find_task
+from dios.web.observation.watcher import PAUSE_S_MAX, Watcher, find_task, pause_after
 from dios.wire.types import Cause, NodeStatus, TaskState
 
 SHARES = [{"principal": "uid:1", "share": 0.5, "commitment": 1, "credit": "much"}]
+
+
+def test_pauses_grow_with_readings_within_bounds() -> None:
+    """A reading takes 3 % of the time; a long one, which may have waited for a node, has a shorter pause."""
+    assert pause_after(0.001, 0.5) == 0.5
+    assert pause_after(0.03, 0.5) == pytest.approx(0.97)
+    assert pause_after(5.0, 0.5) == PAUSE_S_MAX
+    assert pause_after(5.0, 0.5, 2.0) == 2.0
+    assert pause_after(5.0, 20.0) == 20.0
 
 
 def test_tasks_of_a_dead_node_stay_in_the_picture() -> None:
