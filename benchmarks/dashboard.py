@@ -23,7 +23,7 @@ from dios.node import local_cluster
 from dios.node.local_cluster import LocalCluster
 from tests.support.web.dashboard import Cluster, Pages, dashboard_of
 
-PAGES: Final = ("/", "/tasks", "/objects", "/jobs")
+PAGES: Final = ("/", "/tasks", "/objects", "/shares", "/jobs")
 GOAL: Final = 3.0
 """Percent of a processor of the asked node, for each viewer."""
 

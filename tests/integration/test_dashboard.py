@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import signal
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,6 +14,7 @@ import pytest
 from selenium.webdriver.common.by import By
 from selenium.webdriver.common.keys import Keys
 
+from dios.node import daemon
 from tests.support.web.accessibility import WHY_NOT, overflow_on_phone, violations
 from tests.support.web.dashboard import (
     MISSING,
@@ -175,10 +177,15 @@ def test_hostile_texts_of_many_tasks_are_text(pages: Pages, tmp_path: Path) -> N
 
 
 def test_a_lost_node_is_seen(cluster: Cluster, pages: Pages) -> None:
-    """A node that stops is shown as such without a reload."""
+    """Nodes that drain or are killed are shown as such without a reload."""
     pages.open("/", "n3", "alive")
     cluster.dios("node", "drain", "n2")
     pages.wait_for("draining", "undrain")
+    (socket,) = cluster.folder.rglob("n3/node.sock")
+    running = daemon.find(socket)
+    assert running is not None
+    os.kill(running.pid, signal.SIGKILL)
+    pages.wait_for("dead", "It does not answer since", "forget")
 
 
 def test_without_the_token_there_is_nothing(pages: Pages) -> None:
