@@ -183,7 +183,9 @@ class _Run:
         stored: Callable[[list[StoredChunk]], object],
     ) -> None:
         self.base: Final = base
-        self.writer: Final = PackWriter(repository.target, repository.key, base.chunks, stored=stored)
+        self.writer: Final = PackWriter(
+            repository.target, repository.key, base.chunks, compress=repository.compress, stored=stored
+        )
         self.promised: Final[Mapping[tuple[str, bool], _Promised]] = {
             (one.key, one.is_single): _Promised(one.replicas, one.apart) for one in promises
         }

@@ -1,7 +1,8 @@
 """Packs: stored files of many chunks, so that many small files make few large ones.
 
-A pack is a magic number and encrypted chunks. Its name is the salt of its key: a pack that is stored under
-the name of another one cannot be decrypted. The lists of files say where each chunk is.
+A pack is a magic number and encrypted chunks, which are compressed before in backups of version 2. Its name
+is the salt of its key: a pack that is stored under the name of another one cannot be decrypted. The lists of
+files say where each chunk is.
 """
 
 from __future__ import annotations
@@ -11,12 +12,14 @@ from collections import OrderedDict
 from collections.abc import Callable, Iterable, Sequence
 from typing import Final, NamedTuple
 
+from dios.lib.backup import compression
 from dios.lib.backup.failures import DamagedBackupError
 from dios.lib.backup.records import (
     CHUNK_BYTES,
     PACK_BYTES,
     PACK_BYTES_MAX,
     PACK_MAGIC,
+    PACK_MAGIC_COMPRESSED,
     ChunkPlace,
     pack_path,
 )
@@ -24,6 +27,8 @@ from dios.lib.backup.sealing import SALT_BYTES, TAG_BYTES, DataKey
 from dios.lib.backup.targets import Target
 
 _PACKS_KEPT: Final = 3
+_LENGTH_BYTES: Final = 4
+"""The length of a sealed chunk, before it in a pack whose chunks are compressed."""
 
 
 class StoredChunk(NamedTuple):
@@ -63,7 +68,7 @@ def stored_chunks(packs: Sequence[bytes], places: Iterable[ChunkPlace]) -> list[
 class PackWriter:
     """Stores chunks that are not ``known`` yet, in packs. ``flush`` stores the last pack.
 
-    ``stored`` gets the chunks of each pack when it is stored.
+    ``stored`` gets the chunks of each pack when it is stored. ``compress`` is for backups of version 2.
     """
 
     def __init__(
@@ -72,12 +77,14 @@ class PackWriter:
         key: DataKey,
         known: dict[bytes, StoredChunk],
         *,
+        compress: bool = False,
         salt: Callable[[int], bytes] = secrets.token_bytes,
         stored: Callable[[list[StoredChunk]], object] = lambda _: None,
     ) -> None:
         self._target: Final = target
         self._key: Final = key
         self._known: Final = known
+        self._compress: Final = compress
         self._salt: Final = salt
         self._stored: Final = stored
         self._chunks: list[StoredChunk] = []
@@ -94,9 +101,13 @@ class PackWriter:
         if found is not None:
             return found
         if not self._parts:
-            self._pack, self._parts, self._size = self._salt(SALT_BYTES), [PACK_MAGIC], len(PACK_MAGIC)
+            magic = PACK_MAGIC_COMPRESSED if self._compress else PACK_MAGIC
+            self._pack, self._parts, self._size = self._salt(SALT_BYTES), [magic], len(magic)
         offset = self._size
-        sealed = self._key.seal_chunk(self._pack, offset, digest, data)
+        payload = compression.packed(data) if self._compress else data
+        sealed = self._key.seal_chunk(self._pack, offset, digest, payload)
+        if self._compress:
+            sealed = len(sealed).to_bytes(_LENGTH_BYTES, "big") + sealed
         self._parts.append(sealed)
         self._size += len(sealed)
         made = self._known[digest] = StoredChunk(digest, self._pack, offset, len(data))
@@ -136,8 +147,17 @@ class PackReader:
                 self._packs.popitem(last=False)
         else:
             self._packs.move_to_end(chunk.pack)
-        sealed = memoryview(pack)[chunk.offset : chunk.offset + chunk.size + TAG_BYTES]
-        return self._key.open_chunk(chunk.pack, chunk.offset, chunk.digest, sealed)
+        key, at = self._key, chunk.offset
+        if not pack.startswith(PACK_MAGIC_COMPRESSED):
+            sealed = memoryview(pack)[at : at + chunk.size + TAG_BYTES]
+            return key.open_chunk(chunk.pack, at, chunk.digest, sealed)
+        length = int.from_bytes(pack[at : at + _LENGTH_BYTES], "big")
+        sealed = memoryview(pack)[at + _LENGTH_BYTES : at + _LENGTH_BYTES + length]
+        if len(sealed) != length:
+            raise DamagedBackupError(f"pack {chunk.pack.hex()[:12]} was cut since it was stored")
+        return key.open_chunk(
+            chunk.pack, at, chunk.digest, sealed, lambda payload: compression.unpacked(payload, chunk.size)
+        )
 
     def has(self, pack: bytes) -> bool:
         """Return True if the pack is in memory."""
@@ -152,7 +172,7 @@ class PackReader:
             data = self._target.read(pack_path(pack), PACK_BYTES_MAX)
         except FileNotFoundError:
             raise DamagedBackupError(f"pack {pack.hex()[:12]} is missing in {self._target.place}") from None
-        if not data.startswith(PACK_MAGIC):
+        if not data.startswith((PACK_MAGIC, PACK_MAGIC_COMPRESSED)):
             raise DamagedBackupError(
                 f"pack {pack.hex()[:12]} was changed, replaced or cut since it was stored"
             )

@@ -1,4 +1,4 @@
-"""The stored records of a backup, version 1: the configuration, snapshots, and lists of files.
+"""The stored records of a backup: the configuration, snapshots, and lists of files.
 
 ``docs/backup-format.md`` describes them. All but the configuration are stored encrypted.
 """
@@ -20,6 +20,9 @@ from dios.lib.backup.keys import WrappedKey
 from dios.wire.fields import Secrecy
 
 FORMAT_VERSION: Final = 1
+"""The version of lists of files and of snapshots."""
+COMPRESSED_VERSION: Final = 2
+"""The version of a backup whose chunks are compressed; all others have version 1."""
 CHUNK_BYTES: Final = 4 * limits.MIB
 """The size of the chunks of a file; the last one is shorter."""
 PACK_BYTES: Final = 16 * limits.MIB
@@ -35,6 +38,7 @@ CONFIG_PATH: Final = "config"
 PACKS: Final = "packs"
 SNAPSHOTS: Final = "snapshots"
 PACK_MAGIC: Final = b"DIOSBKP1"
+PACK_MAGIC_COMPRESSED: Final = b"DIOSBKP2"
 SNAPSHOT_MAGIC: Final = b"DIOSBKS1"
 _PACK_FILE: Final = re.compile(r"[0-9a-f]{64}")
 _SNAPSHOT_FILE: Final = re.compile(r"[0-9]{10}")
@@ -217,13 +221,13 @@ def decode_config(data: bytes) -> Config:
         raise DamagedBackupError(f"the file config cannot be read: {error}") from None
     if text.format != _FORMAT or len(found.repository) != REPOSITORY_BYTES:
         raise DamagedBackupError("the file config is not that of a backup")
-    if found.version != FORMAT_VERSION:
-        raise InvalidError(_other_version("the backup", found.version))
+    if found.version not in {FORMAT_VERSION, COMPRESSED_VERSION}:
+        raise InvalidError(_other_version("the backup", found.version, COMPRESSED_VERSION))
     return found
 
 
-def _other_version(what: str, version: int) -> str:
-    return f"{what} has version {version}, this program reads {FORMAT_VERSION}. Update it."
+def _other_version(what: str, version: int, known: int = FORMAT_VERSION) -> str:
+    return f"{what} has version {version}, this program reads {known}. Update it."
 
 
 def pack_path(pack: bytes) -> str:

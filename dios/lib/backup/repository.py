@@ -8,7 +8,7 @@ from itertools import pairwise
 from typing import Final, NamedTuple
 
 from dios.errors import InvalidError
-from dios.lib.backup import records
+from dios.lib.backup import compression, records
 from dios.lib.backup.failures import DamagedBackupError
 from dios.lib.backup.keys import PrivateKey, Recipient, unwrap, wrap
 from dios.lib.backup.packs import PackReader, stored_chunks
@@ -26,10 +26,11 @@ class ReadSnapshot(NamedTuple):
 
 
 class Repository:
-    """A backup that can be read, and written."""
+    """A backup that can be read, and written. New packs are compressed if ``compress``."""
 
-    def __init__(self, target: Target, key: DataKey) -> None:
+    def __init__(self, target: Target, key: DataKey, *, compress: bool) -> None:
         self.target: Final = target
+        self.compress: Final = compress
         self.key: Final = key
         self.reader: Final = PackReader(target, key)
 
@@ -82,11 +83,16 @@ class Repository:
 
 
 def create_repository(target: Target, recipient: Recipient, key: DataKey) -> Repository:
-    """Begin a backup in an empty target. Raises FileExistsError if another one was begun meanwhile."""
+    """Begin a backup in an empty target, with compression if this machine has it.
+
+    Raises FileExistsError if another one was begun meanwhile.
+    """
+    compress = compression.is_installed()
+    version = records.COMPRESSED_VERSION if compress else records.FORMAT_VERSION
     wrapped = wrap(key.key, recipient, key.repository)
-    config = Config(records.FORMAT_VERSION, key.repository, recipient.public, wrapped)
+    config = Config(version, key.repository, recipient.public, wrapped)
     target.write(records.CONFIG_PATH, records.encode_config(config))
-    return Repository(target, key)
+    return Repository(target, key, compress=compress)
 
 
 def read_config(target: Target) -> Config | None:
@@ -106,8 +112,10 @@ def open_repository(target: Target, key: PrivateKey | None) -> Repository:
     state = StateFile(target.place).load()
     if config is None:
         raise _no_backup(target, state)
+    compress = config.version == records.COMPRESSED_VERSION
     if key is not None:
-        return Repository(target, DataKey(unwrap(config.wrapped, key, config.repository), config.repository))
+        data_key = DataKey(unwrap(config.wrapped, key, config.repository), config.repository)
+        return Repository(target, data_key, compress=compress)
     if state is None:
         raise InvalidError(
             f"this machine has no key for the backup in {target.place}. Give the private key with --key FILE."
@@ -116,7 +124,7 @@ def open_repository(target: Target, key: PrivateKey | None) -> Repository:
         raise DamagedBackupError(
             f"{target.place} has another backup than the one that this machine makes there"
         )
-    return Repository(target, DataKey(state.key, state.repository))
+    return Repository(target, DataKey(state.key, state.repository), compress=compress)
 
 
 def _no_backup(target: Target, state: WriterState | None) -> InvalidError | DamagedBackupError:

@@ -6,6 +6,7 @@ chunk is its nonce. So no nonce is used twice, and a chunk is bound to its pack,
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import lru_cache
 from typing import Final
 
@@ -52,12 +53,23 @@ class DataKey:
         """Encrypt a chunk for its place in a pack."""
         return self._cipher_of_pack(pack).encrypt(offset.to_bytes(_NONCE_BYTES, "big"), data, digest)
 
-    def open_chunk(self, pack: bytes, offset: int, digest: bytes, sealed: bytes | memoryview) -> bytes:
-        """Decrypt a chunk from its place in a pack, and compare its digest. Raises DamagedBackupError."""
+    def open_chunk(
+        self,
+        pack: bytes,
+        offset: int,
+        digest: bytes,
+        sealed: bytes | memoryview,
+        unpack: Callable[[bytes], bytes] = bytes,
+    ) -> bytes:
+        """Decrypt a chunk from its place in a pack, unpack it, and compare its digest.
+
+        Raises DamagedBackupError, and the errors of ``unpack``.
+        """
         try:
             data = self._cipher_of_pack(pack).decrypt(offset.to_bytes(_NONCE_BYTES, "big"), sealed, digest)
         except InvalidTag:
             raise _changed(f"pack {pack.hex()[:12]} at {offset}") from None
+        data = unpack(data)
         if self.digest(data) != digest:
             raise _changed(f"pack {pack.hex()[:12]} at {offset}")
         return data

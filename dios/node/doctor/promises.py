@@ -644,7 +644,7 @@ PROMISES: Final = (
     Promise(
         "Backups",
         "The store of a backup learns no name, path, alias or byte of what it keeps",
-        left="sizes, times, and which files a restore reads",
+        left="sizes, times, how compressible packs are if they are compressed, and which files a restore reads",
     ),
     Promise(
         "Backups",

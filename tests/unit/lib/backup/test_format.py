@@ -1,4 +1,4 @@
-"""The stored bytes of backups, version 1: fixed vectors, and records that are no records."""
+"""The stored bytes of backups, versions 1 and 2: fixed vectors, and records that are no records."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from typing import Final
 import msgspec
 import pytest
 
-from dios.errors import InvalidError
-from dios.lib.backup import records
+from dios.errors import InvalidError, NotSupportedError
+from dios.lib.backup import compression, records
 from dios.lib.backup.failures import DamagedBackupError
 from dios.lib.backup.keys import PrivateKey, WrappedKey, unwrap
-from dios.lib.backup.packs import PackNumbers, PackWriter, StoredChunk
+from dios.lib.backup.packs import PackNumbers, PackReader, PackWriter, StoredChunk
 from dios.lib.backup.records import Config, FileList, FileRecord, GroupRecord, RecordKind, Snapshot
 from dios.lib.backup.sealing import DataKey
 from tests.support.backups import MemoryTarget
@@ -30,6 +30,10 @@ WRAPPED: Final = WrappedKey(
 )
 DIGEST: Final = "86090611134b90c58a47af241028d675aa79dec82b46b861d06e7ec1f0d518ae"
 PACK: Final = "44494f53424b50318fea75115d3920768a4c33f10654bcf5c57d7ea232ec71f734bf57dd6ac9611e636b85a3243795"
+PACK_2: Final = (
+    "44494f53424b503200000014eee974acae9f087abb830882858d390181cb4bee000000221f11a0f3ee938ac5fb7446e8"
+    "2b49f26f216fedb6fc73f91d7f3f247735db66ae0400"
+)
 LIST: Final = (
     "930191c4200707070707070707070707070707070707070707070707070707070707070707929a00a6646174612f61"
     "c4200101010101010101010101010101010101010101010101010101010101010101070509039294c42086090611134b"
@@ -82,6 +86,45 @@ def test_digests_and_packs_have_these_bytes() -> None:
     assert [(chunk.offset, chunk.size) for chunk in chunks] == [(8, 3), (27, 4)]
 
 
+def test_compressed_chunks_have_these_bytes() -> None:
+    """In version 2 the length of a chunk is before it, and its method is the first sealed byte."""
+    target = MemoryTarget()
+    path = f"packs/{SALT.hex()}"
+    target.write(path, bytes.fromhex(PACK_2))
+    places = [
+        StoredChunk(KEY.digest(data), SALT, offset, len(data))
+        for data, offset in ((b"abc", 8), (bytes(100), 32))
+    ]
+    reader = PackReader(target, KEY)
+    assert reader.read(places[0]) == b"abc", "it did not become smaller, and needs no zstd"
+    if compression.is_installed():
+        assert reader.read(places[1]) == bytes(100)
+    with pytest.raises(DamagedBackupError, match="packed"):
+        reader.read(places[0]._replace(size=4))
+    writer = PackWriter(written := MemoryTarget(), KEY, {}, compress=True, salt=lambda size: SALT[:size])
+    assert writer.add(b"abc") == places[0]
+    writer.flush()
+    assert bytes.fromhex(PACK_2).startswith(written.files[path])
+
+
+def test_without_zstd_chunks_are_stored_as_they_are(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another machine can read them. A compressed one names the missing package."""
+    squeezed = compression.packed(bytes(100))
+    assert compression.unpacked(squeezed, 100) == bytes(100)
+    monkeypatch.setattr(compression, "is_installed", lambda: False)
+    assert compression.packed(bytes(100)) == compression.RAW + bytes(100)
+    with pytest.raises(NotSupportedError, match=r"dios\[zstd\]"):
+        compression.unpacked(compression.ZSTD + b"x", 100)
+
+
+@pytest.mark.parametrize("payload", [b"", b"\x00ab", b"\x01", b"\x01abc", b"\x02abc"])
+def test_a_payload_that_is_none_is_damage(payload: bytes) -> None:
+    """Whatever is there, nothing else is raised, and no more than the chunk's size is allocated."""
+    pytest.importorskip("zstandard")
+    with pytest.raises(DamagedBackupError):
+        compression.unpacked(payload, 3)
+
+
 def test_records_have_these_bytes() -> None:
     """Lists of files and snapshots are written and read in the form of version 1."""
     listed, snapshot = records_of_version_1()
@@ -125,8 +168,9 @@ def test_the_configuration_is_text_and_comes_back() -> None:
     assert b'"format": "DIOS backup",\n  "version": 1,' in text
     assert b"docs/backup-format.md" in text
     assert records.decode_config(text) == config
-    with pytest.raises(InvalidError, match="version 2"):
-        records.decode_config(text.replace(b'"version": 1', b'"version": 2'))
+    assert records.decode_config(text.replace(b'"version": 1', b'"version": 2')).version == 2
+    with pytest.raises(InvalidError, match="version 3"):
+        records.decode_config(text.replace(b'"version": 1', b'"version": 3'))
 
 
 @pytest.mark.parametrize("decode", [records.decode_list, records.decode_snapshot])
