@@ -254,9 +254,8 @@ class NodeHost:
             return "it records its steps, and a recording has one program. Start it without `record`."
         if self.stopping.is_set():
             return "it stops"
-        count = 0 if self._between is None else len(self._between)
-        if count:
-            return f"{count} streams to other nodes are open, and TLS ties them to this program. Close them."
+        if self._between is not None and (why := self._between.obstacle()):
+            return why
         return "the audit log cannot be written" if self.journal.pressure else ""
 
     def unfinished(self) -> str:
@@ -265,6 +264,8 @@ class NodeHost:
         The gate is closed.
         """
         tasks = self.tasks
+        if self._between is not None and (why := self._between.unfinished()):
+            return why
         if self.sockets.unfinished:
             return "network streams are being opened or closed"
         if self.gate.readers or tasks.starting or tasks.ending or tasks.openings:
@@ -272,6 +273,16 @@ class NodeHost:
         if not self.driver.settled or self.persister.backlog:
             return "calls are being carried out: copies in memory, or writes to the disk"
         return ""
+
+    def pause_streams(self) -> None:
+        """Stop the streams with other nodes, which go on in the new program or after ``resume_streams``."""
+        if self._between is not None:
+            self._between.pause()
+
+    def resume_streams(self) -> None:
+        """Continue the streams with other nodes, because the program was not replaced."""
+        if self._between is not None:
+            self._between.resume()
 
     def hand_over(self, base: form.HostState, zygotes: tuple[form.Zygote, ...]) -> form.HostState:
         """Add the state of all parts to ``base``. Nothing is unfinished."""
@@ -284,6 +295,7 @@ class NodeHost:
         rings, closed = self.streams.hand_over()
         sockets, next_accepted = self.sockets.hand_over()
         tasks, sessions = self.tasks.hand_over(zygotes)
+        fetched, between = ((), ()) if self._between is None else self._between.hand_over()
         return replace(
             base,
             clock_offset=self.clock.offset,
@@ -307,6 +319,8 @@ class NodeHost:
             newcomers=self.tasks.newcomers(),
             peers=() if self.links is None else self.links.hand_over(),
             remote_tasks=self.outbox.remote_tasks(),
+            fetched_rings=fetched,
+            between=between,
         )
 
     def take_over(self, found: form.HostState) -> None:
@@ -322,6 +336,8 @@ class NodeHost:
         self.gate.close()
         self.streams.take_over(found.rings, found.closed_ends)
         self.sockets.take_over(found.sockets, found.next_accepted)
+        if self._peers is not None:
+            self._peers.take_over_streams(found)
         nodes = {each.task: NodeId(each.node) for each in found.remote_tasks}
         for owner in found.owners:
             node = nodes.get(owner.task)

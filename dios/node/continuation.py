@@ -138,7 +138,8 @@ def descriptors_of(found: form.HostState) -> list[int]:
         numbers += (memory.fd, memory.writers)
     for page in found.pages:
         numbers += (page.fd, page.reader)
-    for ring in found.rings:
+    numbers += (one.wakeups for one in found.between)
+    for ring in (*found.rings, *found.fetched_rings):
         numbers += (ring.writer, ring.reader, ring.write_socket, ring.read_socket)
     for sock in found.sockets:
         numbers.append(sock.fd)
@@ -263,6 +264,7 @@ class Continuation:
         finally:
             self._pause_began = 0
             gate.open()
+            self._host.resume_streams()
             self._zygotes.unpause()
             self._resumed.set()
 
@@ -270,6 +272,7 @@ class Continuation:
         """Stop all readers, and wait until nothing is under way; return the reason if it does not end."""
         self._pause_began = time.clock_gettime_ns(time.CLOCK_BOOTTIME)
         self._host.gate.close()
+        self._host.pause_streams()
         return await self._settled(self._unfinished)
 
     def _own_sessions(self) -> str:

@@ -46,7 +46,19 @@ class Resting(Struct, frozen=True, array_like=True, tag=51):
     """The sender closes this connection because nothing was sent on it for a while. Both nodes live."""
 
 
-Control: TypeAlias = Revoked | Resting
+class Continuing(Struct, frozen=True, array_like=True, tag=52):
+    """The sender replaces its program if ``begins``, and its streams wait; otherwise it does not after all.
+
+    It is the same start of the node when it connects again. Version CONTINUING_VERSION and later.
+    """
+
+    begins: bool
+
+
+CONTINUING_VERSION: Final = 5
+"""The first version in which a stream goes on over another connection."""
+
+Control: TypeAlias = Revoked | Resting | Continuing
 """The messages between hosts, which the core does not see."""
 
 

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
+import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
 import dios
+from dios.errors import EndOfStreamError, TimeLimitError
 from dios.node import daemon, local_cluster, restart_status
 from dios.node.local_cluster import LocalCluster, LocalNode
 from dios.node.restart_status import RestartStatus
@@ -66,3 +70,66 @@ def test_a_restarted_member_is_the_same_start(cluster: LocalCluster) -> None:
         there.write_bytes(b"end")
         assert task.wait(timeout=30).exit_code == 0
         assert gate.read_bytes() == b"end"
+
+
+FULL = 64 * 1024
+
+
+def write(stream: dios.Stream, done: threading.Event) -> None:
+    """Send numbers until ``done``, then a last message."""
+    number = 0
+    while not done.wait(0.002):
+        stream.send(b"%d" % number)
+        number += 1
+    stream.send(b"end")
+
+
+def read(stream: dios.Stream) -> int:
+    """Receive the numbers of ``write``, and return how many there were."""
+    number = 0
+    while (message := stream.receive(30)) != b"end":
+        assert message == b"%d" % number
+        number += 1
+    return number
+
+
+def test_streams_between_nodes_go_on(cluster: LocalCluster) -> None:
+    """No message is lost or comes twice when the node of either end restarts, also in full rings.
+
+    One stream flows in each direction while both nodes restart, and a third one is full: nobody reads it.
+    """
+    one, two = cluster.nodes
+    with dios.connect(str(one.socket)) as near, dios.connect(str(two.socket)) as far:
+        assert near.home is not None
+        wait_until(lambda: sum(node.usable for node in near.nodes()) == 2, "both nodes answer")
+        pairs = []
+        for writer, reader in ((near, far), (far, near), (near, far)):
+            made = near.create_stream(groups=[near.home], ring_bytes=FULL)
+            assert made.name is not None
+            other = far.find(made.name)
+            assert isinstance(other, dios.Stream)
+            pairs.append((made, other) if (writer, reader) == (near, far) else (other, made))
+        (ahead, ahead_end), (back, back_end), (full, full_end) = pairs
+        for stream, end in pairs:
+            stream.send(b"first")
+            assert end.receive(30) == b"first"
+        sent = 0
+        with contextlib.suppress(TimeLimitError):
+            while sent < 2000:
+                full.send(b"%d" % sent + bytes(30_000), timeout=2)
+                sent += 1
+        for node in (one, two):
+            done = threading.Event()
+            with ThreadPoolExecutor(4) as pool:
+                for stream in (ahead, back):
+                    pool.submit(write, stream, done)
+                counts = [pool.submit(read, end) for end in (ahead_end, back_end)]
+                told = restart(node)
+                done.set()
+            assert told.pause_ms > 0, told
+            assert all(count.result() for count in counts)
+        for number in range(sent):
+            assert full_end.receive(30) == b"%d" % number + bytes(30_000)
+        full.detach()
+        with pytest.raises(EndOfStreamError):
+            full_end.receive(30)

@@ -81,6 +81,10 @@ class Streams:
             found.append((pump.mode, end))
         return found
 
+    def ring_of(self, target: ObjectId, mode: Mode, *, duplex: bool) -> RingDescriptors | None:
+        """Return the ring that has an end, or None if it is gone."""
+        return self._rings.get((target, mode if duplex else None))
+
     def attach(
         self, target: ObjectId, mode: Mode, ring_bytes: int, *, duplex: bool = False
     ) -> tuple[Attached, tuple[int, ...]]:

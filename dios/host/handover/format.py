@@ -175,6 +175,30 @@ class Pump(Part, frozen=True):
     rung_for: WaitNumber
 
 
+class PeerStream(Part, frozen=True):
+    """The end of a stream with another node, to which a task attached with ``mode`` by request ``number``.
+
+    ``dials`` if this node connects for it. ``epoch`` is the start of the other node, which must be the same.
+    ``pending`` are bytes that go into the ring first.
+    """
+
+    node: Identifier
+    number: Identifier
+    dials: bool
+    object: Identifier
+    mode: Mode
+    duplex: bool
+    task: Identifier
+    principal: Text
+    epoch: Epoch
+    wakeups: Descriptor
+    wait_number: WaitNumber
+    rung_for: WaitNumber
+    pending: Annotated[bytes, Meta(max_length=limits.STREAM_PENDING_BYTES_MAX)] = b""
+    finished: bool = False
+    """True if ``pending`` is all that is left of the stream."""
+
+
 class Accepted(Part, frozen=True):
     """A connection that no task has taken yet."""
 
@@ -330,8 +354,11 @@ class Steps(Part, frozen=True):
     next_payload: Number
 
 
-class HostState(Part, frozen=True):
-    """Everything except the core's state. ``settings`` are those that the core was made with."""
+class FirstHostState(Part, frozen=True):
+    """Everything except the core's state and streams between nodes, which the first programs did not keep.
+
+    ``settings`` are those that the core was made with.
+    """
 
     version: Text
     began_ns: Nanoseconds
@@ -368,6 +395,14 @@ class HostState(Part, frozen=True):
     remote_tasks: Annotated[tuple[RemoteTask, ...], _MANY] = ()
 
 
+class HostState(FirstHostState, frozen=True):
+    """Everything except the core's state."""
+
+    fetched_rings: Annotated[tuple[Ring, ...], _MANY] = ()
+    """The rings of tasks of this node that attached to streams of other nodes."""
+    between: Annotated[tuple[PeerStream, ...], _MANY] = ()
+
+
 _encode: Final = msgspec.msgpack.Encoder().encode
 _decode: Final = msgspec.msgpack.Decoder(HostState).decode
 
@@ -381,8 +416,12 @@ class Handover(msgspec.Struct, frozen=True):
 
 def encode(handover: Handover) -> bytes:
     """Return the bytes of a handover."""
+    host: FirstHostState = handover.host
+    if not handover.host.between and not handover.host.fetched_rings:
+        # Without streams, an earlier program can continue as well.
+        host = FirstHostState(*(getattr(host, name) for name in FirstHostState.__struct_fields__))
     head = _MAGIC + VERSION.to_bytes(4, "big") + len(handover.core).to_bytes(8, "big")
-    body = b"".join((head, handover.core, _encode(handover.host)))
+    body = b"".join((head, handover.core, _encode(host)))
     return body + blake3(body, derive_key_context=_PURPOSE).digest()
 
 

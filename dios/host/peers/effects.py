@@ -26,7 +26,7 @@ from dios.host.peers.interface import EffectHandler
 from dios.host.peers.links import PeerLinks
 from dios.host.peers.remote_answers import RemoteTaskRoute, for_remote_read, for_remote_task
 from dios.host.peers.stream_pump import AttachedTask
-from dios.host.peers.streams import RemoteStreams
+from dios.host.peers.streams import RemoteStreams, StreamPlace
 from dios.ids import NodeId, ObjectId, PayloadId, TaskId
 from dios.wire import dcp
 from dios.wire.messages import Attached, Failure
@@ -90,6 +90,11 @@ class PeerEffects:
         task = TaskId(owner.task)
         self._owners.add(task, owner.principal, TaskId(owner.home_id))
         self._outbox.open_remote(task, RemoteTaskRoute(task, node, self._links))
+
+    def take_over_streams(self, found: form.HostState) -> None:
+        """Continue with the streams between nodes of the predecessor, which wait for their nodes."""
+        written = self._between.take_over(found.fetched_rings, found.between, self._streams)
+        self._written_remotely.update(written)
 
     def close_deputy(self, effect: fx.CloseRemoteTask) -> None:
         """Forget a remote task."""
@@ -181,7 +186,8 @@ class PeerEffects:
         ring_bytes = end.ring_bytes
         if effect.mode is Mode.WRITE:
             self._written_remotely.add((effect.object, effect.mode))
-        self._between.keep(node, effect.seq, effect.mode, end, self._taker(effect.task))
+        place = StreamPlace(effect.object, effect.mode, effect.duplex, self._taker(effect.task))
+        self._between.keep(node, effect.seq, place, end)
         self._links.send(node, dcp.PeerReply(effect.seq, Attached(ring_bytes)))
 
     def _taker(self, task: TaskId) -> AttachedTask:

@@ -31,7 +31,7 @@ from dios.host.peers.incoming import IncomingQueue
 from dios.host.peers.sending import TransferQueue
 from dios.ids import NodeId, TaskId
 from dios.wire import dcp, messages
-from dios.wire.dcp_frames import Control, Resting, Revoked, decode_frame, encode_frame
+from dios.wire.dcp_frames import Continuing, Control, Resting, Revoked, decode_frame, encode_frame
 from dios.wire.types import Traffic
 
 _log: Final = logging.getLogger(__name__)
@@ -79,6 +79,10 @@ class PeerSession:
         self.sent_bytes = 0
         self.received_bytes = 0
         """The bytes of messages and transfers on this connection."""
+        self.version = 0
+        """The version of the messages that both nodes speak."""
+        self.continues = False
+        """True while the other node replaces its program."""
         self.incoming = IncomingQueue()
         self._counts = counts
         self._rates = rates
@@ -276,7 +280,7 @@ class PeerSession:
         await self._quiet.wait()
 
 
-_CONTROL: Final[frozenset[type]] = frozenset({dcp.Gossip, dcp.Leased, Revoked, Resting})
+_CONTROL: Final[frozenset[type]] = frozenset({dcp.Gossip, dcp.Leased, Revoked, Resting, Continuing})
 """Notices that overtake others. A lease must come before the answer to the same request."""
 
 

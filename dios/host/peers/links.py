@@ -54,6 +54,14 @@ class StreamAcceptor(Protocol):
         """Take over a connection. Raise ProtocolError if no such stream was requested."""
         ...
 
+    def met(self, node: NodeId, session: PeerSession) -> None:
+        """Continue the streams that wait for a node, which is connected."""
+        ...
+
+    def peer_continues(self, node: NodeId, session: PeerSession, *, begins: bool) -> None:
+        """Stop sending to a node that replaces its program, or go on."""
+        ...
+
 
 Labels: TypeAlias = tuple[tuple[str, str], ...]
 LabelWriter: TypeAlias = Callable[[str, Labels], None]
@@ -84,7 +92,9 @@ class PeerLinks:
         self._channels = handshake.CONTROL
         self._met = trio.Event()
         self.counts: Final[Counter[str]] = Counter()
-        self._reading: Final = MessageReader(around, guard, nursery, self.counts, self._restated)
+        self._reading: Final = MessageReader(
+            around, guard, nursery, self.counts, self._restated, self._continued
+        )
         self.streamer: StreamAcceptor
 
     @property
@@ -163,6 +173,9 @@ class PeerLinks:
                 link.session.send_message(Revoked(statement))
         if report:
             self._report_removed()
+
+    def _continued(self, node: NodeId, session: PeerSession, begins: bool) -> None:  # noqa: FBT001 - a callback
+        self.streamer.peer_continues(node, session, begins=begins)
 
     def _report_removed(self, call: tuple[TaskId, int, int] | None = None, failure: str = "") -> None:
         around = self._parts
@@ -439,6 +452,7 @@ class PeerLinks:
             under_way=under_way,
             ours=ours,
         )
+        session.version = version_with(hello)
         link.name, link.address = hello.name, hello.address or link.address
         link.reported_epoch, link.last_error = hello.epoch, ""
         waiting, link.waiting = link.waiting, []
@@ -458,9 +472,10 @@ class PeerLinks:
                 hello.name,
                 hello.rack,
                 hello.address,
-                version_with(hello),
+                session.version,
             )
         )
+        self.streamer.met(node, session)
         return session
 
     async def _serve(self, link: PeerLink, session: PeerSession, bodies: list[bytes]) -> None:

@@ -31,7 +31,7 @@ from dios.host.peers.statements import RevocationList, StatementReader
 from dios.ids import NodeId, Principal
 from dios.transport.batch import BATCH
 from dios.wire import dcp
-from dios.wire.dcp_frames import Control, Resting, Revoked, decode_frame
+from dios.wire.dcp_frames import Continuing, Control, Resting, Revoked, decode_frame
 from dios.wire.messages import Failure
 
 _log: Final = logging.getLogger(__name__)
@@ -55,7 +55,11 @@ class LinkParts(NamedTuple):
 
 
 class MessageReader:
-    """Reads the messages of other nodes. ``restated`` is called with a node and a statement that is new."""
+    """Reads the messages of other nodes.
+
+    ``restated`` is called with a node and a statement that is new, ``continued`` with a node that replaces
+    its program, or does not after all.
+    """
 
     def __init__(
         self,
@@ -64,8 +68,10 @@ class MessageReader:
         nursery: trio.Nursery,
         counts: Counter[str],
         restated: Callable[[NodeId, bytes], None],
+        continued: Callable[[NodeId, PeerSession, bool], None],
     ) -> None:
         self._parts: Final = around
+        self._continued: Final = continued
         self._nursery: Final = nursery
         self._counts: Final = counts
         self._statements: Final = StatementReader(guard, around.clock, nursery, restated)
@@ -105,6 +111,8 @@ class MessageReader:
                         session.charge_answer(message.number, len(body))
                     if isinstance(message, Resting):
                         session.resting = True
+                    elif isinstance(message, Continuing):
+                        self._continued(node, session, message.begins)
                     elif isinstance(message, Revoked):
                         if await self._statements.merge(node, message.statement):
                             driver.units += limits.TURN_UNITS_MAX  # its signatures take as long as a turn
@@ -267,14 +275,14 @@ def _message_of(body: bytes, attached: ContentMemory | None) -> tuple[dcp.Messag
         raise ProtocolError("a message has bytes inside its frame and attached to it")
     if isinstance(message, dcp.PeerHello):
         raise ProtocolError("a second hello on one connection")
-    if isinstance(message, Revoked | Resting) and (attached is not None or inline is not None):
+    if isinstance(message, Revoked | Resting | Continuing) and (attached is not None or inline is not None):
         raise ProtocolError("a message between hosts has bytes attached to it")
     return message, inline
 
 
 def _transferred(body: bytes, attached: ContentMemory | None) -> tuple[dcp.Message, bytes | None]:
     message, inline = _message_of(body, attached)
-    if isinstance(message, Revoked | Resting):
+    if isinstance(message, Revoked | Resting | Continuing):
         raise ProtocolError("a message between hosts came as a transfer")
     return message, inline
 

@@ -9,7 +9,10 @@ for its task, connects, and names the request that attached to the end.
 from __future__ import annotations
 
 import logging
+import os
 import socket
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 from typing import Final, NamedTuple
 
 import trio
@@ -18,30 +21,73 @@ from dios import limits
 from dios.core.effects import AnswerAttachRemote
 from dios.errors import DiosError, LimitError, ProtocolError
 from dios.host.bandwidth.rates import Rates
+from dios.host.content.streams import Streams
+from dios.host.handover import format as form
 from dios.host.peers.link import PeerSession
 from dios.host.peers.links import PeerLinks
 from dios.host.peers.stream_pump import AttachedTask, StreamPump
-from dios.ids import NodeId, ObjectId
+from dios.ids import NodeId, ObjectId, TaskId
 from dios.transport.rings.end import RingEnd
-from dios.transport.rings.layout import RingDescriptors, create_ring
+from dios.transport.rings.layout import RingDescriptors, TakenRing, create_ring
 from dios.transport.rings.reader import RingReader
 from dios.transport.rings.writer import RingWriter
-from dios.wire.dcp_frames import Channel
+from dios.wire.dcp_frames import CONTINUING_VERSION, Channel, Continuing
 from dios.wire.messages import Attached
 from dios.wire.types import Mode
 
 _log: Final = logging.getLogger(__name__)
 
 _OPPOSITE: Final = {Mode.READ: Mode.WRITE, Mode.WRITE: Mode.READ}
+_DIALS_MAX: Final = 20
+"""The attempts to connect for a stream that goes on."""
 
 
-class _KeptEnd(NamedTuple):
-    """An end that a task of another node attached to, until that node connects for it."""
+class StreamKey(NamedTuple):
+    """A stream with another node: the request that attached to its end, and the node that connects for it."""
 
-    end: RingEnd
+    node: NodeId
+    number: int
+    dials: bool
+    """True if this node connects, because its task attached to an end of a stream of the other node."""
+
+
+class StreamPlace(NamedTuple):
+    """The ring of a stream between nodes: its object, and the mode with which the task attached."""
+
+    object: ObjectId
     mode: Mode
+    duplex: bool
     taker: AttachedTask
+
+
+@dataclass(slots=True)
+class _Waiting:
+    """An end without a connection: of a new stream, or of one that goes on over another connection."""
+
+    place: StreamPlace
+    end: RingEnd
     scope: trio.CancelScope
+    pending: bytes = b""
+    epoch: int | None = None
+    """The start of the other node if the stream goes on; None if it is new."""
+    finished: bool = False
+    """True if ``pending`` is all that is left of the stream."""
+
+
+@dataclass(slots=True)
+class _Open:
+    """A stream that moves: with a connection, or its last bytes.
+
+    ``successor`` is a connection that came before the present one ended.
+    """
+
+    place: StreamPlace
+    end: RingEnd
+    pump: StreamPump
+    session: PeerSession | None
+    successor: tuple[socket.socket, PeerSession] | None = None
+    is_watched: bool = False
+    """True if the stream is interrupted unless its node comes back."""
 
 
 class RemoteStreams:
@@ -51,16 +97,19 @@ class RemoteStreams:
         self._links: Final = links
         self._rates: Final = rates
         self._nursery: Final = nursery
-        self._kept: Final[dict[tuple[NodeId, int], _KeptEnd]] = {}
-        self._pumps: Final[set[StreamPump]] = set()
+        self._waiting: Final[dict[StreamKey, _Waiting]] = {}
+        self._open: Final[dict[StreamKey, _Open]] = {}
         self._rings: Final[dict[tuple[ObjectId, Mode], RingDescriptors]] = {}
+        self._connecting = 0
+        self._pauses = False
+        """True while this node tries to replace its program."""
 
     def __len__(self) -> int:
-        return len(self._pumps) + len(self._kept)
+        return len(self._open) + len(self._waiting) + self._connecting
 
     # -- the node that has the stream -----------------------------------------------------------------
-    def keep(self, node: NodeId, number: int, mode: Mode, end: RingEnd, taker: AttachedTask) -> None:
-        """Keep one end of a ring until the node of the task ``taker`` connects to it or the time is over.
+    def keep(self, node: NodeId, number: int, place: StreamPlace, end: RingEnd) -> None:
+        """Keep one end of a ring until the node of the task that attached connects, or the time is over.
 
         Raise LimitError over PEER_STREAMS_MAX streams; the end is closed then.
         """
@@ -71,35 +120,57 @@ class RemoteStreams:
         if session is None:
             end.close()
             return
-        scope = trio.CancelScope()
-        self._kept[node, number] = _KeptEnd(end, mode, taker, scope)
-        session.ends.add(scope.cancel)
-        self._nursery.start_soon(self._forget_later, node, number, session, scope, name="keep an end")
+        waiting = _Waiting(place, end, trio.CancelScope())
+        session.ends.add(waiting.scope.cancel)
+        self._wait_for(StreamKey(node, number, dials=False), waiting, 2 * limits.PEER_CONNECT_MS_MAX, session)
 
-    async def _forget_later(
-        self, node: NodeId, number: int, session: PeerSession, scope: trio.CancelScope
+    def _wait_for(
+        self, key: StreamKey, waiting: _Waiting, limit_ms: int, session: PeerSession | None = None
+    ) -> None:
+        self._waiting[key] = waiting
+        self._nursery.start_soon(self._give_up_later, key, waiting, limit_ms, session, name="keep an end")
+
+    async def _give_up_later(
+        self, key: StreamKey, waiting: _Waiting, limit_ms: int, session: PeerSession | None
     ) -> None:
         try:
-            with scope:
-                await trio.sleep(2 * limits.PEER_CONNECT_MS_MAX / 1000)
+            with waiting.scope:
+                await trio.sleep(limit_ms / 1000)
         finally:
-            session.ends.discard(scope.cancel)
-            kept = self._kept.pop((node, number), None)
-            if kept is not None:
-                kept.end.close()
+            if session is not None:
+                session.ends.discard(waiting.scope.cancel)
+            if self._waiting.get(key) is waiting:
+                del self._waiting[key]
+                if waiting.epoch is None:
+                    waiting.end.close()
+                else:
+                    break_off(waiting.end)
+
+    def _take(self, key: StreamKey) -> _Waiting | None:
+        """Return the end that waits, which the caller serves from now on."""
+        waiting = self._waiting.pop(key, None)
+        if waiting is not None:
+            waiting.scope.cancel()
+        return waiting
 
     def accept(self, node: NodeId, channel: Channel, sock: socket.socket, session: PeerSession) -> None:
         """Accept the connection for an end that was kept. Raise ProtocolError if its direction is wrong."""
-        kept = self._kept.get((node, channel.stream))
-        if kept is None:
+        key = StreamKey(node, channel.stream, dials=False)
+        waiting, opened = self._waiting.get(key), self._open.get(key)
+        place = waiting.place if waiting is not None else None if opened is None else opened.place
+        if place is None or (waiting is None and opened is not None and opened.successor is not None):
             # The connection came too late, or the task ended first.
             sock.close()
             return
-        if (kept.mode is Mode.WRITE) is not channel.writes:
+        if (place.mode is Mode.WRITE) is not channel.writes:
             raise ProtocolError(f"stream {channel.stream} has the opposite direction")
-        del self._kept[node, channel.stream]
-        kept.scope.cancel()
-        self._pump(kept.end, sock, session, kept.taker)
+        if waiting is None and opened is not None:
+            # The last bytes of the former connection have not been read.
+            opened.successor = sock, session
+            return
+        found = self._take(key)
+        if found is not None:
+            self._pump(key, found, sock, session)
 
     # -- the node whose task took an end ---------------------------------------------------------------
     def fetch(self, effect: AnswerAttachRemote, taker: AttachedTask) -> tuple[Attached, tuple[int, ...]]:
@@ -120,8 +191,11 @@ class RemoteStreams:
             raise
         self._rings[effect.object, mode] = ring
         end = (RingWriter if mode is Mode.READ else RingReader)(opposite, ring.ring_bytes)
-        channel = Channel(effect.number, writes=mode is Mode.WRITE)
-        self._nursery.start_soon(self._connect, effect.node, channel, end, taker, name="connect for a stream")
+        key = StreamKey(effect.node, effect.number, dials=True)
+        waiting = _Waiting(
+            StreamPlace(effect.object, mode, duplex=False, taker=taker), end, trio.CancelScope()
+        )
+        self._nursery.start_soon(self._connect, key, waiting, name="connect for a stream")
         return Attached(ring.ring_bytes), theirs
 
     def close_end(self, target: ObjectId, mode: Mode) -> bool:
@@ -133,23 +207,39 @@ class RemoteStreams:
         ring.close()
         return True
 
-    async def _connect(self, node: NodeId, channel: Channel, end: RingEnd, taker: AttachedTask) -> None:
-        session = self._links.session_of(node)
+    async def _connect(self, key: StreamKey, waiting: _Waiting) -> None:
+        self._connecting += 1
+        session = self._links.session_of(key.node)
         try:
-            sock = await self._links.open_data(node, channel)
+            sock = await self._dial(key, waiting)
         except Exception as error:  # noqa: BLE001 - whatever it is, it ends this stream alone
             if not isinstance(error, DiosError | OSError):
                 _log.error("an internal error ended a stream", exc_info=error)
-            break_off(end)
+            break_off(waiting.end)
             return
         except BaseException:
-            end.close()
+            waiting.end.close()
             raise
+        finally:
+            self._connecting -= 1
         if session is None or session.closed:
             sock.close()
-            break_off(end)
+            break_off(waiting.end)
             return
-        self._pump(end, sock, session, taker)
+        self._pump(key, waiting, sock, session)
+
+    async def _dial(self, key: StreamKey, waiting: _Waiting) -> socket.socket:
+        """Connect. For a stream that goes on try again, because the other node may not be ready for it."""
+        channel = Channel(key.number, writes=waiting.place.mode is Mode.WRITE)
+        tries = 1 if waiting.epoch is None else _DIALS_MAX
+        while True:
+            try:
+                return await self._links.open_data(key.node, channel)
+            except (DiosError, OSError):
+                tries -= 1
+                if not tries:
+                    raise
+            await trio.sleep(limits.PEER_RETRY_MS_MIN / 1000)
 
     async def run(self) -> None:
         """Wait until cancelled, then close all streams."""
@@ -159,22 +249,215 @@ class RemoteStreams:
             self._close()
 
     def _close(self) -> None:
-        for pump in list(self._pumps):
-            pump.close()
+        for opened in list(self._open.values()):
+            opened.pump.close()
         for ring in self._rings.values():
             ring.close()
         self._rings.clear()
 
     # -- both -----------------------------------------------------------------------------------------
-    def _pump(self, end: RingEnd, sock: socket.socket, session: PeerSession, taker: AttachedTask) -> None:
-        def ended() -> None:
-            self._pumps.discard(pump)
-            session.ends.discard(pump.close)
+    def _pump(self, key: StreamKey, waiting: _Waiting, sock: socket.socket, session: PeerSession) -> None:
+        def close() -> None:
+            # A stream ends with its control connection, because a later one may belong to a restarted node;
+            # unless that node has said that its program is being replaced.
+            if not session.continues:
+                opened.pump.close()
 
-        pump = StreamPump(end, sock, self._rates, taker, ended)
-        self._pumps.add(pump)
-        # A stream ends with its control connection, because a later one may belong to a restarted node.
-        session.ends.add(pump.close)
+        opened = self._start(key, waiting, sock, session, lambda: session.ends.discard(close))
+        session.ends.add(close)
+        if self._pauses:
+            session.send_message(Continuing(begins=True))
+        if session.continues:
+            opened.pump.pause()
+
+    def _start(
+        self,
+        key: StreamKey,
+        waiting: _Waiting,
+        sock: socket.socket | None,
+        session: PeerSession | None,
+        over: Callable[[], None],
+    ) -> _Open:
+        def ended() -> None:
+            over()
+            if self._open.get(key) is opened:
+                del self._open[key]
+            if opened.pump.paused:
+                self._paused(key, opened, waiting.epoch if session is None else session.epoch)
+            elif opened.successor is not None:
+                opened.successor[0].close()
+
+        place = waiting.place
+        pump = StreamPump(waiting.end, sock, self._rates, place.taker, ended, waiting.pending)
+        opened = self._open[key] = _Open(place, waiting.end, pump, session)
+        if self._pauses:
+            pump.pause()
+        return opened
+
+    # -- the replacement of a node's program ------------------------------------------------------------
+    def _paused(self, key: StreamKey, opened: _Open, epoch: int | None) -> None:
+        """Let a stream wait for its next connection, or go on at once if that is possible."""
+        pump = opened.pump
+        waiting = _Waiting(
+            opened.place, opened.end, trio.CancelScope(), bytes(pump.pending), epoch or 0, pump.finished
+        )
+        self._wait_for(key, waiting, limits.NODE_START_MS_MAX)
+        if waiting.finished:
+            self._give_rest(key, waiting)
+            return
+        if opened.successor is not None:
+            if self._take(key) is not None:
+                self._pump(key, waiting, *opened.successor)
+            return
+        session = self._links.session_of(key.node)
+        if session is not None and not session.closed and not session.continues:
+            self._go_on(key, waiting, session)
+
+    def _give_rest(self, key: StreamKey, waiting: _Waiting) -> None:
+        """Write the last bytes of a stream into its ring, for which no other node is needed."""
+        if not self._pauses and self._take(key) is not None:
+            self._start(key, waiting, None, None, _nothing)
+
+    def _go_on(self, key: StreamKey, waiting: _Waiting, session: PeerSession) -> None:
+        if self._pauses:
+            return
+        if session.epoch != waiting.epoch:
+            # Another start of the node does not know the stream.
+            waiting.scope.cancel()
+        elif key.dials and self._take(key) is not None:
+            self._nursery.start_soon(self._connect, key, waiting, name="connect for a stream again")
+
+    def met(self, node: NodeId, session: PeerSession) -> None:
+        """Continue the streams with a node that is connected, or whose program is not replaced after all."""
+        for key, waiting in list(self._waiting.items()):
+            if key.node == node and waiting.epoch is not None and not waiting.finished:
+                self._go_on(key, waiting, session)
+
+    def peer_continues(self, node: NodeId, session: PeerSession, *, begins: bool) -> None:
+        """Stop the streams with a node that replaces its program, or go on."""
+        session.continues = begins
+        if not begins:
+            self.met(node, session)
+            return
+        for key, opened in self._open.items():
+            if key.node == node:
+                opened.pump.pause()
+                if not opened.is_watched:
+                    opened.is_watched = True
+                    self._nursery.start_soon(self._close_later, opened, name="wait for a node that restarts")
+
+    async def _close_later(self, opened: _Open) -> None:
+        """Interrupt a stream whose other node does not come back."""
+        await trio.sleep(limits.NODE_START_MS_MAX / 1000)
+        if (opened.session is None or opened.session.closed) and any(
+            one is opened for one in self._open.values()
+        ):
+            opened.pump.close()
+
+    def pause(self) -> None:
+        """Stop all streams, because the program of this node is being replaced."""
+        self._pauses = True
+        for session in {opened.session for opened in self._open.values()}:
+            if session is not None:
+                session.send_message(Continuing(begins=True))
+        for opened in self._open.values():
+            opened.pump.pause()
+
+    def resume(self) -> None:
+        """Continue with the streams after ``pause``: the program was not replaced."""
+        if not self._pauses:
+            return
+        self._pauses = False
+        for key, waiting in list(self._waiting.items()):
+            if waiting.finished:
+                self._give_rest(key, waiting)
+        for node in {key.node for key in (*self._waiting, *self._open)}:
+            session = self._links.session_of(node)
+            if session is not None:
+                session.send_message(Continuing(begins=False))
+                self.met(node, session)
+
+    def obstacle(self) -> str:
+        """Return why streams cannot be handed over for some time, or an empty text."""
+        sessions = [opened.session for opened in self._open.values()]
+        old = [one for one in sessions if one is not None and one.version < CONTINUING_VERSION]
+        if not old:
+            return ""
+        return f"{len(old)} streams to nodes of an earlier release are open, which cannot wait. Close them."
+
+    def unfinished(self) -> str:
+        """Return why streams cannot be handed over at this moment, or an empty text."""
+        if self._open:
+            return "streams to other nodes still move: their readers do not read, or their rate is low"
+        if self._connecting or any(one.epoch is None for one in self._waiting.values()):
+            return "streams to other nodes are being opened"
+        return ""
+
+    def hand_over(self) -> tuple[tuple[form.Ring, ...], tuple[form.PeerStream, ...]]:
+        """Describe the rings of this node's tasks and the streams, for the successor of this process."""
+        rings = tuple(
+            form.Ring(target, mode, ring.ring_bytes, *ring.hand_over())
+            for (target, mode), ring in self._rings.items()
+        )
+        found = []
+        for key, waiting in self._waiting.items():
+            place = waiting.place
+            wakeups, wait_number, rung_for = waiting.end.hand_over()
+            found.append(
+                form.PeerStream(
+                    key.node,
+                    key.number,
+                    key.dials,
+                    place.object,
+                    place.mode,
+                    place.duplex,
+                    place.taker.task,
+                    place.taker.principal,
+                    waiting.epoch or 0,
+                    wakeups,
+                    wait_number,
+                    rung_for,
+                    waiting.pending,
+                    waiting.finished,
+                )
+            )
+        return rings, tuple(found)
+
+    def take_over(
+        self, rings: Iterable[form.Ring], found: Iterable[form.PeerStream], streams: Streams
+    ) -> list[tuple[ObjectId, Mode]]:
+        """Continue with the streams of the predecessor. Return the ends that tasks of other nodes write."""
+        for each in rings:
+            if each.mode is not None:
+                taken = TakenRing(each.writer, each.reader, each.write_socket, each.read_socket, each.wanting)
+                self._rings[ObjectId(each.object), each.mode] = RingDescriptors(each.ring_bytes, taken)
+        written: list[tuple[ObjectId, Mode]] = []
+        for one in found:
+            target = ObjectId(one.object)
+            taker = AttachedTask(TaskId(one.task), one.principal)
+            place = StreamPlace(target, one.mode, one.duplex, taker)
+            mode = _OPPOSITE[one.mode] if one.dials else one.mode
+            ring = self._rings.get((target, one.mode)) if one.dials else None
+            if ring is None and not one.dials:
+                ring = streams.ring_of(target, one.mode, duplex=one.duplex)
+            if ring is None:
+                os.close(one.wakeups)
+                continue
+            kind = RingReader if mode is Mode.READ else RingWriter
+            end = kind(ring.own_end(mode, one.wakeups), ring.ring_bytes)
+            end.take_over(one.wait_number, one.rung_for)
+            waiting = _Waiting(place, end, trio.CancelScope(), one.pending, one.epoch, one.finished)
+            key = StreamKey(NodeId(one.node), one.number, one.dials)
+            self._wait_for(key, waiting, limits.NODE_START_MS_MAX)
+            if waiting.finished:
+                self._give_rest(key, waiting)
+            if not one.dials and one.mode is Mode.WRITE:
+                written.append((target, one.mode))
+        return written
+
+
+def _nothing() -> None:
+    return
 
 
 def _too_many() -> LimitError:

@@ -1,4 +1,4 @@
-"""The saved progress of a job in a kept job: the tasks that are done, for a controller that begins again.
+"""The saved progress of a job in a kept job: the tasks that a later controller need not run.
 
 The kept pairs of a mapper and the output of a reducer are durable objects in the group of the kept job, each
 with a replica on several nodes. Their names are in a section of the kept job's state. A name is there before

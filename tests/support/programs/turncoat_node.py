@@ -18,7 +18,7 @@ from dios.host.peers import link
 from dios.ids import NodeId
 from dios.node import daemon
 from dios.wire import dcp, gossip
-from dios.wire.dcp_frames import Control, Resting, Revoked, encode_frame
+from dios.wire.dcp_frames import Continuing, Control, Resting, Revoked, encode_frame
 from tests.fuzz.dcp import Pools
 from tests.support.security.hostile_member.lies import GOSSIP, Lies, Tree, framed, name_of, tree_of
 
@@ -39,7 +39,7 @@ class Turncoat:
         """Return the frame of a message, a false one, an old one before it, or both."""
         true = encode_frame(message, beside)
         rng = self._rng
-        if isinstance(message, Revoked | Resting | dcp.PeerHello) or rng.random() > self._share:
+        if isinstance(message, Revoked | Resting | Continuing | dcp.PeerHello) or rng.random() > self._share:
             self._sent.append(true)
             return true
         dice = rng.random()

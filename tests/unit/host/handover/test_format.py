@@ -67,11 +67,27 @@ FROZEN = "cbfa21ef7eae06a9ee0bd456d8157c0f9645c69767ab1fdf689ea1d9c35c47fb"
 """The digest of the sample's bytes: version 1 of the format never changes, and a new version has its own."""
 
 
+FROZEN_STREAMS = "130467bcd6c6588e6174070bca2fb95a6eae2fac72251ffa729ede618e03cb0c"
+
+
 def test_version_1_is_frozen() -> None:
     """The sample has the bytes that it always had, and comes back equal."""
     data = form.encode(Handover(b"core", SAMPLE))
     assert blake3(data).hexdigest() == FROZEN
     assert form.decode(data) == Handover(b"core", SAMPLE)
+
+
+def test_streams_between_nodes_are_further_fields() -> None:
+    """A state with them is frozen, too; one without them is that of the first programs."""
+    streams = replace(
+        SAMPLE,
+        fetched_rings=(form.Ring(30, Mode.READ, 65536, 31, 32, 33, -1, ()),),
+        between=(form.PeerStream(77, 5, True, 30, Mode.READ, False, 9, "uid:7", 2, 34, 1, 2, b"on its way"),),
+    )
+    data = form.encode(Handover(b"core", streams))
+    assert blake3(data).hexdigest() == FROZEN_STREAMS
+    assert form.decode(data) == Handover(b"core", streams)
+    assert b"between" not in form.encode(Handover(b"core", SAMPLE))
 
 
 def test_damaged_and_foreign_bytes_are_refused() -> None:

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from functools import partial
 from pathlib import Path
 from typing import cast
 
@@ -49,6 +50,11 @@ async def attached(one: PeerHost, other: PeerHost, mode: Mode) -> tuple[RingEnd,
     if mode is Mode.READ:
         return RingReader(fds, RING_BYTES), other.host.streams.local_end(STREAM, Mode.WRITE, RING_BYTES)
     return RingWriter(fds, RING_BYTES), other.host.streams.local_end(STREAM, Mode.READ, RING_BYTES)
+
+
+def at_rest(host: PeerHost) -> bool:
+    """Return True if all streams of a host wait."""
+    return not between(host).unfinished()
 
 
 def number_of(event: Received) -> int:
@@ -119,6 +125,59 @@ async def test_a_lost_node_is_no_end_of_stream(tmp_path: Path, mode: Mode) -> No
             with pytest.raises(UnreachableError):
                 await trio.to_thread.run_sync(reader.receive, WAIT_S)
             await until(lambda: writer.peer_closed, "the writer is told")
+
+
+@pytest.mark.parametrize("mode", list(Mode))
+async def test_a_stream_waits_and_goes_on(tmp_path: Path, mode: Mode) -> None:
+    """Whichever node stops its streams, all bytes come in their order, also those with a full ring."""
+    async with two_hosts(tmp_path) as (one, other):
+        await connected(one, other)
+        with both(await attached(one, other, mode), mode) as (writer, reader):
+            writer.send(b"first", WAIT_S)
+            assert await trio.to_thread.run_sync(reader.receive, WAIT_S) == b"first"
+            between(other).pause()
+            for host in (one, other):
+                await until(partial(at_rest, host), "all streams wait")
+                assert len(between(host)) == 1
+            between(other).resume()
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(trio.to_thread.run_sync, write_all, writer)
+                number = 0
+                for host in (one, other, one):
+                    between(host).pause()
+                    await until(partial(at_rest, host), "all streams wait")
+                    between(host).resume()
+                    for _ in range(60):
+                        assert await trio.to_thread.run_sync(reader.receive, WAIT_S) == b"%d" % number
+                        number += 1
+                while number < 200:
+                    assert await trio.to_thread.run_sync(reader.receive, WAIT_S) == b"%d" % number
+                    number += 1
+                assert await trio.to_thread.run_sync(reader.receive, WAIT_S) == LONG
+                with pytest.raises(EndOfStreamError):
+                    await trio.to_thread.run_sync(reader.receive, WAIT_S)
+        await until(lambda: not len(between(one)) and not len(between(other)), "nothing is left of it")
+
+
+@pytest.mark.parametrize("mode", list(Mode))
+async def test_a_stream_does_not_wait_for_another_start(tmp_path: Path, mode: Mode) -> None:
+    """If the node that stopped its streams is lost for good, the reader learns that there was more."""
+    async with two_hosts(tmp_path) as (one, other):
+        await connected(one, other)
+        with both(await attached(one, other, mode), mode) as (writer, reader):
+            writer.send(b"first", WAIT_S)
+            assert await trio.to_thread.run_sync(reader.receive, WAIT_S) == b"first"
+            between(one).pause()
+            for host, node in ((one, other.node), (other, one.node)):
+                await until(partial(at_rest, host), "all streams wait")
+                for waiting in between(host)._waiting.values():
+                    waiting.epoch = 77
+                session = host.links.session_of(node)
+                assert session is not None
+                between(host)._pauses = False
+                between(host).met(node, session)
+            with pytest.raises(UnreachableError):
+                await trio.to_thread.run_sync(reader.receive, WAIT_S)
 
 
 async def test_an_end_that_nobody_connects_for_is_closed(tmp_path: Path) -> None:
