@@ -7,6 +7,7 @@ import os
 import socket
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -16,6 +17,7 @@ from typer.testing import CliRunner
 from dios import limits
 from dios.cli import main
 from dios.client.sync.node import connect
+from dios.errors import DiosError
 from dios.node import local_cluster
 from dios.node.local_cluster import LocalCluster
 from dios.wire.codec import PROTOCOL_VERSION, encode_request
@@ -147,3 +149,58 @@ def test_an_attacker_gets_no_secret_into_the_log(cluster: LocalCluster) -> None:
             assert form[8:40] not in everything
     for text in (grant, token):
         assert text[12:40] not in everything
+
+
+TALKATIVE = b"""
+import sys
+import dios
+
+node = dios.connect()
+(group,) = node.groups
+made = node.create(dios.DURABLE_BLOB, groups=[group], data=sys.argv[1].encode())
+print(sys.argv[1])
+raise ValueError(sys.argv[1] + made.name.hex())
+"""
+
+
+def test_a_workload_leaves_none_of_its_secrets_in_any_log(cluster: LocalCluster) -> None:
+    """Names, the nonce of a share and the words of a program are in no log of either node, at any level."""
+    here, there = (str(node.socket) for node in cluster.nodes)
+    word = "secret-" + os.urandom(12).hex()
+    until = time.time_ns() + 3_600 * 10**9
+    with connect(here, groups=()) as node:
+        group = node.create_group()
+        blobs = [node.create(ObjectType.DURABLE_BLOB, groups=[group], data=word.encode()) for _ in range(2)]
+        far = node.create(ObjectType.SHMEM_BLOB, groups=[group], host="n2")
+        nonce = os.urandom(32)
+        share = node.share_group(group, f"uid:{os.getuid()}", nonce=nonce, expires_ns=until)
+        tasks = [
+            node.run(TALKATIVE, groups=[group], args=[word], label="talkative", host=host)
+            for host in ("n1", "n2")
+        ]
+        assert all("ValueError" in task.wait().detail for task in tasks)
+        assert group.name is not None
+        with connect(there, groups=[group.name]) as other:
+            found = [one.read_bytes() for blob in blobs for one in other.lookup(blob.name or b"")]
+            assert found == [word.encode()] * 2
+        share.destroy()
+        with pytest.raises(DiosError):
+            node.accept_share(group.name, nonce=nonce, issuer=f"uid:{os.getuid()}", expires_ns=until)
+        blobs[0].retire(everyone=True)
+        handles = [group, *blobs, far, share, *tasks, node.self]
+        names = [nonce, node.name, *(each.name for each in handles if each.name is not None)]
+        ended = tasks[1].fingerprint
+    wait_until(lambda: any(ended in json.dumps(row) for row in shown(cluster)), "the task in the log")
+    places = [node.data for node in cluster.nodes]
+    everything = "".join(Path(place, "node.log").read_text() for place in places)
+    everything += "\n".join(json.dumps(row) for row in shown(cluster))
+    assert len(names) >= 8
+    for name in names:
+        for form in (
+            name.hex(),
+            format_name(name),
+            repr(name)[2:-1],
+            json.dumps(name.decode("latin1"))[1:-1],
+        ):
+            assert form[8:40] not in everything
+    assert word[8:30] not in everything
