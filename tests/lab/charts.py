@@ -125,13 +125,12 @@ def plain(each: dict[str, object]) -> object:
 
 
 def check_compose() -> None:
-    """The compose file has the form of the Compose specification."""
+    """The compose files have the form of the Compose specification."""
     command = [sys.executable, "-m", "check_jsonschema", "--builtin-schema", "vendor.compose-spec"]
-    done = subprocess.run(
-        [*command, str(CLUSTER / "compose.yaml")], capture_output=True, text=True, check=False
-    )
-    require(done.returncode == 0, f"compose.yaml: {done.stdout}{done.stderr}")
-    step("cluster/compose.yaml is valid for the Compose specification")
+    for name in ("compose.yaml", "metrics/compose.yaml"):
+        done = subprocess.run([*command, str(CLUSTER / name)], capture_output=True, text=True, check=False)
+        require(done.returncode == 0, f"{name}: {done.stdout}{done.stderr}")
+        step(f"cluster/{name} is valid for the Compose specification")
 
 
 def main() -> int:
