@@ -66,3 +66,37 @@ def test_the_commands_show_and_keep_labels(tmp_path: Path) -> None:
         assert json.loads(person.types("dios stat hr/open.csv --json").stdout)["secrecy"] == []
     finally:
         person.types("dios-node stop")
+
+
+def test_what_is_stored_in_a_labelled_group_has_its_label(tmp_path: Path) -> None:
+    """Files, outputs of runs and logs get the tags of the group; logs keep them in a backup."""
+    mechanisms_or_skip()
+    person = Person(tmp_path)
+    (tmp_path / "pay").mkdir()
+    (tmp_path / "pay" / "may.csv").write_text("4100 5200")
+    (tmp_path / "passes.py").write_text("open('/outputs/out', 'w').write(open('/inputs/pay').read())")
+    person.types("dios-node start --data ./node0 --detach")
+
+    def label(path: str) -> list[str]:
+        found: list[str] = json.loads(person.types(f"dios stat {path} --json").stdout)["secrecy"]
+        return found
+
+    try:
+        (tag,) = json.loads(person.types("dios group create hr --secrecy payroll --json").stdout)["secrecy"]
+        assert "no secrecy tag" in person.types("dios group create hr2 --secrecy Pay!", status=1).stderr
+        person.types("dios sync ./pay hr --secrecy board")
+        assert label("hr/may.csv") == [tag.replace("payroll", "board"), tag]
+        person.types("dios run passes.py -g hr --input pay=hr/may.csv --output out=out.csv", status=1)
+        person.types("dios put pay/may.csv --group hr --as may.csv --replace")
+        assert label("hr/may.csv") == [tag]
+        person.types("dios run passes.py -g hr --input pay=hr/may.csv --output out=out.csv")
+        assert label("hr/out.csv") == [tag]
+        assert f" {tag}" in person.types("dios ps --all").stdout
+        person.types("dios log create events --group hr")
+        person.types("dios backup keygen ./backup.key")
+        person.types("dios backup create ./backups --group hr --recipient backup.key.pub")
+        person.types("dios group rm hr --all --yes")
+        person.types("dios backup restore ./backups --key backup.key")
+        assert label("hr/events") == [tag]
+    finally:
+        person.types("dios-node stop")

@@ -93,9 +93,10 @@ class AliasRow(TypedDict):
 
 
 class CreatedGroupRow(AliasRow):
-    """A new group, with its secret name."""
+    """A new group, with its secret name, and the tags that its files get."""
 
     name: str
+    secrecy: list[str]
 
 
 class ListedGroupRow(AliasRow):
@@ -149,7 +150,7 @@ class WithdrawnRow(TypedDict):
 
 
 class TaskRow(TypedDict):
-    """A task. Times are nanoseconds since 1970, 0 for not yet."""
+    """A task. Times are nanoseconds since 1970, 0 for not yet; secrecy is what it has read."""
 
     fingerprint: str
     label: str
@@ -170,6 +171,7 @@ class TaskRow(TypedDict):
     restarts: int
     kept_bytes: int
     progress: float | None
+    secrecy: list[str]
 
 
 class LoggedTaskRow(TaskRow):

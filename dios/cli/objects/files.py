@@ -64,6 +64,16 @@ NameArgument = Annotated[
 NamesOption = Annotated[bool, typer.Option("--names", help="Also show the names, which are secret.")]
 
 
+SecrecyOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--secrecy",
+        metavar="TAG",
+        help="Label the objects: tasks that read them write only where the tag may go.",
+    ),
+]
+
+
 @app.command(
     epilog="\b\nExamples:\n  dios put data/*.txt --group analytics\n"
     "  dios put report.pdf --group analytics --as july/report.pdf\n"
@@ -100,14 +110,7 @@ def put(
         int | None,
         typer.Option("--replicas", metavar="N", min=1, help="Promise N replicas of each of these files."),
     ] = None,
-    secrecy: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--secrecy",
-            metavar="TAG",
-            help="Label the objects: tasks that read them write only where the tag may go.",
-        ),
-    ] = None,
+    secrecy: SecrecyOption = None,
     names: NamesOption = False,
     node: NodeOption = None,
     as_json: JsonOption = False,
@@ -479,6 +482,7 @@ def sync(
     dry_run: Annotated[
         bool, typer.Option("--dry-run", "-n", help="Only show what would be copied and deleted.")
     ] = False,
+    secrecy: SecrecyOption = None,
     node: NodeOption = None,
     as_json: JsonOption = False,
 ) -> None:
@@ -496,6 +500,10 @@ def sync(
                 "group/DIRECTORY. For example: dios sync ./data analytics/data"
             )
         root = Path(source if local[0] else target).expanduser()
+        if secrecy and not local[0]:
+            raise InvalidError(
+                "--secrecy labels objects of a group, and TO is a local directory: leave it out"
+            )
         alias, inner = _group_of(place, target if local[0] else source)
         files = place.files(alias)
         if local[0] and not root.is_dir():
@@ -510,7 +518,7 @@ def sync(
         if not dry_run:
             with transfer("sync", plan.size, steps=len(plan.copied)) as moved:
                 if local[0]:
-                    synchronize.put(root, files, inner, plan, moved)
+                    synchronize.put(root, files, inner, plan, moved, secrecy=secrecy)
                 else:
                     synchronize.get(files, inner, root, plan, moved)
         _show_plan(plan, dry_run=dry_run, as_json=as_json)

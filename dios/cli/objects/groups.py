@@ -12,7 +12,7 @@ from typing import Annotated, Final, TypedDict
 import typer
 
 from dios.cli.common.context import CommandContext, groups_of_keyring, opened
-from dios.cli.common.json_rows import AliasRow
+from dios.cli.common.json_rows import AliasRow, CreatedGroupRow
 from dios.cli.common.output import (
     JsonOption,
     NodeOption,
@@ -33,6 +33,7 @@ from dios.cli.objects.kept import kept_text, why_text
 from dios.cli.objects.removal import all_targets, destroy_targets, require_none_left
 from dios.client.grants import Grant, accepted_grants, forget_grant, format_grant, keep_grant, parse_grant
 from dios.client.keyring import Keyring
+from dios.client.ops.nodes import require_tags
 from dios.errors import ExistsError, InvalidError
 from dios.ids import Name
 from dios.lib.files.catalogue_places import CATALOGUE_ALIAS, KeyringCatalogue
@@ -48,10 +49,21 @@ app: Final = typer.Typer(
 )
 
 
-@app.command(epilog="\b\nExamples:\n  dios group create analytics\n  dios put data/*.txt --group analytics")
+@app.command(
+    epilog="\b\nExamples:\n  dios group create analytics\n  dios put data/*.txt --group analytics\n"
+    "  dios group create hr --secrecy payroll"
+)
 def create(
     alias: Annotated[str, typer.Argument(metavar="ALIAS", help="Your name for the group.")],
     *,
+    secrecy: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--secrecy",
+            metavar="TAG",
+            help="Label the list of its files, and each file that is put there: see dios put.",
+        ),
+    ] = None,
     node: NodeOption = None,
     as_json: JsonOption = False,
 ) -> None:
@@ -60,12 +72,22 @@ def create(
     Everybody who can read your keyring is a member of the group. The file has mode 0600; keep it that way.
     """
     with reporting("dios group create", as_json=as_json), opened(node) as place:
+        label = require_tags(secrecy or ())
         group = place.make_group(alias)
         name = place.keyring.groups[alias]
+        if label:
+            label = KeyringCatalogue(place.node, place.keyring, alias, group).create(label).secrecy
         if as_json:
-            write_json({"alias": alias, "fingerprint": group.fingerprint, "name": format_name(name)})
+            created: CreatedGroupRow = {
+                "alias": alias,
+                "fingerprint": group.fingerprint,
+                "name": format_name(name),
+                "secrecy": list(label),
+            }
+            write_json(created)
             return
-        facts([("group", alias), ("fingerprint", group.fingerprint), ("keyring", str(place.keyring.path))])
+        shown = [("group", alias), ("fingerprint", group.fingerprint), ("keyring", str(place.keyring.path))]
+        facts([*shown, ("secrecy", " ".join(label))] if label else shown)
         say(f"next: dios put FILE --group {alias}")
 
 
@@ -128,6 +150,7 @@ def describe_group(
     with reporting("dios group describe", as_json=as_json), opened(node, [alias]) as place:
         group = place.group(alias)
         entries = [entry for entry in place.entries(alias) if not is_directory(entry)]
+        secrecy = place.files(alias).secrecy
         promises = Promises(place.node)
         promise = promises.promise(group)
         files = {fingerprint(name): entry.file for entry in entries for name in entry.names}
@@ -138,6 +161,7 @@ def describe_group(
                 "fingerprint": group.fingerprint,
                 "files": len(entries),
                 "size": sum(entry.size for entry in entries),
+                "secrecy": list(secrecy),
                 "promise": promise,
                 "short": [_short_row(file, one) for file, one in short],
             }
@@ -148,6 +172,7 @@ def describe_group(
             ("group", alias),
             ("fingerprint", group.fingerprint),
             ("files", f"{len(entries)} ({size})"),
+            ("secrecy", " ".join(secrecy) or "none"),
             ("replicas", "no number is promised" if promise is None else _wish_text(promise)),
         ]
         if promise is not None:
@@ -177,10 +202,11 @@ class ShortFileRow(TypedDict):
 
 
 class GroupRow(AliasRow):
-    """A group: its files and their bytes, and how far its promise is kept."""
+    """A group: its files and their bytes, the tags that files get, and how far its promise is kept."""
 
     files: int
     size: int
+    secrecy: list[str]
     promise: KeptStatus | None
     short: list[ShortFileRow]
 

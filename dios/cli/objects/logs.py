@@ -83,7 +83,7 @@ def create(
         checked = checked_path(label)
         staged = StagedFiles(place.files(group))
         staged.require_new(checked)
-        made = place.node.create_log(groups=[place.group(group)])
+        made = place.node.create_log(groups=[place.group(group)], secrecy=staged.files.secrecy or None)
         name = made.name or b""
         staged.add_object(checked, name)
         staged.publish()

@@ -95,6 +95,7 @@ def described(task: Status) -> TaskRow:
         "restarts": task.restarts,
         "kept_bytes": task.kept_bytes,
         "progress": task.progress,
+        "secrecy": list(task.secrecy),
     }
 
 
@@ -115,10 +116,13 @@ def ps(
         elif known:
             # A terminal line has space for only one of the two columns; --json has both.
             where = "NODE" if any(task.node for task in known) else "STARTED"
-            head = ("TASK", "LABEL", "STATE", "BRAND", "PID", where, "FOR")
+            head: tuple[str, ...] = ("TASK", "LABEL", "STATE", "BRAND", "PID", where, "FOR")
             rows = [
                 _row(task, task.node if where == "NODE" else time_text(task.started_ns)) for task in known
             ]
+            if any(task.secrecy for task in known):
+                head = (*head, "SECRECY")
+                rows = [(*row, " ".join(task.secrecy) or "-") for row, task in zip(rows, known, strict=True)]
             table(head, rows, right=("PID", "FOR"))
         else:
             say("no task runs" + ("" if everything else "; `dios ps --all` also shows ended tasks"))

@@ -99,7 +99,7 @@ def files_of_run(
 ) -> FilesOfRun:
     """Return the inputs and outputs that options name. Raise ``InvalidError`` for a bad one.
 
-    ``secrecy`` are the tags of the outputs.
+    ``secrecy`` are the tags of the outputs, in addition to those of their groups.
     """
     if secrecy and not outputs:
         raise InvalidError(
@@ -116,7 +116,11 @@ def files_of_run(
             label,
             group,
             path,
-            place.node.create(ObjectType.SHMEM_BLOB, naming=NameKind.ANONYMOUS, secrecy=secrecy),
+            place.node.create(
+                ObjectType.SHMEM_BLOB,
+                naming=NameKind.ANONYMOUS,
+                secrecy=(*(secrecy or ()), *place.files(group).secrecy) or None,
+            ),
         )
         for label, group, path in wanted
     )

@@ -9,7 +9,7 @@ from typing import Final, Generic, NamedTuple, TypeVar, cast
 from dios.client.buffers import memory_of
 from dios.client.ops.attributes import Handle, NodeBase
 from dios.client.ops.handles import Data, nanoseconds
-from dios.client.ops.nodes import refs_of
+from dios.client.ops.nodes import labelled_call, refs_of
 from dios.client.session import Operation, all_held, expect, expect_buffer, vector
 from dios.errors import ProtocolError, TimeLimitError
 from dios.limits import LOG_HEAD_BYTES
@@ -74,15 +74,18 @@ class LogOps(Handle):
 class LogMakers(NodeBase, Generic[L]):
     """The call that creates a log; ``L`` is the client's class of logs."""
 
-    def create_log_op(self, *, groups: Iterable[Handle] = ()) -> Operation[L]:
+    def create_log_op(
+        self, *, groups: Iterable[Handle] = (), secrecy: Iterable[str] | None = None
+    ) -> Operation[L]:
         """Create a log in ``groups``. It is on disk when this returns, and stays until it is deleted.
 
-        Without a group it has no name, and is deleted with its last reference.
+        Without a group it has no name, and is deleted with its last reference. ``secrecy`` are the tags of
+        its label; None gives it that of the task.
         """
         refs = refs_of(groups)
         naming = NameKind.RANDOM if refs else NameKind.ANONYMOUS
         call = messages.Create(ObjectType.DURABLE_STREAM, refs, naming)
-        created = expect(messages.Created, (yield call))
+        created = expect(messages.Created, (yield labelled_call(call, secrecy)))
         return cast("L", self.handle(created.reference, created.name))
 
 

@@ -139,7 +139,7 @@ class NodeOps(ClusterOps, Generic[R, T, G, S, C]):
             host=host,
             flags=int(flags),
         )
-        call = _labelled_call(call, secrecy)
+        call = labelled_call(call, secrecy)
         created = expect(messages.Created, (yield call))
         made = cast("R", self.handle(created.reference, created.name))
         if view is not None and large:
@@ -200,7 +200,7 @@ class NodeOps(ClusterOps, Generic[R, T, G, S, C]):
         refs = refs_of(groups)
         naming = NameKind.RANDOM if refs else NameKind.ANONYMOUS
         call = messages.Create(ObjectType.SHMEM_STREAM, refs, naming, size=ring_bytes, host=host)
-        created = expect(messages.Created, (yield _labelled_call(call, secrecy)))
+        created = expect(messages.Created, (yield labelled_call(call, secrecy)))
         return cast("S", self.handle(created.reference, created.name))
 
     def create_timer_op(self, seconds: float) -> Operation[R]:
@@ -617,11 +617,14 @@ def refs_of(handles: Iterable[Handle]) -> tuple[int, ...]:
         ) from None
 
 
-def _labelled_call(call: messages.Create, secrecy: Iterable[str] | None) -> messages.Create:
+def labelled_call(call: messages.Create, secrecy: Iterable[str] | None) -> messages.Create:
     """Return the call with these tags for the new object; None leaves the label to the node."""
-    if secrecy is None:
-        return call
-    tags = tuple(secrecy)
+    return call if secrecy is None else messages.labelled(call, require_tags(secrecy))
+
+
+def require_tags(secrecy: Iterable[str]) -> tuple[str, ...]:
+    """Return the tags of a label, each once. Raise InvalidError if they cannot be the tags of a label."""
+    tags = tuple(dict.fromkeys(secrecy))
     for tag in tags:
         if not TAG.match(tag):
             raise InvalidError(
@@ -630,7 +633,7 @@ def _labelled_call(call: messages.Create, secrecy: Iterable[str] | None) -> mess
             )
     if len(tags) > SECRECY_TAGS_MAX:
         raise InvalidError(f"a secrecy label has at most {SECRECY_TAGS_MAX} tags")
-    return messages.labelled(call, tags)
+    return tags
 
 
 def _handed(given: HandedOver) -> tuple[messages.Handed, ...]:

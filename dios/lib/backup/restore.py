@@ -201,7 +201,7 @@ class _ChunkSource:
 def _store_log(
     reader: PackReader, record: FileRecord, chunks: list[StoredChunk], staged: StagedFiles
 ) -> None:
-    log = staged.files.node.create_log(groups=[staged.files.group])
+    log = staged.files.node.create_log(groups=[staged.files.group], secrecy=record.secrecy or None)
     staged.add_object(record.path, log.name or b"")
     for chunk in chunks:
         try:

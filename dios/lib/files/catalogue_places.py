@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Final, Protocol
 
 from dios.client.keyring import Keyring
@@ -54,12 +55,17 @@ class KeyringCatalogue:
             )
         return found
 
-    def create(self) -> Reference:
-        """Return the catalogue; create it, and add its name to the keyring, if there is none."""
+    def create(self, secrecy: Sequence[str] | None = None) -> Reference:
+        """Return the catalogue; create it, and add its name to the keyring, if there is none.
+
+        ``secrecy`` are the tags of a new catalogue, which are those of the group: its files get them.
+        """
         known = self.find()
         if known is not None:
             return known
-        made = self._node.create(ObjectType.DURABLE_BLOB, groups=[self._group], data=catalogue.encode(()))
+        made = self._node.create(
+            ObjectType.DURABLE_BLOB, groups=[self._group], data=catalogue.encode(()), secrecy=secrecy
+        )
         try:
             self._keyring.add(CATALOGUE_ALIAS + self._alias, Name(made.name or b""), section="objects")
         except ExistsError:

@@ -65,13 +65,21 @@ class GroupFiles:
         self.group: Final = group
         self._place: Final = place
         self._catalogue: CachedCatalogue | None = None
+        self._secrecy: tuple[str, ...] = ()
 
     def _known(self) -> CachedCatalogue | None:
         if self._catalogue is None:
             found = self._place.replicas()
             if found:
+                self._secrecy = found[0].secrecy
                 self._catalogue = CachedCatalogue(CatalogueReplicas(found, self._place.replicas))
         return self._catalogue
+
+    @property
+    def secrecy(self) -> tuple[str, ...]:
+        """Return the tags of the group's catalogue, which files that are added get."""
+        self._known()
+        return self._secrecy
 
     def tree(self) -> FileTree:
         """Return the present files and directories."""
@@ -91,9 +99,9 @@ class GroupFiles:
         """Change the catalogue in one write; see ``CachedCatalogue.edit``."""
         known = self._known()
         if known is None:
-            known = self._catalogue = CachedCatalogue(
-                CatalogueReplicas([self._place.create()], self._place.replicas)
-            )
+            made = self._place.create()
+            self._secrecy = made.secrecy
+            known = self._catalogue = CachedCatalogue(CatalogueReplicas([made], self._place.replicas))
         known.edit(change, unfinished)
 
     def hold_list(self, disks: int) -> None:

@@ -44,8 +44,8 @@ class StagedFiles:
 
     ``publish`` makes them visible, and ``discard`` destroys what was stored. ``suspend`` leaves the parts of
     large files as unfinished files, so that a later run continues with them. With ``listed`` False none of
-    this is in the catalogue before ``publish``. ``secrecy`` are the tags of the new objects; None gives them
-    those of the caller.
+    this is in the catalogue before ``publish``. ``secrecy`` are the tags of the new objects, in addition to
+    those of the group's catalogue. With None they have these, or those of the caller if there are none.
     """
 
     def __init__(
@@ -53,7 +53,7 @@ class StagedFiles:
     ) -> None:
         self.files: Final = files
         self._listed: Final = listed
-        self._secrecy: Final = secrecy
+        self._given: Final = secrecy
         self._uploads: Final[dict[str, PartsUpload]] = {}
         self._entries: Final[dict[str, CatalogueEntry]] = {}
         self._unused: Final[list[CatalogueEntry]] = []
@@ -61,6 +61,11 @@ class StagedFiles:
         self._waiting_bytes = 0
         self._new: Final[set[str]] = set()
         self._expected: Final[dict[str, bytes]] = {}
+
+    @property
+    def _secrecy(self) -> Sequence[str] | None:
+        of_group = self.files.secrecy
+        return (*self._given, *of_group) if self._given is not None else of_group or None
 
     def add_bytes(self, path: str, data: Data) -> None:
         """Store a file with these bytes, copied once."""

@@ -8,7 +8,7 @@ interrupted run is continued by the next one.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -147,11 +147,22 @@ def plan_get(files: GroupFiles, inner: str, root: Path, *, delete: bool = False)
     return SyncPlan(copied, made, sorted(gone, reverse=True) if delete else [], unchanged)
 
 
-def put(root: Path, files: GroupFiles, inner: str, plan: SyncPlan, moved: Moved = lambda _: None) -> None:
-    """Carry out a plan of ``plan_put``: a portion of files becomes visible when all of it is stored."""
+def put(
+    root: Path,
+    files: GroupFiles,
+    inner: str,
+    plan: SyncPlan,
+    moved: Moved = lambda _: None,
+    *,
+    secrecy: Sequence[str] | None = None,
+) -> None:
+    """Carry out a plan of ``plan_put``: a portion of files becomes visible when all of it is stored.
+
+    ``secrecy`` are tags of the new objects, in addition to those of the group.
+    """
     in_the_way = _in_the_way(plan)
     _remove(files, inner, in_the_way)
-    staged = StagedFiles(files)
+    staged = StagedFiles(files, secrecy=secrecy)
     portion = count = 0
     try:
         for path in plan.directories:
@@ -163,7 +174,7 @@ def put(root: Path, files: GroupFiles, inner: str, plan: SyncPlan, moved: Moved 
             portion, count = portion + size, count + 1
             if portion >= _PORTION_BYTES or count >= _PORTION_FILES:
                 staged.publish()
-                staged = StagedFiles(files)
+                staged = StagedFiles(files, secrecy=secrecy)
                 portion = count = 0
         staged.publish()
     except BaseException:

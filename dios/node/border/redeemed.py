@@ -72,6 +72,10 @@ class RedeemedToken:
                 )
             return {}
         latest = max(living, key=lambda one: (one.v_w, -one.object_id))
+        if latest.secrecy:
+            raise NotPermittedError(
+                f"the group is labelled {', '.join(latest.secrecy)}, and no token gives what has a label"
+            )
         data = await latest.read_bytes()
         entries = await trio.to_thread.run_sync(catalogue.decode, data)
         files = {stored_path(one.file): one for one in entries if not is_directory(one)}

@@ -48,7 +48,7 @@ class _Content(Struct):
 
 
 class FlowLedger:
-    """What may be in each value, what each task knows, and the label that each object was created with."""
+    """The tags of each value, the knowledge of each task, and the labels that objects were created with."""
 
     def __init__(self, promises: PromiseLedger) -> None:
         self._promises: Final = promises

@@ -25,7 +25,7 @@ class LabelledEnvironment(ClientEnvironment, Protocol):
 
     @property
     def flows(self) -> FlowLedger:
-        """What each value may contain, and what each task knows."""
+        """The tags of each value, and the knowledge of each task."""
         ...
 
     def secrecy_of(self, task: int) -> tuple[str, ...] | None:
