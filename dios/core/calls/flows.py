@@ -435,10 +435,15 @@ def begin_child(step: Step, parent: Holder, child: Task, origin: LocalHolder | N
 
 # -- what is shown of tasks ---------------------------------------------------------------------------
 def visible(step: Step, task: Holder, row: messages.TaskRow) -> messages.TaskRow:
-    """Return the row of a task without what its program chose, if the reader's label does not cover that."""
-    if not _bound(step, task, missing(row.secrecy, task.secrecy)):
-        return row
-    return hidden(row)
+    """Return the row of a task without what its program chose, if the reader's label does not cover that.
+
+    A right to declassify does not help a task here: its label does not go up with a row, so that it could
+    write what it was shown after the right was taken back.
+    """
+    lacking = missing(row.secrecy, task.secrecy)
+    if isinstance(task, Session):
+        lacking = _bound(step, task, lacking)
+    return hidden(row) if lacking else row
 
 
 def hidden(row: messages.TaskRow) -> messages.TaskRow:

@@ -134,11 +134,15 @@ def test_a_status_raises_its_reader(node: Node) -> None:
     assert 42 in {row.exit_code for row in rows}
 
 
-def test_a_parent_is_not_told_what_its_child_chose(node: Node) -> None:
-    """The event of a child's end has no exit code for a parent without the child's label."""
+@pytest.mark.parametrize("rights", [Permission.ALL, Permission.EVERY])
+def test_a_parent_is_not_told_what_its_child_chose(node: Node, rights: Permission) -> None:
+    """The event of a child's end has no exit code for a parent without the child's label.
+
+    A right to declassify does not help: it may be taken back, and the event gives the parent no tag.
+    """
     owner = node.session()
     secret = labelled(owner, "payroll").ref
-    parent = owner.run(inputs=(messages.Handed(secret, int(Permission.ALL)),))
+    parent = owner.run(inputs=(messages.Handed(secret, int(rights)),))
     child = parent.run(inputs=(messages.Handed(parent.welcome.inputs[0].ref, READ),))
     child.ask(messages.Buffer, messages.ReadOnce(child.welcome.inputs[0].ref))
     node.end(child.task, Cause.EXITED, exit_code=42)
