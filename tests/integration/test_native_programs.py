@@ -66,3 +66,20 @@ def test_the_example_runs(person: Person) -> None:
     )
     assert done.returncode == 0, done.stderr
     assert done.stdout == "2\n3\n10\n"
+
+
+def test_a_parent_keeps_its_key_from_its_helper(person: Person) -> None:
+    """examples/split_program.py: the native helper of a task has one of its two references."""
+    done = subprocess.run(
+        [sys.executable, EXAMPLES / "split_program.py"],
+        cwd=person.home,
+        env=person.environment,
+        capture_output=True,
+        text=True,
+        timeout=200,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    first, signed = done.stdout.splitlines()
+    assert first == "the helper has lines"
+    assert "['apple', 'fig', 'pear']" in signed
