@@ -135,7 +135,7 @@ def run(
 
 @contextlib.contextmanager
 def _sharing(shared: SharedState | None, workers: Workers, stopped: threading.Event) -> Iterator[None]:
-    """Continue the flows of the host before this one, and write them for the next; the workers stop within.
+    """Continue the flows of the former owner, and write them for the next; the workers stop within.
 
     Raises Conflict at the end if another host took the function over.
     """

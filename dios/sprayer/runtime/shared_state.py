@@ -68,7 +68,7 @@ class StateStore(Protocol):
 
 
 class SharedSettings(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
-    """What all hosts of a function have in common."""
+    """The settings that all hosts of a function have in common."""
 
     version: int
     function: Annotated[str, Meta(max_length=200)]
@@ -134,7 +134,7 @@ class SharedState:
         self._settings(function, cores)
 
     def settle(self, function: NetworkFunction, cores: int, seed: int) -> int:
-        """Return the seed of all hosts, for a host that owns the function; the first host stores its own.
+        """Return the seed of all hosts, which the first owner stores. Only an owner may call it.
 
         Raises the errors of ``check``.
         """

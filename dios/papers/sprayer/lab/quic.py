@@ -42,7 +42,7 @@ class QuicTransfer(NamedTuple):
     lost: float
     """The fraction of sent datagrams whose packets the sender took for lost."""
     moved: int
-    """How often the client changed its port."""
+    """The number of changes of the client's port."""
     counters: dict[str, int]
     """The counters of the function."""
     regular: int
@@ -82,8 +82,8 @@ def through_balancer(
 ) -> QuicTransfer:
     """Send ``size`` bytes to a balanced service while the client's port changes ``moves`` times.
 
-    Only one of the two servers that are listed exists, and others would answer nothing: a connection whose
-    server changes does not go on. The first packet goes to that one.
+    Two servers are listed, and one of them does not exist: a connection that changes its server does not go
+    on. The first packet goes to the server that exists.
     """
     nowhere = "10.214.0.77"
     # The balancer answers for its addresses only after a first frame of the other side.
