@@ -40,7 +40,7 @@ app: Final = typer.Typer(
 
 FUNCTION: Final = (
     "A file with a subclass of dios.sprayer.NetworkFunction (nat.py, or nat.py:Name), or a built-in one: "
-    "nat, firewall, balancer, monitor, redundancy, dpi, nat64, synthetic."
+    "nat, firewall, balancer, monitor, redundancy, dpi, nat64, siit, synthetic."
 )
 READY: Final = (
     "  nat         addresses, ports, flows_max, quic_ports\n"
@@ -50,6 +50,7 @@ READY: Final = (
     "  redundancy  role, key, remembered\n"
     "  dpi         patterns, window, rings, flows_max\n"
     "  nat64       addresses, prefix, ports, mtu, flows_max\n"
+    "  siit        address, prefix, mtu\n"
     "  synthetic   cycles_each, flows_max, quic_ports\n"
 )
 _RUN: Final = (

@@ -113,7 +113,7 @@ class Nat64(NetworkFunction):
         """(A,) lower halves."""
         self.ports = np.array(ports, np.int64)
         self.mtu = mtu
-        self.prefix, self.prefix_bits = _prefix(prefix)
+        self.prefix, self.prefix_bits = read_prefix(prefix)
         self._own = [*checked, prefix]
 
     def prepare(self, cores: int) -> None:
@@ -315,7 +315,7 @@ class Nat64(NetworkFunction):
         return False
 
 
-def _prefix(text: str) -> tuple[npt.NDArray[np.uint64], int]:
+def read_prefix(text: str) -> tuple[npt.NDArray[np.uint64], int]:
     """Return (2,) halves of a prefix and its length; raise ``ValueError`` if RFC 6052 has no such prefix."""
     net = ipaddress.ip_network(text)
     if net.version != 6 or net.prefixlen not in _PREFIXES or int(net.network_address) >> 56 & 0xFF:
@@ -373,18 +373,11 @@ def four_of(
 
 
 @no_refcount_kernel
-def read_fragment(
-    packet: Packet,
-    parts: npt.NDArray[np.uint64],
-    words: npt.NDArray[np.uint64],
-    core: int,
-    cores: int,
-    now: int,
-) -> int:
-    """Fill in ports and transport header of a fragment; return the offset of its IPv6 header for fragments.
+def fragment_of(packet: Packet) -> tuple[int, int, int]:
+    """Set the protocol and the transport header of a fragment, but not its ports.
 
-    The result is 0 for IPv4, and -1 if the ports are not known: the first fragment has them, and each core
-    remembers those that it has seen.
+    Return the offset of its IPv6 header for fragments (0 for IPv4), its identification and its place in the
+    packet. The offset is -1 for a fragment of anything but TCP and UDP, which cannot be translated.
     """
     here = packet.address + packet.network
     if packet.version == 4:
@@ -399,7 +392,7 @@ def read_fragment(
     else:
         part = int64(packet.network) + 40
         if peek8(here + 6) != 44:
-            return int64(-1)
+            return int64(-1), int64(0), int64(0)
         more = int64(peek16(here + 42))
         name, protocol, start, shape = (
             int64(peek32(here + 44)),
@@ -409,9 +402,30 @@ def read_fragment(
         )
         transport = part + 8
     if protocol not in (6, 17) or shape == 0 or transport + 8 > packet.end:
-        return int64(-1)
+        return int64(-1), int64(0), int64(0)
     packet.protocol, packet.transport, packet.payload = protocol, transport, transport
     packet.error = packet.opens = packet.syn = packet.fin = packet.rst = packet.ack = 0
+    return part, name, start
+
+
+@no_refcount_kernel
+def read_fragment(
+    packet: Packet,
+    parts: npt.NDArray[np.uint64],
+    words: npt.NDArray[np.uint64],
+    core: int,
+    cores: int,
+    now: int,
+) -> int:
+    """Fill in ports and transport header of a fragment; return the offset of its IPv6 header for fragments.
+
+    The result is 0 for IPv4, and -1 if the ports are not known: the first fragment has them, and each core
+    remembers those that it has seen.
+    """
+    part, name, start = fragment_of(packet)
+    if part < 0:
+        return part
+    protocol, transport = int64(packet.protocol), int64(packet.transport)
     label = uint64(name) << uint64(8) | uint64(protocol)
     mixed = (packet.source_low ^ packet.source_high) * _PRIME + (packet.target_low ^ packet.target_high)
     place = int64(((mixed ^ label) * _PRIME) >> uint64(32)) & (PARTS - 1)

@@ -27,6 +27,7 @@ BUILT_IN: Final = {
     "redundancy": "Redundancy",
     "dpi": "DeepInspection",
     "nat64": "Nat64",
+    "siit": "Siit",
     "synthetic": "Synthetic",
 }
 """Modules of ``dios.sprayer.functions``, and the class in each."""

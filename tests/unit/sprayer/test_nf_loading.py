@@ -51,6 +51,7 @@ def test_every_ready_function_is_there_by_its_name(name: str) -> None:
     needed = {
         "nat": ["addresses=192.0.2.1"],
         "nat64": ["addresses=192.0.2.1"],
+        "siit": ["address=192.0.2.1"],
         "balancer": BALANCER,
         "dpi": PATTERNS,
     }.get(name, [])

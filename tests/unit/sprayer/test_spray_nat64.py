@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dios.sprayer import INSIDE, OUTSIDE, MemoryEngine, Workers, halves
-from dios.sprayer.functions.nat64 import Nat64, _prefix, four_of, six_of
+from dios.sprayer.functions.nat64 import Nat64, four_of, read_prefix, six_of
 from dios.sprayer.memory_engine import SentFrame
 from dios.sprayer.packets.packet import address_of
 from tests.support.sprayer.frames import ACK, FIN, ICMP, ICMP6, RST, SYN, TCP, UDP, Made, ones_sum, read
@@ -99,7 +99,7 @@ def renewed(frame: bytes, **fields: int) -> bytes:
 @pytest.mark.parametrize(("prefix", "text"), RULES)
 def test_addresses_are_those_of_the_table_of_rfc_6052(prefix: str, text: str) -> None:
     """192.0.2.33 is embedded with each length of prefix, and read again; other addresses stand for none."""
-    base, bits = _prefix(prefix)
+    base, bits = read_prefix(prefix)
     low, high, low_6, strange = (word(half) for half in (halves(SERVER)[1], *halves(text), 0x2001DEAD << 32))
     assert halves(text) == six_of(low, base, bits)
     none = np.zeros(0, np.uint64)
