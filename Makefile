@@ -150,7 +150,7 @@ type: setup ## Check the types, strictly.
 imports: setup ## Check that no layer imports a higher one.
 	$(BIN)/lint-imports --no-cache
 
-sim: setup ## Run the simulator over SEEDS seeds (default 20), then with a failing disk, every fault once, and clusters.
+sim: setup ## Run the simulator over SEEDS seeds (default 20), then with a failing disk, every fault once, clusters, and kept replicas.
 	$(BIN)/python -m dios.sim --seeds $(SEEDS)
 	$(BIN)/python -m dios.sim --seeds $(SEEDS) --faults
 	$(BIN)/python -m dios.sim --seeds 2 --every-operation

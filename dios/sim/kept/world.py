@@ -18,6 +18,7 @@ import trio.testing
 from msgspec import Struct
 from trio._core import _run as trio_run
 
+from dios.errors import ClosedError
 from dios.lib import catalogue
 from dios.lib.kept.keeper import Keeper
 from dios.lib.kept.records import KEPT_NAME, KeptPromise
@@ -141,8 +142,11 @@ def _start_keeper(run: _Run, node: ModelNode) -> None:
     keeper = Keeper(cast("AsyncNode", session), log, grace_ms=grace_ms, rate=1 << 20)
 
     async def keep() -> None:
-        with scope:
-            await keeper.run()
+        try:
+            with scope:
+                await keeper.run()
+        except* ClosedError:
+            pass  # the node ended during a call
 
     run.cluster.nursery.start_soon(keep)
 

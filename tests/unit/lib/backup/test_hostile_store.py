@@ -9,7 +9,7 @@ from typing import Final
 import pytest
 
 from dios.errors import Busy, DiosError, InvalidError
-from dios.lib.backup import records
+from dios.lib.backup import compression, records
 from dios.lib.backup.failures import DamagedBackupError
 from dios.lib.backup.keys import Recipient, generate
 from dios.lib.backup.packs import PackNumbers, PackWriter, StoredChunk, stored_chunks
@@ -269,3 +269,16 @@ def test_pruning_removes_nothing_that_a_snapshot_needs() -> None:
     with pytest.raises(DamagedBackupError):
         prune(open_repository(target, PAIR), 1)
     assert target.files.keys() == before.keys()
+
+
+def test_a_backup_without_compression_stays_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its other readers may be older: a machine that has zstd continues it as it is."""
+    with monkeypatch.context() as patch:
+        patch.setattr(compression, "is_installed", lambda: False)
+        target = backup()
+    assert b'"version": 1' in target.files[records.CONFIG_PATH]
+    repository = open_repository(target, PAIR)
+    digest = repository.read(2).digest
+    add_snapshot(repository, 3, b"three" * 100, digest)
+    assert all(target.files[path].startswith(records.PACK_MAGIC) for path in packs(target))
+    assert not findings(target)
