@@ -9,6 +9,7 @@ import shutil
 import socket
 import subprocess
 import sys
+import time
 import urllib.parse
 from collections.abc import Iterator
 from pathlib import Path
@@ -16,27 +17,24 @@ from typing import Final, cast
 
 import pytest
 
+import dios
 from dios.client.sync.node import connect
 from dios.node import local_cluster
 from dios.node.local_cluster import LocalCluster
 from tests.support.node.running_node import wait_until
+from tests.support.node.scheduled_cluster import LOADED_S
 
 METRICS: Final = Path(__file__).parents[2] / "cluster" / "metrics"
 WAIT_S: Final = 300
-LATER: Final = {
-    "dios_scheduler_round_seconds",
-    "dios_share",
-    "dios_share_entitlement",
-    "dios_nf_dropped_packets_total",
-}
-"""Metrics of a scheduler whose kernels are compiled, which takes minutes the first time, and of a running
-network function.
-"""
+SCHEDULED: Final = {"dios_scheduler_round_seconds", "dios_share", "dios_share_entitlement"}
+"""Metrics of a scheduler whose kernels are compiled, which takes minutes at the first time."""
+LATER: Final = SCHEDULED | {"dios_nf_dropped_packets_total"}
+"""The same, and those of a running network function."""
 NAMES: Final = re.compile(r"\b(?:dios|process)_[a-z_]+[a-z]\b")
 
 pytestmark = [
     pytest.mark.extended,
-    pytest.mark.timeout(900),
+    pytest.mark.timeout(2 * LOADED_S),
     pytest.mark.skipif(
         shutil.which("prometheus") is None, reason="prometheus is missing: apt install prometheus"
     ),
@@ -178,6 +176,21 @@ def test_every_rule_and_panel_has_its_metrics_at_real_nodes(
         if not LATER & set(NAMES.findall(text)):
             wait_until(lambda text=text: prometheus.has(text), f"a value of {text}", WAIT_S)
         assert "result" in prometheus.ask("query", query=text)
+
+
+def test_the_scheduler_has_rounds_and_shares(cluster: LocalCluster, prometheus: Prometheus) -> None:
+    """The panels of rounds and shares have values when the kernels are compiled and a run was placed."""
+    wanted = [text for text in panels() if SCHEDULED & set(NAMES.findall(text))]
+    assert len(wanted) == len(SCHEDULED)
+
+    def is_scheduled() -> bool:
+        # Until then runs are placed by a simple rule, without a round.
+        with connect(str(cluster.nodes[0].socket), groups=()) as node:
+            assert node.run(b"", work=dios.work(cpus=0.1)).wait().ok
+        time.sleep(1)
+        return all(map(prometheus.has, wanted))
+
+    wait_until(is_scheduled, "a round of the scheduler", LOADED_S)
 
 
 def test_the_death_of_a_node_is_an_alert(cluster: LocalCluster, prometheus: Prometheus) -> None:
