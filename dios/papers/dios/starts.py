@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import importlib.util
 import multiprocessing
 import statistics
 import subprocess
@@ -28,6 +29,7 @@ PROCESS: Final = "multiprocessing"
 POOL: Final = "warm pool"
 """A pool of concurrent.futures whose processes have run a task before."""
 RAY: Final = "Ray, warm workers"
+DASK: Final = "Dask, warm workers"
 _PROGRAM: Final = b"""
 import time
 began = time.perf_counter_ns()
@@ -73,8 +75,14 @@ def figure_2(runs: DiosRuns) -> Figure:
         }
         for name, wave in others.items():
             taken[name] = _in_waves(runs, name, wave, scope.other_starts)
-    if not scope.quick and (found := _ray(runs)):
-        taken[RAY] = found
+    missing = []
+    for name, package, measure in ((RAY, "ray", _ray), (DASK, "distributed", _dask)):
+        if scope.quick:
+            missing.append(f"{name.split(',')[0]} is not measured by --quick.")
+        elif importlib.util.find_spec(package) is None:
+            missing.append(f"{name.split(',')[0]} is not measured: the package {package} is not installed.")
+        else:
+            taken[name] = measure(runs)
     rows = [(name, len(values), *time_cells(values)) for name, values in taken.items()]
     return runs.figure(
         "5.2",
@@ -102,6 +110,7 @@ def figure_2(runs: DiosRuns) -> Figure:
                 "once. The higher percentiles contain this."
             ),
             "CIEL and Mesos are not measured; neither is maintained any more.",
+            *missing,
         ),
     )
 
@@ -184,11 +193,8 @@ def _pool_wave(stack: ExitStack, workers: int, spin_ms: int) -> Wave:
 
 
 def _ray(runs: DiosRuns) -> list[float]:
-    """Return the microseconds of Ray's starts; none if it is not installed."""
-    try:
-        ray: _Ray = cast("_Ray", importlib.import_module("ray"))
-    except ImportError:
-        return []
+    """Return the microseconds of Ray's starts."""
+    ray: _Ray = cast("_Ray", importlib.import_module("ray"))
     ray.init(num_cpus=runs.processors, include_dashboard=False, log_to_driver=False)
     try:
         remote = ray.remote(first_line)
@@ -200,6 +206,24 @@ def _ray(runs: DiosRuns) -> list[float]:
         return _in_waves(runs, RAY, wave, runs.scope.other_starts)
     finally:
         ray.shutdown()
+
+
+def _dask(runs: DiosRuns) -> list[float]:
+    """Return the microseconds of starts by Dask's distributed scheduler, in a process for each processor."""
+    distributed = importlib.import_module("distributed")
+    with (
+        distributed.LocalCluster(
+            n_workers=runs.processors, threads_per_worker=1, dashboard_address=None
+        ) as cluster,
+        distributed.Client(cluster) as client,
+        client.get_executor(pure=False) as pool,
+    ):
+
+        def wave(count: int) -> list[float]:
+            begun = [(clock(), pool.submit(first_line, runs.scope.spin_ms)) for _ in range(count)]
+            return [(future.result() - before) / 1e3 for before, future in begun]
+
+        return _in_waves(runs, DASK, wave, runs.scope.other_starts)
 
 
 def _claims(taken: dict[str, list[float]]) -> list[PublishedClaim]:
