@@ -544,6 +544,7 @@ NODE_LABELS_MAX: Final = 32
 NODE_LABELS_CHARS_MAX: Final = 512  # of all labels of a node, as text; they travel with its row
 RATES_MAX: Final = 1_024  # of one node
 GUARANTEES_MAX: Final = 512  # of one node
+HELD_PARTS_MAX: Final = 128  # members of jobs over time that are held to their parts of a node
 GUARANTEE_STEPS_MAX: Final = 8  # of one guarantee; they need not reach beyond the lease
 GUARANTEE_PERIOD_MS: Final = 20  # a link is divided again this often while guarantees hold
 GUARANTEE_PERIOD_MS_MIN: Final = 5  # the shortest time between two divisions of a link
@@ -801,7 +802,8 @@ SPRAYER_ANSWER_BYTES_MAX: Final = MIB  # of the statistics of a running function
 assert TASKS_MAX + ENDED_TASKS_KEPT <= TASK_ROWS_MAX, "one answer lists every task of a principal"  # noqa: S101
 assert QUEUE_TASKS_MAX + QUEUE_ENDED_KEPT <= QUEUE_ROWS_MAX, "tasks fit the answer about a queue"  # noqa: S101
 assert (  # noqa: S101
-    RATES_MAX * 80 + GUARANTEES_MAX * (96 + 15 * GUARANTEE_STEPS_MAX) + SHARES_BYTES_MAX < FRAME_BYTES_MAX
+    RATES_MAX * 80 + GUARANTEES_MAX * (96 + 15 * GUARANTEE_STEPS_MAX) + HELD_PARTS_MAX * 28 + SHARES_BYTES_MAX
+    < FRAME_BYTES_MAX
 ), "rates, guarantees and shares fit one frame"
 assert SEALED_TOKEN_BYTES_MAX * 4 // 3 + 16 < SEALED_TOKEN_TEXT_CHARS_MAX, "every token has a text"  # noqa: S101
 assert PACKED_JOBS_BYTES_MAX < SHARES_BYTES_MAX, "jobs are sent together with shares"  # noqa: S101

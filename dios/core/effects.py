@@ -304,6 +304,8 @@ class TaskShare(Struct, frozen=True):
     processors: tuple[int, ...] = ()
     best_effort: bool = False
     network: int = 0
+    replaces: bool = False
+    """True if it replaces an earlier share: then parts of 0 are as for a task without a share."""
 
 
 NO_SHARE: Final = TaskShare()
@@ -502,6 +504,8 @@ class SetRates(Struct, frozen=True, tag=80):
     lease_ms: int
     by: TaskId = TaskId(0)
     guarantees: tuple[Guarantee, ...] = ()
+    shares: tuple[tuple[TaskId, TaskShare], ...] = ()
+    """The parts of the machine to which running tasks are held for that time, and no others."""
 
 
 # -- audit (§3.2.2) --------------------------------------------------------------------------------

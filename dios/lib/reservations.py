@@ -23,8 +23,13 @@ from typing import TYPE_CHECKING, Final, Self
 import msgspec
 
 from dios.errors import DiosError, InvalidError, TimeLimitError, UnreachableError, WouldBlockError
-from dios.limits import NODE_NAME_BYTES_MAX, SCHEDULER_QUESTION_BYTES_MAX
-from dios.wire.messages import Work
+from dios.limits import (
+    NODE_NAME_BYTES_MAX,
+    SCHEDULER_QUESTION_BYTES_MAX,
+    TASK_MEMORY_BYTES_MAX,
+    TASK_MEMORY_BYTES_MIN,
+)
+from dios.wire.messages import Limits, Work
 
 if TYPE_CHECKING:
     from dios.client.sync.node import Node
@@ -96,6 +101,14 @@ class Reservation(ReservationPlan):
         label = label_of(self.job, member)
         # It is stopped at the end of its time.
         return Work(equivalence=label, restartable=True, reservation=self.number, member=member.name)
+
+    @staticmethod
+    def limits(member: JobMember) -> Limits:
+        """Return the ``limits`` of a task that becomes this member: its memory, if its job reserves any."""
+        memory = member.memory_bytes
+        if not memory:
+            return Limits()
+        return Limits(memory_bytes=max(TASK_MEMORY_BYTES_MIN, min(memory, TASK_MEMORY_BYTES_MAX)))
 
     def renew(self) -> None:
         """Renew the reservation; InvalidError if it has ended."""

@@ -61,7 +61,7 @@ from dios.wire.calls import (
     labelled,
 )
 from dios.wire.fields import U63, Arguments, Call, Groups, Inline, NameBytes, Secrecy, Text
-from dios.wire.rates import Govern, Guarantee, Meter, Metered, Rate
+from dios.wire.rates import Govern, Guarantee, HeldPart, Meter, Metered, Rate
 from dios.wire.replies import (
     AnyResult,
     Attached,
@@ -163,6 +163,7 @@ __all__ = [
     "Guarantee",
     "Handed",
     "HandedRow",
+    "HeldPart",
     "Hello",
     "Info",
     "Inline",

@@ -41,13 +41,25 @@ class Guarantee(Struct, frozen=True, array_like=True, forbid_unknown_fields=True
     steps: Annotated[tuple[Step, ...], Meta(max_length=limits.GUARANTEE_STEPS_MAX)] = ()
 
 
+class HeldPart(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
+    """The part of this node that a running task of a job over time has at present (Packer paper, II-C).
+
+    0: no part, and no bound.
+    """
+
+    task: Identifier
+    cpus_milli: U63 = 0
+    disk_io: U63 = 0
+    """Bytes per second."""
+
+
 class Govern(Call, frozen=True, tag=48):
     """Enforce these rates on the node called ``host``, and return the number of bytes moved there.
 
-    The rates and guarantees replace all earlier ones for ``lease_ms``. After that, nobody is limited, and
-    neither is a principal without a rate. A ``lease_ms`` of 0 changes none of them. ``shares`` are opaque
-    data of the coordinators: the node keeps in memory those with the highest ``shares_version``. Empty
-    shares are not kept; their version is that of the caller. For the nodes' own user and root.
+    The rates, guarantees and ``parts`` replace all earlier ones for ``lease_ms``. After that, nobody is
+    limited, and neither is a principal without a rate. A ``lease_ms`` of 0 changes none of them. ``shares``
+    are opaque data of the coordinators: the node keeps in memory those with the highest ``shares_version``.
+    Empty shares are not kept; their version is that of the caller. For the nodes' own user and root.
     """
 
     host: Text = ""
@@ -56,6 +68,7 @@ class Govern(Call, frozen=True, tag=48):
     shares_version: U63 = 0
     shares: Annotated[bytes, Meta(max_length=limits.SHARES_BYTES_MAX)] = b""
     guarantees: Annotated[tuple[Guarantee, ...], Meta(max_length=limits.GUARANTEES_MAX)] = ()
+    parts: Annotated[tuple[HeldPart, ...], Meta(max_length=limits.HELD_PARTS_MAX)] = ()
 
 
 # -- the answer -------------------------------------------------------------------------------------------

@@ -155,6 +155,7 @@ def _begin(
         brand=Brand.LIMBO if options.limbo else Brand.PURE,
         host=member.node,
         outputs=list(more),
+        limits=job.limits(member),
         work=work,
         detach=detach,
     )

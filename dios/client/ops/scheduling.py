@@ -223,14 +223,17 @@ class SchedulingOps(UsageOps):
         shares_version: int = 0,
         shares: bytes = b"",
         guarantees: Iterable[messages.Guarantee] = (),
+        parts: Iterable[messages.HeldPart] = (),
     ) -> Operation[messages.Metered]:
         """Make a node enforce ``rates`` for ``lease_ms``, and return the traffic and the demand there.
 
-        The rates and ``guarantees``, the least bytes per second of edges of jobs, replace all earlier ones;
-        without a ``lease_ms`` nothing is changed. ``shares`` are data of the coordinators: the answer has the
-        node's own if they are newer than ``shares_version``. For the nodes' own user.
+        The rates, ``guarantees`` (the least bytes per second of edges of jobs) and ``parts`` (to which tasks
+        are held) replace all earlier ones; without a ``lease_ms`` nothing is changed. ``shares`` are data of
+        the coordinators: the answer has the node's own if they are newer. For the nodes' own user.
         """
-        call = messages.Govern(host, tuple(rates), lease_ms, shares_version, shares, tuple(guarantees))
+        call = messages.Govern(
+            host, tuple(rates), lease_ms, shares_version, shares, tuple(guarantees), tuple(parts)
+        )
         return expect(messages.Metered, (yield call))
 
     def advise_op(self, host: str, number: int, answer: bytes) -> Operation[None]:

@@ -35,18 +35,20 @@ from dios.firmament.coordinator.answers import (
 from dios.firmament.coordinator.assignment import SetUp
 from dios.firmament.coordinator.cluster_state import Phase, TrackedCluster, TrackedTask
 from dios.firmament.coordinator.rate_control import RateControl
-from dios.firmament.policies.packed_jobs import MBIT, MIB, Booking, Machine
+from dios.firmament.policies.packed_jobs import MB, MBIT, MIB, Booking, Machine
 from dios.firmament.policies.packing import AdmittedJob, AdmittedJobs, RunningMember
 from dios.firmament.policies.principal_accounts import FairnessRule, PrincipalAccounts
 from dios.limits import GUARANTEE_STEPS_MAX, PACKED_LEASE_S, PACKED_TEXT_BYTES_MAX, PACKED_WAIT_S_MAX
 from dios.packer import Edge
 from dios.wire import node_labels
 from dios.wire.fields import Identifier, Text
-from dios.wire.messages import Asked, Guarantee
+from dios.wire.messages import Asked, Guarantee, HeldPart
 from dios.wire.types import Traffic
 
 _STEPS_MAX: Final = 4_000
 """The most changes of demands and guarantees in one answer."""
+_PARTS_S: Final = 2.0
+"""The time ahead that a part of a node covers: nodes receive new parts every second."""
 
 
 class _JobQuestion(msgspec.Struct):
@@ -141,6 +143,23 @@ class Admissions:
                 if any(bytes_s for _, bytes_s in steps):
                     guarantee = Guarantee(job.principal, source.task, target.task, weight, steps)
                     found.append(EdgeGuarantee(source.node, target.node, guarantee))
+        return found
+
+    def parts(self, now: float) -> dict[str, list[HeldPart]]:
+        """Return the parts of nodes to which the running members are held at present, by node.
+
+        The demand of a member is the largest from now on until the nodes receive new parts.
+        """
+        found: dict[str, list[HeldPart]] = {}
+        for job in self._jobs.jobs.values():
+            elapsed = self._jobs.elapsed(job, now)
+            for at, node in enumerate(job.booking.job.nodes):
+                member = job.running.get(node.name)
+                if member is not None and not job.booking.is_service(node.name):
+                    cpus, _, write, read = job.booking.demand_at(at, elapsed, _PARTS_S)
+                    part = HeldPart(member.task, math.ceil(1000 * cpus), math.ceil((write + read) * MB))
+                    if part.cpus_milli or part.disk_io:
+                        found.setdefault(member.node, []).append(part)
         return found
 
     def _ends(self, job: AdmittedJob, edge: Edge) -> tuple[RunningMember, RunningMember] | None:

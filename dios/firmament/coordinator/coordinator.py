@@ -639,10 +639,10 @@ class Coordinator:
 
     async def _govern(self, service: ClusterService, name: str, bandwidth: NodeBandwidth | None) -> None:
         """Send a node its rates, guarantees and shares; record its traffic."""
-        rates, guarantees = ((), ()) if bandwidth is None else bandwidth
+        rates, guarantees, parts = ((), (), ()) if bandwidth is None else bandwidth
         try:
             metered = await self._storage.govern(
-                name, self._host(name), rates, guarantees, lease_ms=_RATES_LEASE_MS
+                name, self._host(name), rates, guarantees, parts, lease_ms=_RATES_LEASE_MS
             )
         except DiosError as error:
             service.note(f"{name}: {error}")

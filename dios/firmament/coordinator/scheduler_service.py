@@ -35,8 +35,8 @@ from dios.firmament.policies.stored_shares import StoredPolicy, decode, encode
 from dios.firmament.rounds.results import Change, Delta, Round
 from dios.firmament.scheduler import FlowScheduler
 from dios.firmament.settings import SchedulerSettings
-from dios.limits import BACKLOG_KIND_TASKS, BACKLOG_SPARE_TASKS, GUARANTEES_MAX
-from dios.wire.messages import Asked, Guarantee, Metered, QueueRows, Rate
+from dios.limits import BACKLOG_KIND_TASKS, BACKLOG_SPARE_TASKS, GUARANTEES_MAX, HELD_PARTS_MAX
+from dios.wire.messages import Asked, Guarantee, HeldPart, Metered, QueueRows, Rate
 from dios.wire.types import Traffic
 
 _DEFAULT_MODEL = "spread"
@@ -63,6 +63,8 @@ class NodeBandwidth(NamedTuple):
 
     rates: tuple[Rate, ...] = ()
     guarantees: tuple[Guarantee, ...] = ()
+    parts: tuple[HeldPart, ...] = ()
+    """The parts of the node to which members of jobs are held."""
 
 
 class SchedulerService(ClusterService):
@@ -301,7 +303,7 @@ class SchedulerService(ClusterService):
         self._traffic.metered(host, metered.meters, now)
 
     def bandwidth(self, now: float, span_s: float) -> dict[str, NodeBandwidth]:
-        """Return rates and guarantees by node for the next control interval.
+        """Return rates, guarantees and parts of tasks by node for the next control interval.
 
         Guarantees cover ``span_s`` seconds, after which nodes receive new ones.
         """
@@ -315,9 +317,14 @@ class SchedulerService(ClusterService):
                 sums[traffic] = sums.get(traffic, 0.0) + one.bytes_s
         rates = self._rates.rates(self._accounts.weights(self._scheduler.state), used)
         self._queries.rates = rates
+        parts = self._admissions.parts(now)
         return {
-            node: NodeBandwidth(rates.get(node, ()), tuple(guarantees.get(node, ())[:GUARANTEES_MAX]))
-            for node in rates.keys() | guarantees.keys()
+            node: NodeBandwidth(
+                rates.get(node, ()),
+                tuple(guarantees.get(node, ())[:GUARANTEES_MAX]),
+                tuple(parts.get(node, ())[:HELD_PARTS_MAX]),
+            )
+            for node in rates.keys() | guarantees.keys() | parts.keys()
         }
 
     # An operator's own model ----------------------------------------------------------------------------

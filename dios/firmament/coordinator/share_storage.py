@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from dios.client.aio.node import AsyncNode, AsyncReference
-    from dios.wire.messages import Guarantee, Metered, Rate
+    from dios.wire.messages import Guarantee, HeldPart, Metered, Rate
 
 SHARES: Final = "shares"
 """The label of the durable object in which a node keeps the shares."""
@@ -84,10 +84,11 @@ class ShareStorage:
         host: str,
         rates: Iterable[Rate],
         guarantees: Iterable[Guarantee],
+        parts: Iterable[HeldPart],
         *,
         lease_ms: int,
     ) -> Metered:
-        """Send a node its rates and guarantees, and shares that it does not have; return its meters.
+        """Send a node its rates, guarantees, parts of tasks, and new shares; return its meters.
 
         ``host`` is the node's name for a call, empty for the own node.
         """
@@ -99,6 +100,7 @@ class ShareStorage:
             shares_version=self.version,
             shares=self.shares if fresh else b"",
             guarantees=guarantees,
+            parts=parts,
         )
         self._told[name] = metered.shares_version
         return metered

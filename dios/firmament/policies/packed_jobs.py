@@ -256,6 +256,19 @@ class Booking:
             PACKED_INSTANT_S,
         )
 
+    def demand_at(self, member: int, elapsed: float, ahead_s: float) -> tuple[float, float, float, float]:
+        """Return the most that a member needs of each resource from ``elapsed`` on, for ``ahead_s`` seconds.
+
+        ``member`` is its number among the nodes of the job. After the end of the job it needs nothing.
+        """
+        if self.endless:
+            first, last = 0, 1
+        else:
+            first = min(self.job.instants, max(0, int(elapsed / self.job.instant_s)))
+            last = max(first, math.ceil((elapsed + ahead_s) / self.job.instant_s))
+        cpu, memory, write, read = self.job.demand[member, first:last].max(axis=0, initial=0.0).tolist()
+        return cpu, memory, write, read
+
     def add_to(self, held: Floats, links: Floats, names: Mapping[str, int], network: Network) -> None:
         """Add its first demand to ``held`` (machines, 6) and to ``links`` of racks and pods.
 

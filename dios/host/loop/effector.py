@@ -100,6 +100,10 @@ class TaskController(Protocol):
         """Continue the task's process."""
         ...
 
+    def hold(self, shares: tuple[tuple[TaskId, fx.TaskShare], ...], lease_ms: int) -> None:
+        """Hold these tasks to shares of the machine for ``lease_ms``, and others no longer."""
+        ...
+
     def close(self, task: TaskId, reason: str) -> None:
         """Close the task's connection after its queued replies are sent."""
         ...
@@ -203,7 +207,7 @@ class Effector:
             fx.KeepPayload: self._keep_payload,
             fx.DropPayload: self._drop_payload,
             fx.Audit: self._audit,
-            fx.SetRates: self._parts.rates.set,
+            fx.SetRates: self._set_rates,
             fx.LogDefect: self._log_defect,
         }
         elsewhere = self._parts.remote
@@ -666,6 +670,10 @@ class Effector:
 
     def _kill(self, effect: fx.Kill) -> None:
         self._parts.tasks.kill(effect.task)
+
+    def _set_rates(self, effect: fx.SetRates) -> None:
+        self._parts.rates.set(effect)
+        self._parts.tasks.hold(effect.shares, effect.lease_ms)
 
     def _suspend(self, effect: fx.Suspend) -> None:
         self._parts.tasks.suspend(effect.task)

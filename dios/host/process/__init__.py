@@ -3,6 +3,7 @@
 Every task is forked from a zygote: a small process that is set up in advance. Read in this order:
 
 - ``task_host``: starts tasks, serves their calls and those of users' sessions, reports their ends.
+- ``held_shares``: the shares of the machine to which tasks of jobs over time are held.
 - ``call_turns``: the order in which their connections make calls.
 - ``session_server``: accepts the connections of users' programs.
 - ``zygote_pool``: keeps pure tasks ready to start; ``zygote_link`` talks to one zygote process, in the

@@ -33,6 +33,7 @@ from dios.host.loop.node_log import correlate
 from dios.host.loop.outbox import Outbox
 from dios.host.loop.persister import Persister
 from dios.host.process.call_turns import CallTurns
+from dios.host.process.held_shares import HeldShares
 from dios.host.process.last_exception import exception_line
 from dios.host.process.task_process import Exit, TaskProcess
 from dios.host.process.zygote_link import ZygoteLink
@@ -148,6 +149,7 @@ class TaskHost:
         self._session_peers: Final[dict[TaskId, tuple[int, int]]] = {}
         self._newcomers: Final[dict[TaskChannel, tuple[int, int]]] = {}
         self.unread: Final = UnreadDescriptors(resource.getrlimit(resource.RLIMIT_NOFILE)[0] // 2)
+        self._held: Final = HeldShares(nursery, spawner.hold, self._process_of)
         self._parts: TaskHostParts
 
     def connect(self, parts: TaskHostParts) -> None:
@@ -291,6 +293,14 @@ class TaskHost:
             running.suspended = False
             if running.process is not None:
                 running.process.resume()
+
+    def hold(self, shares: tuple[tuple[TaskId, TaskShare], ...], lease_ms: int) -> None:
+        """Hold running tasks to these shares for ``lease_ms``, and others that were held no longer."""
+        self._held.set(shares, lease_ms)
+
+    def _process_of(self, task: TaskId) -> TaskProcess | None:
+        running = self._running.get(task)
+        return None if running is None else running.process
 
     def close(self, task: TaskId, reason: str) -> None:
         """Close a session's connection after its queued replies are sent."""

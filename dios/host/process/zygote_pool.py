@@ -666,6 +666,7 @@ def _group_share(share: TaskShare) -> GroupShare:
         0 if share.best_effort else 1000 * share.cpus_milli // max(1, share.node_cpus_milli),
         1000 * share.disk_io // max(1, share.node_disk_io),
         share.best_effort,
+        share.replaces,
     )
 
 

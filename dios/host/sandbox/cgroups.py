@@ -39,6 +39,9 @@ _LEAST_SHARES: Final = {1: 2, 2: 1}
 _PERIOD_US: Final = 100_000
 _QUOTA_US_MIN: Final = 1_000
 _IO_WEIGHT_MAX: Final = 10_000
+_IO_WEIGHT: Final = 100
+"""The weight of a group by default."""
+_NO_QUOTA: Final = {1: ("cpu.cfs_quota_us", b"-1"), 2: ("cpu.max", b"max")}
 _SPARE: Final = "spare"
 _AUTOGROUP: Final = "sys/kernel/sched_autogroup_enabled"
 
@@ -62,6 +65,8 @@ class GroupShare(NamedTuple):
     cpu_part: int = 0
     io_part: int = 0
     best_effort: bool = False
+    replaces: bool = False
+    """True if parts of 0 are set to those of a group without a share, which an earlier share has changed."""
 
 
 class GroupFolder(NamedTuple):
@@ -115,6 +120,10 @@ class ControlGroup:
                 elif share.cpu_part:
                     part = max(least, _MOST_SHARES[version] * min(share.cpu_part, 1000) // 1000)
                     _write(folder, _SHARES[version][0], part)
+                elif share.replaces:
+                    _write(folder, *_SHARES[version])
+                if share.replaces and not share.cpus_milli:
+                    _write_text(folder, *_NO_QUOTA[version])
                 if share.cpus_milli:
                     quota = max(_QUOTA_US_MIN, share.cpus_milli * _PERIOD_US // 1000)
                     if version == 2:
@@ -124,6 +133,8 @@ class ControlGroup:
             if _IO in hierarchy.controllers and (share.io_part or share.best_effort):
                 weight = max(1, _IO_WEIGHT_MAX * min(share.io_part, 1000) // 1000)
                 _write(folder, "io.weight", weight)
+            elif _IO in hierarchy.controllers and share.replaces:
+                _write(folder, "io.weight", _IO_WEIGHT)
 
     def limit(self, *, memory_bytes: int, processes: int) -> None:
         """Set the limits; 0 leaves a limit unchanged. Raise ``OSError``."""
@@ -484,9 +495,13 @@ def _read(folder: Path, name: str) -> bytes:
 
 
 def _write(folder: Path, name: str, *numbers: int) -> None:
+    _write_text(folder, name, b" ".join(b"%d" % number for number in numbers))
+
+
+def _write_text(folder: Path, name: str, text: bytes) -> None:
     fd = os.open(f"{folder}/{name}", os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o644)
     try:
-        os.write(fd, b" ".join(b"%d" % number for number in numbers))
+        os.write(fd, text)
     finally:
         os.close(fd)
 

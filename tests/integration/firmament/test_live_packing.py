@@ -6,6 +6,7 @@ import json
 import os
 import signal
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 from msgspec import Struct, convert
@@ -155,6 +156,31 @@ def test_a_job_that_may_wait_begins_when_room_comes(site: Site) -> None:
         waits.kill()
         waits.communicate()
     assert jobs(site) == []
+
+
+def quota_us(pid: int) -> int | None:
+    """The processor quota of a process's control group in version 1, in 100 ms; None without the group."""
+    for line in Path("/proc", str(pid), "cgroup").read_text().splitlines():
+        _, names, path = line.split(":", 2)
+        if names == "cpu":
+            file = Path("/sys/fs/cgroup/cpu", path.lstrip("/"), "cpu.cfs_quota_us")
+            return int(file.read_text()) if file.exists() else None
+    return None
+
+
+def test_a_member_is_held_to_its_processors_and_its_memory(site: Site) -> None:
+    """While its job is admitted its task has the quota and the memory limit of its demand, and then none."""
+    file = write(site, "held", task("a", 600, "cpu = 0.3\nmemory = 200"))
+    site.person.types(f"dios run {file} --detach")
+    (row,) = site.until("held/a", "running")
+    told = site.ask(f"dios describe {row['fingerprint']}")
+    assert told["memory_limit_bytes"] == 200 * 2**20
+    pid = int(str(row["pid"]))
+    if quota_us(pid) is None:
+        pytest.skip("processes have no group of the controller cpu in version 1 here")
+    wait_until(lambda: quota_us(pid) == 30_000, "it has its quota", 60)
+    site.person.types("dios pack release held")
+    wait_until(lambda: quota_us(pid) == -1, "it has no quota any more", 60)
 
 
 def test_a_link_between_racks_is_booked(site: Site) -> None:

@@ -51,6 +51,7 @@ PARTS = (
     messages.Asked,
     messages.Rate,
     messages.Guarantee,
+    messages.HeldPart,
     messages.Meter,
 )
 

@@ -8,7 +8,7 @@ from dios.core import effects
 from dios.errors import Code
 from dios.ids import Principal, TaskId
 from dios.wire import messages
-from dios.wire.messages import Govern, Guarantee, Metered, Rate
+from dios.wire.messages import Govern, Guarantee, HeldPart, Metered, Rate, Work
 from dios.wire.types import NameKind, Traffic
 from tests.support.core.cluster import Cluster, ClusterNode, record_of
 from tests.support.core.harness import Node
@@ -76,6 +76,24 @@ def test_guarantees_that_make_no_sense_are_refused(
     hall.govern(Govern("n1"))
     assert hall.scheduler.refused(Govern("n1", (), lease_ms, guarantees=edges)) == Code.EINVAL
     assert not set_on(hall.nodes[0])
+
+
+def test_parts_hold_members_of_jobs_and_nobody_else(hall: Hall) -> None:
+    """The host is told the shares of running tasks that name a job; other numbers are left out."""
+    node = hall.nodes[0]
+    person = hall.cluster.session(node)
+    member = person.run(host="n1", work=Work(reservation=7, member="a")).task
+    plain = person.run(host="n1").task
+    parts = tuple(HeldPart(task, 1500, 2_000) for task in (member, plain, 123_456))
+    hall.govern(Govern("n1", (), 3_000, parts=parts))
+    (told,) = set_on(node)
+    here = node.core.state.cluster
+    assert here is not None
+    share = effects.TaskShare(
+        min(1500, here.here.cpus * 1000), here.here.cpus * 1000, 2_000, here.here.disk_io, replaces=True
+    )
+    assert told.shares == ((member, share),)
+    assert hall.scheduler.refused(Govern("n1", parts=parts)) == Code.EINVAL
 
 
 @pytest.mark.parametrize("host", ["", "n2", "n1"])

@@ -8,7 +8,7 @@ import pytest
 from msgspec.structs import replace
 
 from dios.limits import GUARANTEES_MAX
-from dios.wire.messages import Asked, Meter, Metered, Work
+from dios.wire.messages import Asked, HeldPart, Meter, Metered, Work
 from dios.wire.types import Traffic
 from tests.support.firmament.packing_coordinator import (
     LINK,
@@ -59,10 +59,10 @@ def test_guarantees_are_told_while_both_ends_run() -> None:
         yard.at(now)
 
     runs("a", 10, 0.25)
-    assert yard.office.bandwidth(0.25, 2.0) == {}
+    assert not any(one.guarantees for one in yard.office.bandwidth(0.25, 2.0).values())
     runs("b", 11, 0.5)
     assert yard.changed()
-    found = yard.office.bandwidth(0.5, 2.0)
+    found = {node: one for node, one in yard.office.bandwidth(0.5, 2.0).items() if one.guarantees}
     assert list(found) == [where["a"]]
     (one,) = found[where["a"]].guarantees
     assert (one.principal, one.source, one.target, one.weight_milli) == (ME, 10, 11, 500)
@@ -71,6 +71,38 @@ def test_guarantees_are_told_while_both_ends_run() -> None:
     (one,) = yard.office.bandwidth(3.0, 2.0)[where["a"]].guarantees
     assert one.steps == ((0, 10_000_000), (1000, 0))
     assert yard.office.bandwidth(4.5, 2.0) == {}
+
+
+def test_members_are_held_to_their_demands_at_each_time() -> None:
+    """Their nodes are told the processors and disks of running members, the next step in advance."""
+    yard = Yard()
+    steps = "cpu = {0 = 1, 3 = 2.5, 6 = 0}\ndisk_read = {0 = 0, 3 = 2}\ndisk_write = {0 = 0, 3 = 1}"
+    told = yard.bring(job("parts", 8, 2, a=steps, b="memory = 1"))
+    where, number = places(told), int(str(told["number"]))
+    assert yard.office.bandwidth(0.0, 2.0) == {}
+    for node in NODES:
+        rows = tuple(
+            occupant(task, Work(reservation=number, member=member, restartable=True))
+            for task, member in ((10, "a"), (11, "b"))
+            if where[member] == node
+        )
+        yard.office.read(node, board(node, rows), 0.5)
+    yard.at(0.5)
+
+    def held(now: float) -> tuple[HeldPart, ...]:
+        return tuple(part for one in yard.office.bandwidth(now, 2.0).values() for part in one.parts)
+
+    assert held(0.5) == (HeldPart(10, 1000, 0),)
+    assert held(4.5) == (HeldPart(10, 2500, 3_000_000),), "the step at 6 s is near"
+    assert held(9.0) == (HeldPart(10, 2500, 3_000_000),)
+    assert held(12.5) == (HeldPart(10, 0, 3_000_000),)
+    assert held(16.5) == ()
+    endless = yard.bring(job("endless", 1, c="cpu = 0.5"))
+    work = Work(reservation=int(str(endless["number"])), member="c", restartable=True)
+    place = places(endless)["c"]
+    yard.office.read(place, board(place, (occupant(12, work),)), 17.0)
+    yard.at(17.0)
+    assert held(1000.0) == (HeldPart(12, 500, 0),)
 
 
 def test_guarantees_are_nobody_elses() -> None:

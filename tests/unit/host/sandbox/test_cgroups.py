@@ -106,6 +106,21 @@ def test_version_2_holds_a_task_to_its_part(tmp_path: Path) -> None:
     assert list(three.iterdir()) == [], "a task without a part is left as it is"
 
 
+@pytest.mark.parametrize("version", [1, 2])
+def test_a_share_that_replaces_another_one_takes_it_back(tmp_path: Path, version: int) -> None:
+    """Parts of 0 are those of a group without a share: no quota, and the weights by default."""
+    hierarchy = cgroups.Hierarchy(tmp_path, version, frozenset({"cpu", "io"}))
+    group = cgroups.ControlGroup([(tmp_path, hierarchy)])
+    group.hold(cgroups.GroupShare(500, 250, 250, replaces=True))
+    group.hold(cgroups.GroupShare(0, 0, 0, replaces=True))
+    found = {path.name: path.read_text() for path in tmp_path.iterdir()}
+    expected = {
+        1: {"cpu.shares": "1024", "cpu.cfs_quota_us": "-1", "io.weight": "100"},
+        2: {"cpu.weight": "100", "cpu.max": "max", "io.weight": "100"},
+    }
+    assert {name: text[: len(expected[version][name])] for name, text in found.items()} == expected[version]
+
+
 def test_next_to_autogroup_only_tasks_with_a_share_are_under_the_controller(tmp_path: Path) -> None:
     """In version 1 a reserved task and a best-effort one get groups of their own, and others none."""
     mounts = [("cgroup", "cpu", "rw,cpu"), ("cgroup", "memory", "rw,memory")]
