@@ -9,7 +9,6 @@ import shutil
 import socket
 import subprocess
 import sys
-import time
 import urllib.parse
 from collections.abc import Iterator
 from pathlib import Path
@@ -187,7 +186,6 @@ def test_the_scheduler_has_rounds_and_shares(cluster: LocalCluster, prometheus: 
         # Until then runs are placed by a simple rule, without a round.
         with connect(str(cluster.nodes[0].socket), groups=()) as node:
             assert node.run(b"", work=dios.work(cpus=0.1)).wait().ok
-        time.sleep(1)
         return all(map(prometheus.has, wanted))
 
     wait_until(is_scheduled, "a round of the scheduler", LOADED_S)

@@ -102,7 +102,10 @@ class DcDrf:
         if demands is None:
             entries = self._table.rows.values.size
         else:
-            entries = np.size(demands[2] if isinstance(demands, tuple) else demands)
+            try:
+                entries = np.size(demands[2] if isinstance(demands, tuple) else demands)
+            except ValueError:
+                entries = 0  # they are not rectangular, and are refused when the table is built
         return TileWorkers(self._threads if entries >= THREADED_MIN else 1)
 
     @property
