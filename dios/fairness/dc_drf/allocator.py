@@ -27,11 +27,11 @@ from dios.fairness.dc_drf.kernels import (
     run_rounds,
     subtract_tiles,
 )
-from dios.fairness.sparse_demands import Demands, Reals
+from dios.fairness.sparse_demands import DemandRows, Demands, Reals, as_rows
 
 THREADED_MIN: Final = 1 << 20
-"""The least number of demands for more than one thread: with fewer, an interval on two threads takes longer
-(docs/fairness-experiments.md)."""
+"""The least number of non-zero demands for more than one thread: with fewer, an interval on two threads takes
+longer (docs/fairness-experiments.md)."""
 
 CLOCK_CHECK_ENTRIES: Final = 50_000
 """Row entries that are touched between two readings of the clock: less than a millisecond."""
@@ -92,21 +92,15 @@ class DcDrf:
         self._search = EpsilonSearch(float(epsilon))
         self.tile_times = TileTimes(0.0, 0.0)
         """The processor time of the tiles of the last interval."""
-        with self._workers(demands) as workers:
-            self._table = build_table(demands, self._weights, self._dtype, workers, None)
+        rows = as_rows(demands, single=True)
+        with self._workers(rows) as workers:
+            self._table = build_table(rows, self._weights, self._dtype, workers, None)
             self._spare: Reals | None = None
             _warm_up(self._dtype, workers)
 
-    def _workers(self, demands: Demands | None) -> TileWorkers:
-        """Return the threads for these demands, or for the last ones; a small case has one."""
-        if demands is None:
-            entries = self._table.rows.values.size
-        else:
-            try:
-                entries = np.size(demands[2] if isinstance(demands, tuple) else demands)
-            except ValueError:
-                entries = 0  # they are not rectangular, and are refused when the table is built
-        return TileWorkers(self._threads if entries >= THREADED_MIN else 1)
+    def _workers(self, rows: DemandRows) -> TileWorkers:
+        """Return the threads for these demands; a small case has one."""
+        return TileWorkers(self._threads if rows.values.size >= THREADED_MIN else 1)
 
     @property
     def epsilon(self) -> float:
@@ -127,11 +121,12 @@ class DcDrf:
         Paper: section 3, Algorithm 2; tiles of Table 2.
         """
         began = self._clock()
-        with self._workers(demands) as workers:
+        rows = None if demands is None else as_rows(demands, single=True)
+        with self._workers(rows or self._table.rows) as workers:
             table = self._table
-            if demands is not None:
+            if rows is not None:
                 spare, self._spare = self._spare, None
-                table = build_table(demands, self._weights, self._dtype, workers, self._table, spare)
+                table = build_table(rows, self._weights, self._dtype, workers, self._table, spare)
             rounds = _Rounds(table, self._search.epsilon, workers)
             used = 0.0
             while rounds.active and used <= self._deadline_s:
@@ -155,7 +150,7 @@ def _precision(dtype: str) -> type[np.float32 | np.float64]:
 
 def _warm_up(dtype: type[np.float32 | np.float64], workers: TileWorkers) -> None:
     """Run every kernel once on a tiny case, so that no interval has to wait for the compiler."""
-    rounds = _Rounds(build_table([[1.0]], None, dtype, workers, None), 0.0, workers)
+    rounds = _Rounds(build_table(as_rows([[1.0]]), None, dtype, workers, None), 0.0, workers)
     rounds.advance()
     rounds.subtract(np.zeros(0, np.int32))
     rounds.allocation()

@@ -21,10 +21,8 @@ from dios.fairness.allocation import Floats, Ints
 from dios.fairness.dc_drf.kernels import scale_rows
 from dios.fairness.sparse_demands import (
     DemandRows,
-    Demands,
     Int32s,
     Reals,
-    as_rows,
     check_entries,
     checked_weights,
     fill_columns,
@@ -104,7 +102,7 @@ def tiles_of(offsets: Ints) -> tuple[tuple[int, int], ...]:
 
 
 def build_table(
-    demands: Demands,
+    rows: DemandRows,
     weights: ArrayLike | None,
     dtype: type[np.float32 | np.float64],
     workers: TileWorkers,
@@ -113,10 +111,9 @@ def build_table(
 ) -> DemandTable:
     """Return the demands checked, scaled and indexed; reuse the columns of ``last`` if they are the same.
 
-    ``spare`` is memory for the v if it has the right size and type. Demands are copied, so the table shares
+    ``spare`` is memory for the v if it has the right size and type. Rows are copied, so the table shares
     no memory with the caller.
     """
-    rows = as_rows(demands, single=True)
     least = float(rows.values.min(initial=np.inf))
     sound = least >= 0.0 and bool(rows.values.max(initial=0.0) < np.inf)
     tiles = tiles_of(rows.offsets)

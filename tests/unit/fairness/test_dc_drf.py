@@ -311,6 +311,14 @@ def test_bad_demands_are_refused(demands: Demands, fault: str) -> None:
     assert same(sharing.interval(), before)
 
 
+def test_a_tuple_of_rows_is_a_dense_matrix() -> None:
+    """Rows may be in a tuple; only a tuple of four parts that ends with a number is sparse."""
+    rows = ([0.5, 0.25], [0.1, 0.3])
+    assert same(
+        DcDrf(rows, deadline_s=LONG_S).interval(rows), DcDrf(list(rows), deadline_s=LONG_S).interval()
+    )
+
+
 @pytest.mark.parametrize(
     ("weights", "fault"),
     [
