@@ -71,7 +71,7 @@ Fingerprint: TypeAlias = Annotated[str, Meta(max_length=limits.FINGERPRINT_CHARS
 
 TAG: Final = re.compile(r"\A(uid:(0|[1-9][0-9]{0,9})/)?[a-z0-9][a-z0-9._-]{0,31}\Z")
 
-Tag: TypeAlias = Annotated[str, Meta(pattern=TAG.pattern, max_length=46)]
+Tag: TypeAlias = Annotated[str, Meta(pattern=TAG.pattern, max_length=47)]
 """A tag of secrecy: its owner and a word, as uid:1000/payroll. Without an owner it is the caller's own."""
 
 # -- bytes --------------------------------------------------------------------------------------------

@@ -112,7 +112,7 @@ def told(kind: inspect.Type) -> str:
             return "bool"
         case inspect.NoneType():
             return "nil"
-        case inspect.StrType(pattern=str(), max_length=46):
+        case inspect.StrType(pattern=str(), max_length=47):
             return "tag"
         case inspect.StrType(pattern=str()):
             return "user"
@@ -196,7 +196,7 @@ def sample(kind: inspect.Type, number: int = 1) -> object:
             return True
         case inspect.NoneType():
             return None
-        case inspect.StrType(pattern=str(), max_length=46):
+        case inspect.StrType(pattern=str(), max_length=47):
             return f"uid:{number}/word"
         case inspect.StrType(pattern=str()):
             return f"uid:{number}"

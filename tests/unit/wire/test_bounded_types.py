@@ -13,9 +13,10 @@ from pathlib import Path
 from typing import Annotated, Final, NamedTuple
 
 import pytest
-from msgspec import Meta, Struct, inspect
+from msgspec import Meta, Struct, convert, inspect
 
 from dios.wire import dcp, gossip
+from dios.wire.fields import TAG, Tag
 from dios.wire.messages import Buffer, Committed, NodeRow, Reference, TaskRow
 
 ROOT: Final = Path(__file__).resolve().parents[3] / "dios"
@@ -204,3 +205,10 @@ def test_the_first_receiver_is_as_strict_as_the_next(
     """A value that a node takes over and sends on has one range: the liar is blamed, and not the relay."""
     first, then = types_of(received), types_of(relayed)
     assert {name: first[name] for name in fields.split()} == {name: then[name] for name in fields.split()}
+
+
+def test_the_longest_tag_fits_its_bound() -> None:
+    """The bound of messages is that of the longest word with the greatest number of an owner."""
+    longest = f"uid:{2**32 - 2}/{'a' * 32}"
+    assert TAG.match(longest)
+    assert convert(longest, Tag) == longest
