@@ -73,7 +73,7 @@ def pages(cluster: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Iterato
 def test_every_page_shows_the_cluster(pages: Pages) -> None:
     """Each page has what it promises; names are text, and the browser reports no error."""
     for path, words in PAGES.items():
-        pages.open(path, *words)
+        assert "secrecy" not in pages.open(path, *words), "nothing has a label"
         assert pages.driver.title.endswith("- DIOS")
         assert pages.driver.find_elements(By.TAG_NAME, "h1"), path
         assert not pages.driver.find_elements(By.CSS_SELECTOR, "main img, main b"), path
@@ -154,7 +154,10 @@ def test_a_task_is_read_and_killed(cluster: Cluster, pages: Pages) -> None:
 
 
 def test_hostile_texts_of_many_tasks_are_text(pages: Pages, tmp_path: Path) -> None:
-    """HTML, scripts, colours and directions of others are text on every page; many tasks can be searched."""
+    """HTML, scripts, colours and directions of others are text on every page; many tasks can be searched.
+
+    Tags of secrecy are among these texts, on all pages whose rows can have a label.
+    """
     with imagined_cluster(tmp_path, MANY) as address:
         other = Pages(pages.driver, address)
         for path in (*PAGES, f"/tasks/{1:012x}", f"/objects/{1:012x}", f"/capabilities?of={1:012x}"):
@@ -164,6 +167,8 @@ def test_hostile_texts_of_many_tasks_are_text(pages: Pages, tmp_path: Path) -> N
             assert not other.driver.find_elements(By.CSS_SELECTOR, ".q-page img, .q-page script"), path
             assert "\x1b" not in text, path
             assert "\u202e" not in text, path
+            is_labelled = path in {"/tasks", "/objects", "/capabilities", f"/capabilities?of={1:012x}"}
+            assert ("secrecy" in text) is is_labelled, path
         other.open("/shares", "place 2, next in 41 s", "1 more users share")
         other.open("/tasks", f"{MANY + 1} tasks")
         assert other.driver.execute_script(f"return {_CHART}.getOption().series[0].data.length") == MANY

@@ -353,11 +353,13 @@ def explain(
         if picture is not None and picture.exists() and not force:
             raise ExistsError(f"cannot write {picture}: it exists. Add --force, or choose another file.")
         with opened(node) as place:
-            found: Mapping[str, object] = start_queues.explanation(place.node.tasks(), task) or ask_at(
+            tasks = place.node.tasks()
+            found: Mapping[str, object] = start_queues.explanation(tasks, task) or ask_at(
                 place, {"ask": "explain", "task": task}
             )
         if picture is not None:
-            page = decision_page(found, time.time_ns())
+            read = next((one.secrecy for one in tasks if one.fingerprint == found.get("task")), ())
+            page = decision_page(found, time.time_ns(), read)
             with picture.open("w" if force else "x", encoding="utf-8", errors="backslashreplace") as file:
                 file.write(page)
         if as_json:

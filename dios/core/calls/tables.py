@@ -1,6 +1,7 @@
 """The tables of a running node, with which its own user can examine a defect or a full table.
 
-Rows have fingerprints, counts and states, and never a name, a label, an argument or the id of a reference.
+Rows have fingerprints, counts, states and tags of secrecy, and never a name, the label of a task, an argument
+or the id of a reference.
 One answer has at most ``TABLE_ROWS_MAX`` rows of one table, so that no step takes long.
 """
 
@@ -131,6 +132,7 @@ def _object(target: PhysicalObject) -> Row:
         len(target.watchers),
         target.ticket,
         len(target.undo),
+        " ".join(target.secrecy),
     )
 
 
@@ -181,6 +183,7 @@ def _references(state: State, start: int) -> Iterator[Row]:
                 len(one.buffers),
                 len(one.descendants),
                 one.origin.task.object.fingerprint if one.origin is not None else "",
+                " ".join(one.object.secrecy),
             )
             for one in islice(task.table, first, None)
         )
@@ -270,6 +273,7 @@ _TABLES: Final[dict[str, _Table]] = {
         (
             "fingerprint", "type", "persistence", "deletion", "owner", "size", "v_r", "v_w", "a_r", "a_w",
             "dirty", "zombie", "pinned", "references", "waiters", "watchers", "ticket", "undo",
+            "secrecy",
         ),
         _objects,
     ),
@@ -283,7 +287,7 @@ _TABLES: Final[dict[str, _Table]] = {
     "references": _Table(
         (
             "task", "object", "permissions", "provenance", "slot", "home", "expires_ns", "buffers",
-            "descendants", "origin",
+            "descendants", "origin", "secrecy",
         ),
         _references,
     ),

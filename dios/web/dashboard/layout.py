@@ -59,6 +59,8 @@ new MutationObserver(() => document.querySelectorAll(".q-table__middle:not([tabi
 """
 UPDATE_S: Final = 0.5
 _STALE_S: Final = 20
+SECRECY, GROUP_SECRECY = "secrecy", "secrecy of its group"
+"""Columns of secrecy labels. A table shows them only if one of its rows has a label."""
 _AGE_S: Final = 2.0
 
 
@@ -154,7 +156,10 @@ def _show_problems(view: ClusterView) -> None:
 
 
 def table(columns: Sequence[str], rows: Sequence[Sequence[object]], *, label: str) -> ui.table:
-    """Make a table that can be sorted and searched; every cell is text."""
+    """Make a table that can be sorted and searched; every cell is text.
+
+    The columns SECRECY and GROUP_SECRECY are hidden while all their cells are empty.
+    """
     shown = ui.table(
         columns=[
             {"name": name, "label": name, "field": name, "sortable": True, "align": "left"}
@@ -164,13 +169,23 @@ def table(columns: Sequence[str], rows: Sequence[Sequence[object]], *, label: st
         row_key="id",
         pagination={"rowsPerPage": 25},
     )
+    hide_unused(shown)
     return shown.classes("w-full").props(f'dense flat bordered aria-label="{label}"')
 
 
 def fill(shown: ui.table, columns: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
     """Replace the rows of a table."""
     shown.rows[:] = [{"id": place, **dict(zip(columns, row, strict=True))} for place, row in enumerate(rows)]
+    hide_unused(shown)
     shown.update()
+
+
+def hide_unused(shown: ui.table) -> None:
+    """Hide the columns of secrecy labels if no row of a table has one, and show them otherwise."""
+    for column in shown.columns:
+        if column["name"] in {SECRECY, GROUP_SECRECY}:
+            used = any(row[column["name"]] for row in shown.rows)
+            column["classes"] = column["headerClasses"] = "" if used else "hidden"
 
 
 def link_column(shown: ui.table, column: str, prefix: str) -> None:

@@ -27,12 +27,16 @@ FOR_OWNER_ONLY: Final = "Only the node's own user and root can see the objects a
 
 @dataclass(frozen=True, slots=True)
 class StoredFile:
-    """One file of a group: a durable object with an entry in the group's catalogue; ``name`` is a secret."""
+    """One file of a group: a durable object with an entry in the group's catalogue; ``name`` is a secret.
+
+    ``group_secrecy`` has the tags of the group's label, separated by blanks; the file may have more.
+    """
 
     group: str
     path: str
     size: int
     name: bytes = field(repr=False)
+    group_secrecy: str = ""
 
     @property
     def fingerprint(self) -> str:
@@ -44,6 +48,7 @@ class Replica(NamedTuple):
     """A physical object of a name: its node, rack and persistence, its size in bytes, and its versions.
 
     ``v_r`` and ``v_w`` are the numbers of committed reads and writes, ``a_r`` and ``a_w`` those of open ones.
+    ``secrecy`` has the tags of its label, separated by blanks.
     """
 
     node: str
@@ -54,10 +59,14 @@ class Replica(NamedTuple):
     v_w: int
     a_r: int
     a_w: int
+    secrecy: str = ""
 
 
 class LiveObject(NamedTuple):
-    """An object in the memory of the asked node, with its counters like those of a replica."""
+    """An object in the memory of the asked node, with its counters like those of a replica.
+
+    ``secrecy`` has the tags of its label, separated by blanks. A node of an earlier release does not send it.
+    """
 
     fingerprint: str
     type: str
@@ -69,6 +78,7 @@ class LiveObject(NamedTuple):
     a_w: int
     references: int
     waiting: int
+    secrecy: str = ""
 
 
 class Wait(NamedTuple):
@@ -98,12 +108,13 @@ def read_files(node: Node) -> tuple[list[StoredFile], list[str]]:
             problems.append(f"this node does not know group {plain(alias)}")
             continue
         try:
-            entries = GroupFiles(node, group, KeyringCatalogue(node, keyring, alias, group)).entries()
+            files = GroupFiles(node, group, KeyringCatalogue(node, keyring, alias, group))
+            entries, secrecy = files.entries(), plain(" ".join(files.secrecy))
         except DiosError as error:
             problems.append(f"group {plain(alias)}: {plain(error.message)}")
             continue
         found += [
-            StoredFile(plain(alias), plain(entry.file), entry.size, entry.name)
+            StoredFile(plain(alias), plain(entry.file), entry.size, entry.name, secrecy)
             for entry in entries[: FILES_MAX - len(found)]
         ]
     if len(found) >= FILES_MAX:
@@ -133,6 +144,7 @@ def _replica(one: Reference) -> Replica:
         one.v_w,
         one.a_r,
         one.a_w,
+        plain(" ".join(one.secrecy)),
     )
 
 
@@ -158,7 +170,14 @@ def read_objects(node: Node) -> tuple[list[LiveObject], str]:
             plain(str(row["fingerprint"])),
             plain(str(row["type"])).lower(),
             plain(str(row["persistence"])).lower(),
-            *(int(row[key]) for key in ("size", "v_r", "v_w", "a_r", "a_w", "references", "waiters")),
+            int(row["size"]),
+            int(row["v_r"]),
+            int(row["v_w"]),
+            int(row["a_r"]),
+            int(row["a_w"]),
+            int(row["references"]),
+            int(row["waiters"]),
+            plain(str(row.get("secrecy", ""))),
         )
         for row in rows[:OBJECTS_MAX]
     ]

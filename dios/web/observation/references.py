@@ -29,6 +29,7 @@ class HeldReference(NamedTuple):
     ``giver`` is the task that delegated it, empty for a reference that came by another way, as ``provenance``
     says. It is valid until ``until_ns``, since 1970, 0 for as long as its holder lives. ``requests`` is the
     number of its open I/O requests, and ``passed_on`` that of references that were delegated from it.
+    ``secrecy`` has the tags of the object's label, separated by blanks.
     """
 
     task: str
@@ -39,6 +40,7 @@ class HeldReference(NamedTuple):
     until_ns: int
     requests: int
     passed_on: int
+    secrecy: str = ""
 
     @property
     def is_delegated(self) -> bool:
@@ -78,6 +80,7 @@ def _held(row: Row) -> HeldReference:
         int(number(row.get("expires_ns"))),
         int(number(row.get("buffers"))),
         int(number(row.get("descendants"))),
+        plain(str(row.get("secrecy", ""))),
     )
 
 

@@ -15,14 +15,17 @@ _BARS: Final = 360
 _ROW: Final = 26
 
 
-def decision_page(answer: Row, made_ns: int) -> str:
-    """Return the page. ``answer`` is the answer to ``explain``; malformed parts of it are left out."""
+def decision_page(answer: Row, made_ns: int, secrecy: Sequence[str] = ()) -> str:
+    """Return the page. ``answer`` is the answer to ``explain``; malformed parts of it are left out.
+
+    ``secrecy`` are the tags of what the task has read.
+    """
     label = str(answer.get("label") or answer.get("task"))
     found = answer.get("explanation")
     explanation: Row = found if isinstance(found, dict) else {}
     lines = answer.get("lines")
     parts = [
-        pairs(_facts(answer, explanation, made_ns)),
+        pairs(_facts(answer, explanation, made_ns, secrecy)),
         _path(answer, explanation),
         _machines(explanation),
         _changes(explanation),
@@ -33,7 +36,7 @@ def decision_page(answer: Row, made_ns: int) -> str:
     return whole_page(f"Task {label}: {verb}", parts)
 
 
-def _facts(answer: Row, explanation: Row, made_ns: int) -> dict[str, object]:
+def _facts(answer: Row, explanation: Row, made_ns: int, secrecy: Sequence[str]) -> dict[str, object]:
     made = datetime.fromtimestamp(made_ns / 1e9, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
     found: dict[str, object] = {
         "task": answer.get("task"),
@@ -42,6 +45,7 @@ def _facts(answer: Row, explanation: Row, made_ns: int) -> dict[str, object]:
         "reason": explanation.get("reason", ""),
         "cost model": answer.get("model", ""),
         "round": explanation.get("round", ""),
+        "has read": ", ".join(secrecy),
         "this page": f"made {made}",
     }
     return {name: value for name, value in found.items() if value != ""}

@@ -66,6 +66,9 @@ def _facts(report: JobReport) -> dict[str, object]:
     found["moves, restarts"] = (
         f"{sum(task.moves for task in report.tasks)}, {sum(task.restarts for task in report.tasks)}"
     )
+    tags = sorted({tag for task in report.tasks for tag in task.secrecy})
+    if tags:
+        found["tags of what it has read"] = ", ".join(tags)
     found["this page"] = f"made {_time(report.made_ns)}"
     return found
 
@@ -216,7 +219,7 @@ def _failures(tasks: Sequence[Status]) -> str:
         return ""
     parts = ["<h3>Tasks that ended badly</h3>"]
     for task in failed[:_FAILURES_MAX]:
-        parts.append(f"<h4>{text(task.label or task.fingerprint)}: {task.cause.name.lower()}</h3>")
+        parts.append(f"<h4>{text(task.label or task.fingerprint)}: {task.cause.name.lower()}</h4>")
         parts.append(preformatted([task.detail or "the reason is unknown"]))
     if len(failed) > _FAILURES_MAX:
         parts.append(f"<p>{len(failed) - _FAILURES_MAX} more tasks ended badly.</p>")

@@ -61,6 +61,7 @@ def _bar(bar: Bar, row: int, began: int, span: int) -> str:
     width = max((bar.end_ns - task.started_ns) * _WIDTH / span, 1.0)
     end = task.cause.name.lower() if task.ended else task.state.name.lower()
     title = f"{plain(task.label) or task.fingerprint}: {end}, {(bar.end_ns - task.started_ns) / 1e9:.2f} s"
+    title += f", has read {plain(', '.join(task.secrecy))}" if task.secrecy else ""
     return (
         f'<rect class="{word_of(task)}" x="{start:.1f}" y="{row * _LANE + 2}" width="{width:.1f}" '
         f'height="{_LANE - 3}"><title>{escape(title)}</title></rect>'

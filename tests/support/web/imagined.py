@@ -42,6 +42,7 @@ def _task(number: int, now_ns: int) -> Status:
         detail=EVIL if ended else "",
         parent="ffffffffffff",
         node=("n1", "n2", EVIL)[number % 3],
+        secrecy=(EVIL,) if number % 2 else (),
     )
 
 
@@ -125,11 +126,11 @@ class ImaginedNode:
             return [{"metric": "dios_peer_connected", "labels": f"peer={EVIL}", "value": 1}]
         if name == "references":
             row = {"task": f"{1:012x}", "object": EVIL, "permissions": 3, "provenance": EVIL, "origin": EVIL}
-            return [row]
+            return [{**row, "secrecy": EVIL}]
         if name == "waiting":
             return [{"task": f"{1:012x}", "call": EVIL, "objects": "", "requests": 1}]
         counts = dict.fromkeys(("size", "v_r", "v_w", "a_r", "a_w", "references", "waiters"), 1)
-        return [{"fingerprint": EVIL, "type": EVIL, "persistence": EVIL, **counts}]
+        return [{"fingerprint": EVIL, "type": EVIL, "persistence": EVIL, "secrecy": EVIL, **counts}]
 
     def ask_scheduler(self, question: bytes) -> bytes:
         """Answer a question."""

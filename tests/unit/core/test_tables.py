@@ -63,6 +63,18 @@ def test_rows_say_what_the_tables_hold() -> None:
     assert [one["kind"] for one in read(owner, "tasks")] == ["session"]
 
 
+def test_objects_and_references_have_the_tags_of_the_object() -> None:
+    """Both tables have the label of an object with tags, and the empty text for others."""
+    owner = Node().session()
+    plain = owner.create(data=b"abc").reference
+    call = messages.Create(ObjectType.SHMEM_BLOB, data=b"4100")
+    pay = owner.ask(messages.Created, messages.labelled(call, ("payroll", "hr"))).reference
+    for table, column in (("objects", "fingerprint"), ("references", "object")):
+        found = {one[column]: one["secrecy"] for one in read(owner, table)}
+        assert found[pay.fingerprint] == " ".join(pay.secrecy) != ""
+        assert found[plain.fingerprint] == ""
+
+
 def test_the_giver_of_a_reference_and_the_objects_of_a_waiting_call_are_shown() -> None:
     """A delegated reference has the fingerprint of its giver, and a waiting call those of its objects."""
     node = Node()

@@ -14,15 +14,26 @@ from nicegui import ui
 from dios.client.plain_text import plain
 from dios.errors import DiosError
 from dios.web.dashboard import charts
-from dios.web.dashboard.layout import attempt, button_column, confirmed, heading, link_column, note, table
+from dios.web.dashboard.layout import (
+    SECRECY,
+    attempt,
+    button_column,
+    confirmed,
+    heading,
+    link_column,
+    note,
+    table,
+)
 from dios.web.observation.references import HeldReference, read_references, read_story, retire
 from dios.web.observation.session import ClusterSession
 
 _EDGES_MAX: Final = 400
+_TAGS_MAX: Final = 3
+"""Tags of a secrecy label next to a vertex of the picture."""
 _LOGGED_S: Final = 0.3
 """The audit log has the record of a retirement after a tenth of a second."""
 _COLUMNS: Final = (
-    "task", "object", "rights", "from", "valid until", "open requests", "passed on",
+    "task", "object", "rights", "from", "valid until", "open requests", "passed on", SECRECY,
 )  # fmt: skip
 
 
@@ -50,7 +61,7 @@ async def _load(session: ClusterSession, mark: str, body: ui.column) -> None:
     with body:
         if problem:
             note(problem)
-        _graph(rows, labels)
+        _graph(rows, labels, {task.fingerprint: task.secrecy for task in session.watcher.view.tasks})
         _table(session, mark, body, rows)
         if mark:
             _retire_all(session, mark, body, [row for row in rows if row.object == mark])
@@ -58,22 +69,45 @@ async def _load(session: ClusterSession, mark: str, body: ui.column) -> None:
 
 
 # -- the references ---------------------------------------------------------------------------------
-def _graph(rows: Sequence[HeldReference], labels: Mapping[str, str]) -> None:
+def _graph(
+    rows: Sequence[HeldReference], labels: Mapping[str, str], read: Mapping[str, Sequence[str]]
+) -> None:
     shown = rows[:_EDGES_MAX]
     if not shown:
         return
     if len(rows) > len(shown):
         ui.label(f"The picture has {len(shown)} of {len(rows)} references.")
+    nodes, edges = graph_of(shown, labels, read)
+    ui.echart(charts.graph(nodes, edges)).classes("w-full h-96").props('role="img" aria-label="references"')
+
+
+def graph_of(
+    rows: Sequence[HeldReference], labels: Mapping[str, str], read: Mapping[str, Sequence[str]]
+) -> tuple[list[tuple[str, str]], list[tuple[str, str, str]]]:
+    """Return the vertices of the graph with their categories, and its edges with their texts.
+
+    ``labels`` are those of tasks, and ``read`` the tags of what they have read, by fingerprint. Tasks and
+    objects with a secrecy label are categories of their own, and have the first tags in their names.
+    """
+    secrecy = {row.object: row.secrecy.split() for row in rows if row.secrecy}
+    secrecy |= {mark: [plain(tag) for tag in tags] for mark, tags in read.items() if tags}
 
     def named(mark: str) -> str:
-        return f"{labels[mark]} {mark[:6]}" if mark in labels else mark
+        name = f"{labels[mark]} {mark[:6]}" if mark in labels else mark
+        tags = secrecy.get(mark, ())
+        more = f" +{len(tags) - _TAGS_MAX}" if len(tags) > _TAGS_MAX else ""
+        return f"{name} ({', '.join(tags[:_TAGS_MAX])}{more})" if tags else name
 
-    tasks = {named(row.task) for row in shown} | {named(row.giver) for row in shown if row.giver}
-    objects = {named(row.object) for row in shown} - tasks
-    nodes = [(name, "task") for name in sorted(tasks)] + [(name, "object") for name in sorted(objects)]
-    edges = [(named(row.task), named(row.object), row.rights) for row in shown]
-    edges += [(named(row.giver), named(row.task), "gave a reference") for row in shown if row.giver]
-    ui.echart(charts.graph(nodes, edges)).classes("w-full h-96").props('role="img" aria-label="references"')
+    tasks = {row.task for row in rows} | {row.giver for row in rows if row.giver}
+    objects = {row.object for row in rows} - tasks
+    nodes = {
+        named(mark): f"{kind} with a label" if mark in secrecy else kind
+        for kind, marks in (("task", tasks), ("object", objects))
+        for mark in sorted(marks, key=lambda one: (one in secrecy, named(one)))
+    }
+    edges = [(named(row.task), named(row.object), row.rights) for row in rows]
+    edges += [(named(row.giver), named(row.task), "gave a reference") for row in rows if row.giver]
+    return list(nodes.items()), edges
 
 
 def until(until_ns: int, now_ns: int) -> str:
@@ -97,6 +131,7 @@ def _table(session: ClusterSession, mark: str, body: ui.column, rows: Sequence[H
                 until(row.until_ns, now),
                 row.requests,
                 row.passed_on,
+                row.secrecy,
                 "retire" if row.is_delegated else "",
             )
             for row in rows

@@ -11,7 +11,7 @@ from dios.client.plain_text import plain
 from dios.client.sync.node import Node
 from dios.errors import DiosError
 from dios.web.dashboard import charts
-from dios.web.dashboard.layout import fill, heading, link_column, note, poll, table
+from dios.web.dashboard.layout import GROUP_SECRECY, SECRECY, fill, heading, link_column, note, poll, table
 from dios.web.observation.objects import (
     FOR_OWNER_ONLY,
     LiveObject,
@@ -30,11 +30,11 @@ _SHOWN_MAX: Final = 2_000
 _LIVE_S: Final = 2.0
 _LIVE_COLUMNS: Final = (
     "object", "file", "type", "persistence", "bytes", "reads", "writes", "open reads", "open writes",
-    "references", "waiting calls",
+    "references", "waiting calls", SECRECY,
 )  # fmt: skip
 _WAIT_COLUMNS: Final = ("task", "call", "object", "file", "waits for", "because")
 _REPLICA_COLUMNS: Final = (
-    "node", "rack", "persistence", "bytes", "reads", "writes", "open reads", "open writes",
+    "node", "rack", "persistence", "bytes", "reads", "writes", "open reads", "open writes", SECRECY,
 )  # fmt: skip
 
 
@@ -70,8 +70,9 @@ def _files(files: list[StoredFile]) -> None:
     for file in files[:_SHOWN_MAX]:
         groups.setdefault(file.group, []).append((file.path, file.size))
     ui.echart(charts.treemap(groups)).classes("w-full h-96").props('role="img" aria-label="files by size"')
-    rows = [(file.group, file.path, file.size, file.fingerprint) for file in files]
-    link_column(table(("group", "file", "bytes", "object"), rows, label="files"), "object", "/objects/")
+    rows = [(file.group, file.path, file.size, file.fingerprint, file.group_secrecy) for file in files]
+    columns = ("group", "file", "bytes", "object", GROUP_SECRECY)
+    link_column(table(columns, rows, label="files"), "object", "/objects/")
 
 
 # -- objects in use, and waiting calls --------------------------------------------------------------
@@ -121,6 +122,7 @@ def _live_row(one: LiveObject, paths: Mapping[str, str]) -> tuple[object, ...]:
         one.a_w,
         one.references,
         one.waiting,
+        one.secrecy,
     )
 
 

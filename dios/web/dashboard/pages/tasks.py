@@ -15,13 +15,24 @@ from dios.client.ops.status import Status
 from dios.client.plain_text import plain, plain_lines
 from dios.client.sync.node import Task
 from dios.web.dashboard import charts
-from dios.web.dashboard.layout import UPDATE_S, attempt, confirmed, follow, heading, link_column, poll, table
+from dios.web.dashboard.layout import (
+    SECRECY,
+    UPDATE_S,
+    attempt,
+    confirmed,
+    follow,
+    heading,
+    hide_unused,
+    link_column,
+    poll,
+    table,
+)
 from dios.web.observation.cluster_view import ClusterView
 from dios.web.observation.session import ClusterSession
 from dios.web.observation.watcher import find_task
 from dios.wire.types import TaskState
 
-_COLUMNS: Final = ("task", "label", "state", "node", "started", "seconds", "done", "why")
+_COLUMNS: Final = ("task", "label", "state", "node", "started", "seconds", "done", "why", SECRECY)
 _BARS_MAX: Final = 10_000
 _ROWS_MAX: Final = 500
 _AGAIN_S: Final = 5.0
@@ -110,6 +121,7 @@ def show(session: ClusterSession, word: str = "") -> None:
             {"id": task.fingerprint, **dict(zip(_COLUMNS, _row(task, reasons), strict=True))}
             for task in _in_order(tasks)
         ]
+        hide_unused(found)
         found.update()
 
     async def explain() -> None:
@@ -179,6 +191,7 @@ def _row(task: Status, reasons: Mapping[str, str]) -> tuple[object, ...]:
         round((end - task.started_ns) / 1e9, 1) if task.started_ns else "",
         "" if task.progress is None or task.ended else f"{task.progress:.0%}",
         why if len(why) <= _WHY_MAX else f"{why[:_WHY_MAX]}…",
+        plain(" ".join(task.secrecy)),
     )
 
 
@@ -256,6 +269,7 @@ def _facts(mark: str, view: ClusterView) -> None:
             ("node", plain(task.node)),
             ("parent", task.parent),
             ("moves, restarts", f"{task.moves}, {task.restarts}"),
+            ("has read", plain(" ".join(task.secrecy))),
         ):
             if value != "":
                 ui.label(name).classes("text-caption")

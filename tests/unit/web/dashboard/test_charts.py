@@ -6,7 +6,9 @@ import json
 
 from dios.client.ops.status import Status
 from dios.web.dashboard import charts
+from dios.web.dashboard.pages.capabilities import graph_of
 from dios.web.observation.packing import Demands
+from dios.web.observation.references import HeldReference
 from dios.wire.types import Cause, TaskState
 
 S = 1_000_000_000
@@ -60,3 +62,24 @@ def test_tooltips_are_text_and_names_are_harmless() -> None:
     ):
         assert json.loads(json.dumps(options))["tooltip"]["renderMode"] == "richText"
         assert not any(letter in json.dumps(options, ensure_ascii=False) for letter in "\x1b\u202e")
+
+
+def _held(task: str, target: str, secrecy: str = "") -> HeldReference:
+    return HeldReference(task, target, "read", "delegated", "", 0, 0, 0, secrecy)
+
+
+def test_labelled_vertices_are_of_their_own_categories_and_have_their_first_tags() -> None:
+    """Without labels there are tasks and objects alone; edges use the names of their vertices."""
+    plain_rows = [_held("t1", "pay"), _held("t1", "x")]
+    assert dict(graph_of(plain_rows, {"t1": "job"}, {})[0]) == {
+        "job t1": "task", "pay": "object", "x": "object",
+    }  # fmt: skip
+    rows = [_held("t1", "pay", "uid:1/a uid:1/b uid:1/c uid:1/d"), _held("t1", "x"), _held("t2", "x")]
+    nodes, edges = graph_of(rows, {}, {"t1": ["uid:1/a\u202e"], "t2": []})
+    assert dict(nodes) == {
+        "t1 (uid:1/a\\u202e)": "task with a label",
+        "t2": "task",
+        "pay (uid:1/a, uid:1/b, uid:1/c +1)": "object with a label",
+        "x": "object",
+    }
+    assert {end for source, target, _ in edges for end in (source, target)} == dict(nodes).keys()

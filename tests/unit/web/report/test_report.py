@@ -23,7 +23,15 @@ from tests.support.web.elements import Elements
 S = 1_000_000_000
 EVIL: Final = "</title></svg><script>alert(1)</script><img src=http://x onerror=y>\"'&\x1b[2J\u202e"
 TASKS: Final = (
-    Status("aa00", EVIL, TaskState.RUNNING, started_ns=1 * S, node=EVIL, principal=EVIL),
+    Status(
+        "aa00",
+        EVIL,
+        TaskState.RUNNING,
+        started_ns=1 * S,
+        node=EVIL,
+        principal=EVIL,
+        secrecy=(EVIL, "uid:5/payroll"),
+    ),
     Status(
         "bb00", "map 1", TaskState.ENDED, started_ns=2 * S, ended_ns=4 * S, parent="aa00", cause=Cause.EXITED
     ),
@@ -67,6 +75,7 @@ def test_the_page_has_all_parts_and_no_markup_of_others() -> None:
     assert page.count("&lt;script&gt;") > 8
     for words in ("2 of 4 tasks have ended, 1 of them badly", "1.50 s of 1 tasks", "no room", "memory"):
         assert words in page
+    assert page.count("uid:5/payroll") == 2, "in the facts of the job and in the bar of the task"
 
 
 def test_bars_have_their_place_in_time_and_in_lanes() -> None:
