@@ -24,6 +24,7 @@ CANDIDATES := $(PYTHON) /usr/bin/python3 python3 python3.13 python3.12 python3.1
 
 TESTS ?= tests
 SEEDS ?= 20
+LABELLED_SEEDS ?= 5
 FRAMES ?= 1000000
 LIMITS ?= objects=4000
 LIES ?= 1000000
@@ -150,13 +151,13 @@ type: setup ## Check the types, strictly.
 imports: setup ## Check that no layer imports a higher one.
 	$(BIN)/lint-imports --no-cache
 
-sim: setup ## Run the simulator over SEEDS seeds (default 20), then with a failing disk, every fault once, clusters, and kept replicas.
+sim: setup ## Run the simulator over SEEDS seeds (default 20), then with a failing disk, every fault once, clusters, LABELLED_SEEDS (5) with secrecy labels, and kept replicas.
 	$(BIN)/python -m dios.sim --seeds $(SEEDS)
 	$(BIN)/python -m dios.sim --seeds $(SEEDS) --faults
 	$(BIN)/python -m dios.sim --seeds 2 --every-operation
 	$(BIN)/python -m dios.sim --seeds $(SEEDS) --cluster
 	$(BIN)/python -m dios.sim --seeds $(SEEDS) --cluster --slow
-	$(BIN)/python -m dios.sim --seeds $(SEEDS) --labels
+	$(BIN)/python -m dios.sim --seeds $(LABELLED_SEEDS) --labels
 	$(BIN)/python -m dios.sim --seeds $(SEEDS) --kept
 
 scale: setup ## Print the costs of simulated clusters of up to 1,000 nodes (NODES="3 10 30" for others); slow.
