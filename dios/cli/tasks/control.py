@@ -107,7 +107,11 @@ def ps(
     node: NodeOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """List your tasks on all nodes; in a cluster with the node of each."""
+    """List your tasks on all nodes; in a cluster with the node of each.
+
+    A job over time that waits for its promised start has no task yet: `dios pack ls` lists it, and the time
+    until then.
+    """
     with reporting("dios ps", as_json=as_json), opened(node) as place:
         found = place.node.tasks(local_only=here)
         known = [task for task in found if everything or not task.ended]
