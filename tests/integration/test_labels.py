@@ -92,6 +92,10 @@ def test_what_is_stored_in_a_labelled_group_has_its_label(tmp_path: Path) -> Non
         person.types("dios run passes.py -g hr --input pay=hr/may.csv --output out=out.csv")
         assert label("hr/out.csv") == [tag]
         assert f" {tag}" in person.types("dios ps --all").stdout
+        for command in ("dios ls", "dios ls hr"):
+            assert f"group hr is labelled {tag}" in person.types(command).stderr
+            (first, _) = json.loads(person.types(f"{command} --json").stdout)
+            assert first["group_secrecy"] == [tag]
         person.types("dios log create events --group hr")
         person.types("dios backup keygen ./backup.key")
         person.types("dios backup create ./backups --group hr --recipient backup.key.pub")

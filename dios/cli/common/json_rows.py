@@ -12,7 +12,10 @@ from typing import Final, NamedTuple, NotRequired, TypedDict
 
 
 class FileRow(TypedDict):
-    """A file of a group. ``put`` is the time of its storage in nanoseconds; ``name`` comes with --names."""
+    """A file of a group. ``put`` is the time of its storage in nanoseconds; ``name`` comes with --names.
+
+    ``ls`` adds ``group_secrecy``, the tags of the group's label, if the group has one.
+    """
 
     group: str
     file: str
@@ -21,6 +24,7 @@ class FileRow(TypedDict):
     size: int
     put: int
     name: NotRequired[str]
+    group_secrecy: NotRequired[list[str]]
 
 
 class DirectoryRow(TypedDict):

@@ -265,6 +265,8 @@ def list_objects(
     Without PATH it lists all files, and with one the files and directories that are directly there. A node
     itself never lists names, so that only users who know a name can find its object.
 
+    After the table it shows the secrecy labels of the groups that have one; `dios stat` shows that of a file.
+
     --orphans lists objects of the asked node by fingerprint; the node's own user and root may see them.
     Programs may have their names. Objects in use are not listed. Those that an interrupted `dios put` left
     are of no use: `dios-node orphans` removes objects from a stopped node.
@@ -281,9 +283,10 @@ def list_objects(
             return
         for alias in group or ():
             place.group(alias)
-        found = place.catalogued(group)
+        aliases = place.reachable_groups() if group is None else group
+        found = place.catalogued(aliases)
         if as_json:
-            write_json_list(_described(item, names=names) for item in found)
+            write_json_list(_listed(place, item, names=names) for item in found)
             return
         rows = (_row(item, names=names) for item in found)
         first = next(rows, None)
@@ -292,6 +295,27 @@ def list_objects(
         else:
             head = ("FILE", "SIZE", "PUT", "GROUP", "FINGERPRINT", *(("NAME",) if names else ()))
             table(head, chain([first], rows), right=("SIZE",), whole=names)
+        _show_labels(place, aliases)
+
+
+def _listed(place: CommandContext, item: CataloguedFile, *, names: bool) -> FileRow:
+    """Return a file of `dios ls` for JSON."""
+    described = _described(item, names=names)
+    secrecy = place.files(item.group).secrecy
+    if secrecy:
+        described["group_secrecy"] = list(secrecy)
+    return described
+
+
+def _show_labels(place: CommandContext, groups: Iterable[str]) -> None:
+    """Show the label of each group that has one; its files have these tags, too."""
+    for alias in groups:
+        try:
+            secrecy = place.files(alias).secrecy
+        except UnreachableError:
+            continue  # a notice has said so
+        if secrecy:
+            say(f"group {alias} is labelled {' '.join(secrecy)}, and so are its files")
 
 
 def _list_unfinished(place: CommandContext, groups: list[str] | None, *, as_json: bool) -> None:
@@ -364,7 +388,7 @@ def _list_directory(place: CommandContext, text: str, *, names: bool, as_json: b
     if as_json:
         write_json(
             [
-                _described(CataloguedFile(alias, tree.files[each]), names=names)
+                _listed(place, CataloguedFile(alias, tree.files[each]), names=names)
                 if tree.is_file(each)
                 else {"group": alias, "directory": each, "path": f"{alias}/{each}"}
                 for each in shown
@@ -384,6 +408,7 @@ def _list_directory(place: CommandContext, text: str, *, names: bool, as_json: b
         table(head, rows, right=("SIZE",), whole=names)
     else:
         say(f"{text} is empty")
+    _show_labels(place, [alias])
 
 
 def _path(place: CommandContext, text: str) -> tuple[str, str]:
