@@ -16,7 +16,7 @@ from blake3 import blake3
 
 from dios import limits
 from dios.client.border import BorderConnection
-from dios.errors import DamagedError, InvalidError, LimitError
+from dios.errors import DamagedError, InvalidError, LimitError, NotPermittedError
 from dios.lib.files.paths import checked_path
 from dios.wire.border import (
     AskCluster,
@@ -101,8 +101,14 @@ def issue_token(
 
     ``cluster`` is the digest of the session's cluster, ``issuer`` the user of the session as ``uid:1000``,
     ``expires_ns`` the end in nanoseconds since 1970. Destroying the record revokes the token, and every token
-    that was made of it. Raises NotPermittedError and InvalidError as the node does.
+    that was made of it. Raises NotPermittedError for a group with a secrecy label, and NotPermittedError and
+    InvalidError as the node does.
     """
+    if catalogue.secrecy:
+        raise NotPermittedError(
+            f"the group is labelled {', '.join(catalogue.secrecy)}, and no token gives what has a label. "
+            "Store copies of the files in a group without a label, if they may be given away."
+        )
     grant = TokenGrant(
         cluster,
         group.name or group.read_name(),

@@ -228,12 +228,16 @@ def encode_token(token: SealedToken) -> bytes:
 
 
 def decode_token(data: bytes) -> SealedToken:
-    """Return the token of these bytes. Raise InvalidError for any others."""
+    """Return the token of these bytes. Raise InvalidError for any others, and for longer forms of a token."""
     try:
-        return _decode(data)
+        found = _decode(data)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         # The decoder's message could repeat a part of the token.
         raise InvalidError("the token cannot be read: it is damaged, or of a later release") from None
+    # MessagePack has several forms of a number or a text, and the seal is that of the shortest one.
+    if _encode(found) != data:
+        raise InvalidError("the token cannot be read: it was changed, or it is not in its shortest form")
+    return found
 
 
 def encode_grant(grant: TokenGrant) -> bytes:

@@ -35,7 +35,7 @@ from dios.transport.identity.trusted_clusters import add_trusted, remove_trusted
 from dios.transport.tcp.secured import frame_of
 from dios.wire import border, dcp, dcp_frames
 from dios.wire.codec import FrameSplitter
-from dios.wire.sealed_tokens import encode_token, token_mark
+from dios.wire.sealed_tokens import encode_token, seal_grant, token_mark
 from dios.wire.types import ObjectType
 from tests.support.node.running_node import RunningNode, wait_until
 
@@ -194,6 +194,28 @@ def test_no_token_gives_what_is_labelled(places: tuple[Place, Place], issued: Is
     catalogue.edit(catalogue.StoredCatalogue(issued.listed), lambda _: [entry])
     for place in (home, abroad):
         assert "/payroll" in _refused(NotPermittedError, issued.token, place, "pay")
+
+
+def test_no_token_is_for_a_labelled_group(places: tuple[Place, Place], issued: Issued) -> None:
+    """None is issued; one of an own program lists, reads and stores nothing, not even with the right to."""
+    home, abroad = places
+    session, group = issued.session, issued.group
+    listed = session.create(
+        ObjectType.DURABLE_BLOB, groups=[group], data=catalogue.encode(()), secrecy=["payroll"]
+    )
+    with pytest.raises(NotPermittedError, match="/payroll"):
+        _to_write(home, issued._replace(listed=listed))
+    write, _ = _to_write(home, issued)
+    grant = msgspec.structs.replace(write.grant, catalogue=listed.name or b"")
+    token = seal_grant(session.issue_token(group, grant).name or b"", grant)
+    for place in (home, abroad):
+        assert "/payroll" in _refused(NotPermittedError, token, place)
+        with import_token(token, place.node.place) as files:
+            with pytest.raises(NotPermittedError, match="/payroll"):
+                list(files.files())
+            with pytest.raises(NotPermittedError, match="/payroll"):
+                files.write_bytes("a/new", b"5200")
+    assert catalogue.decode(listed.read_bytes()) == ()
 
 
 def test_a_file_in_parts_is_read_whole(places: tuple[Place, Place], issued: Issued) -> None:

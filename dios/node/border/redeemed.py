@@ -54,8 +54,13 @@ class RedeemedToken:
             )
 
     async def require_valid(self) -> None:
-        """Raise BadReferenceError if the token was revoked or is over since it was redeemed."""
-        await self._node.lookup(self.grant.catalogue, group=self._group)
+        """Raise BadReferenceError if the token was revoked or is over since it was redeemed.
+
+        Raise NotPermittedError if the group has a secrecy label: an answer about a path would show a part of
+        its list.
+        """
+        for one in await self._node.lookup(self.grant.catalogue, group=self._group):
+            _require_unlabelled(one)
 
     async def files(self) -> dict[str, CatalogueEntry]:
         """Return the entries of the files that the token is for, by path in their order."""
@@ -72,10 +77,7 @@ class RedeemedToken:
                 )
             return {}
         latest = max(living, key=lambda one: (one.v_w, -one.object_id))
-        if latest.secrecy:
-            raise NotPermittedError(
-                f"the group is labelled {', '.join(latest.secrecy)}, and no token gives what has a label"
-            )
+        _require_unlabelled(latest)
         data = await latest.read_bytes()
         entries = await trio.to_thread.run_sync(catalogue.decode, data)
         files = {stored_path(one.file): one for one in entries if not is_directory(one)}
@@ -115,6 +117,13 @@ class RedeemedToken:
                 "Ask its owner for a copy without it."
             )
         return reference
+
+
+def _require_unlabelled(catalogue: AsyncReference) -> None:
+    if catalogue.secrecy:
+        raise NotPermittedError(
+            f"the group is labelled {', '.join(catalogue.secrecy)}, and no token gives what has a label"
+        )
 
 
 async def _send_bytes(reference: AsyncReference, send: Send) -> None:
