@@ -1,4 +1,4 @@
-"""Messages between two processes: streams in shared memory, pipes and sockets, by size (Figure 5.3)."""
+"""Messages between two processes: streams in shared memory, pipes, sockets and Redis (Figure 5.3)."""
 
 from __future__ import annotations
 
@@ -12,11 +12,12 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from multiprocessing.connection import Connection
-from typing import Final
+from typing import Final, NamedTuple
 
 import dios
 from dios.errors import DiosError
 from dios.papers.dios.clusters import running_nodes
+from dios.papers.dios.redis_peer import REDIS, RedisServer, redis_if_present, redis_note
 from dios.papers.dios.runs import DiosRuns, clock, size_text
 from dios.papers.dios.senders import BUFFER_BYTES, CLOCK, LENGTH
 from dios.papers.figures import Figure, FigureTable, PublishedClaim
@@ -56,23 +57,37 @@ Series = dict[str, dict[int, list[float]]]
 """Numbers by way and size."""
 
 
+class _Receiver(NamedTuple):
+    """The systems of the receiving end: a node, and Redis if it is present."""
+
+    node: dios.Node
+    redis: RedisServer | None
+
+    @property
+    def ways(self) -> tuple[str, ...]:
+        """The ways of messages that can be measured."""
+        return (*WAYS, REDIS) if self.redis is not None else WAYS
+
+
 def figure_3(runs: DiosRuns) -> Figure:
     """Return Figure 5.3: throughput (a) and delay (b) of messages, by size."""
     scope = runs.scope
-    rates: Series = {way: {} for way in WAYS}
-    delays: Series = {way: {} for way in WAYS if way != BATCHED}
     with ExitStack() as stack:
         nodes = stack.enter_context(running_nodes(1, coordinator="off"))
         node = stack.enter_context(nodes.connect(0))
+        receiver = _Receiver(node, stack.enter_context(redis_if_present()))
+        ways = receiver.ways
+        rates: Series = {way: {} for way in ways}
+        delays: Series = {way: {} for way in ways if way != BATCHED}
         for size in scope.message_sizes:
             count = max(10, min(scope.messages, scope.message_bytes // size))
-            for way in WAYS:
+            for way in ways:
                 runs.progress(f"5.3: {way}, {size_text(size)}")
-                rates[way][size] = [_rate(node, way, size, count) for _ in range(scope.repetitions)]
+                rates[way][size] = [_rate(receiver, way, size, count) for _ in range(scope.repetitions)]
                 if way in delays:
-                    delays[way][size] = _delays(node, way, size, min(_DELAYS_MAX, count // 10 + 5))
+                    delays[way][size] = _delays(receiver, way, size, min(_DELAYS_MAX, count // 10 + 5))
     sizes = scope.message_sizes
-    middle = {way: [statistics.median(rates[way][size]) for size in sizes] for way in WAYS}
+    middle = {way: [statistics.median(rates[way][size]) for size in sizes] for way in ways}
     waits = {way: [statistics.median(delays[way][size]) for size in sizes] for way in delays}
     return runs.figure(
         "5.3",
@@ -80,8 +95,8 @@ def figure_3(runs: DiosRuns) -> Figure:
         (
             FigureTable(
                 "MB per second (a MB is a million bytes), median",
-                ("size", *WAYS),
-                [(size_text(size), *(middle[way][at] for way in WAYS)) for at, size in enumerate(sizes)],
+                ("size", *ways),
+                [(size_text(size), *(middle[way][at] for way in ways)) for at, size in enumerate(sizes)],
             ),
             FigureTable(
                 "Microseconds from sending to receiving, median",
@@ -96,7 +111,7 @@ def figure_3(runs: DiosRuns) -> Figure:
                 "Throughput",
                 "bytes of a message",
                 "MB/s",
-                {way: (sizes, middle[way]) for way in WAYS},
+                {way: (sizes, middle[way]) for way in ways},
                 log_x=True,
             ),
             Lines(
@@ -116,13 +131,24 @@ def figure_3(runs: DiosRuns) -> Figure:
                 "process without a sandbox. Reader and writer are Python on all sides, and pipes and "
                 "sockets have a length before each message, as a stream has."
             ),
+            (
+                "With Redis, the sender adds each message to a list and waits for the answer, and the "
+                "receiver waits for the next element; the server is a third process. Ray and Dask are not "
+                "measured, because they pass results of tasks and not messages."
+            ),
+            *redis_note(),
         ),
     )
 
 
 @contextlib.contextmanager
-def _sending(node: dios.Node, way: str, size: int, count: int, pause_us: int) -> Iterator[Receive]:
+def _sending(receiver: _Receiver, way: str, size: int, count: int, pause_us: int) -> Iterator[Receive]:
     """Start a process that sends messages; return the function that receives them."""
+    node, redis = receiver
+    if redis is not None and way == REDIS:
+        with redis.sending(size, count, pause_us):
+            yield redis.receive
+        return
     if way in {STREAM, BATCHED}:
         stream = node.create_stream(ring_bytes=max(BUFFER_BYTES, 4 * size))
         batch = 64 if way == BATCHED else 0
@@ -186,9 +212,9 @@ def _framed(read: Callable[[int], bytes]) -> Receive:
     return lambda: (read(LENGTH.unpack(read(LENGTH.size))[0]),)
 
 
-def _rate(node: dios.Node, way: str, size: int, count: int) -> float:
+def _rate(receiver: _Receiver, way: str, size: int, count: int) -> float:
     """Return the MB per second from the arrival of the first message to that of the last."""
-    with _sending(node, way, size, count, 0) as receive:
+    with _sending(receiver, way, size, count, 0) as receive:
         left = count - len(receive())
         began, rest = clock(), left
         while left > 0:
@@ -197,10 +223,10 @@ def _rate(node: dios.Node, way: str, size: int, count: int) -> float:
     return size * max(rest, 1) / max(taken, 1) * 1e3
 
 
-def _delays(node: dios.Node, way: str, size: int, count: int) -> list[float]:
+def _delays(receiver: _Receiver, way: str, size: int, count: int) -> list[float]:
     """Return the microseconds from sending to receiving of each message but the first."""
     found = []
-    with _sending(node, way, size, count, PAUSE_US) as receive:
+    with _sending(receiver, way, size, count, PAUSE_US) as receive:
         for _ in range(count):
             (message,) = receive()
             found.append((clock() - CLOCK.unpack_from(message)[0]) / 1e3)
@@ -215,6 +241,20 @@ def _claims(
     quicker = [other / one for one, other in zip(waits[STREAM], waits[PIPE], strict=True)]
     least, most = min(gains), sizes[gains.index(best)]
     batched = [one / other for one, other in zip(rates[BATCHED], rates[PIPE], strict=True)]
+    further = []
+    if REDIS in rates:
+        over = [one / other for one, other in zip(rates[STREAM], rates[REDIS], strict=True)]
+        later = [other / one for one, other in zip(waits[STREAM], waits[REDIS], strict=True)]
+        further = [
+            PublishedClaim(
+                "today",
+                "a stream compared with a list of Redis",
+                "",
+                f"throughput from {min(over):.1f} x to {max(over):.1f} x; delay from 1/{max(later):.1f} to "
+                f"1/{min(later):.1f}",
+                OURS,
+            )
+        ]
     return [
         PublishedClaim(
             "section 5.2.3, Figure 5.3a",
@@ -244,4 +284,5 @@ def _claims(
             f"from {min(batched):.2f} x to {max(batched):.2f} x",
             OURS,
         ),
+        *further,
     ]

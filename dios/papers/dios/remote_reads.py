@@ -8,18 +8,22 @@ import subprocess
 import sys
 from collections.abc import Callable
 from contextlib import ExitStack
+from functools import partial
 from typing import Final
 
 import dios
 from dios.papers.dios.clusters import Nodes, home_of, known, running_nodes
 from dios.papers.dios.messages import connected
+from dios.papers.dios.redis_peer import REDIS, RedisServer, redis_if_present, redis_note
 from dios.papers.dios.runs import TIME_COLUMNS, DiosRuns, microseconds, size_text, time_cells
 from dios.papers.dios.senders import LENGTH
 from dios.papers.figures import Figure, FigureTable, PublishedClaim
 from dios.papers.judgements import OURS, about, judged
 from dios.plotting import Lines
 
+_AT_REDIS: Final = "GET of a new name at Redis"
 TWO, ONE, BARE = "two round trips, as published", "one round trip", "bare TCP"
+_KEY: Final = "object"
 _BYTES_MAX: Final = 200_000_000
 _PUBLISHED_MBIT_S: Final = {4 << 10: 16.0, 2 << 20: 3300.0}
 
@@ -27,8 +31,10 @@ _PUBLISHED_MBIT_S: Final = {4 << 10: 16.0, 2 << 20: 3300.0}
 def figure_4(runs: DiosRuns) -> Figure:
     """Return Figure 5.4: the throughput of reads of a remote object, one after the other, by size."""
     scope = runs.scope
-    taken: dict[str, dict[int, list[float]]] = {TWO: {}, ONE: {}, BARE: {}}
     with ExitStack() as stack:
+        redis = stack.enter_context(redis_if_present())
+        measured = (TWO, ONE, BARE) if redis is None else (TWO, ONE, BARE, REDIS)
+        taken: dict[str, dict[int, list[float]]] = {way: {} for way in measured}
         # Kept copies would answer all reads but the first.
         nodes = stack.enter_context(
             running_nodes(2, coordinator="off", pool_size="0", remote_cache_bytes="0")
@@ -37,13 +43,17 @@ def figure_4(runs: DiosRuns) -> Figure:
         fetch = _bare(stack)
         for size in scope.read_sizes:
             runs.progress(f"5.4: {size_text(size)}")
-            far = _far(node, other, os.urandom(size))
+            data = os.urandom(size)
+            far = _far(node, other, data)
             count = max(5, min(scope.reads, _BYTES_MAX // size))
             ways: dict[str, Callable[[], object]] = {
                 TWO: lambda far=far: _read(far),  # type: ignore[misc]
                 ONE: far.read_bytes,
                 BARE: lambda size=size: fetch(size),  # type: ignore[misc]
             }
+            if redis is not None:
+                redis.client.set(_KEY, data)
+                ways[REDIS] = partial(redis.client.get, _KEY)
             for way, work in ways.items():
                 work()
                 taken[way][size] = microseconds(work, count)
@@ -88,6 +98,11 @@ def figure_4(runs: DiosRuns) -> Figure:
                 "The object is a blob; the thesis reads a stream. Its acquire and commit are two calls, as "
                 "in the first way. The second way is the compound call that it proposes (section 5.2.3)."
             ),
+            (
+                "Redis has neither TLS nor rights here, and its socket is a Unix socket. Ray's reads of "
+                "another node and bare TLS are not measured here, but in the benchmark `cluster_reads`."
+            ),
+            *redis_note(),
         ),
     )
 
@@ -169,6 +184,17 @@ def _read_claims(
             judged(saved, 1, 2, none=1.0),
         ),
     ]
+    if REDIS in all_rates:
+        over = [one / other for one, other in zip(all_rates[ONE], all_rates[REDIS], strict=True)]
+        claims.append(
+            PublishedClaim(
+                "today",
+                "one round trip compared with a GET of Redis, throughput",
+                "",
+                f"from {min(over):.2f} x to {max(over):.2f} x",
+                OURS,
+            )
+        )
     return claims
 
 
@@ -178,8 +204,8 @@ def figure_nodes(runs: DiosRuns) -> Figure:
     notes: tuple[str, ...] = ()
     for count in runs.scope.nodes:
         runs.progress(f"nodes: {count}")
-        with running_nodes(count, coordinator="off", pool_size="0") as nodes:
-            found[count] = _by_nodes(nodes, count, runs.scope.lookups)
+        with running_nodes(count, coordinator="off", pool_size="0") as nodes, redis_if_present() as redis:
+            found[count] = _by_nodes(nodes, count, runs.scope.lookups, redis)
             notes = nodes.notes
     ways = tuple(next(iter(found.values())))
     rows = [(count, way, *time_cells(found[count][way])) for count in found for way in ways]
@@ -195,6 +221,7 @@ def figure_nodes(runs: DiosRuns) -> Figure:
             OURS,
         )
         for way in ways
+        if way != _AT_REDIS
     ]
     return runs.figure(
         "nodes",
@@ -216,14 +243,20 @@ def figure_nodes(runs: DiosRuns) -> Figure:
                 f"All nodes share the {runs.processors} processors of this machine and answer a "
                 "question in turns. On machines of their own they answer at the same time."
             ),
+            (
+                "Redis is one server that has all names, whatever the number of nodes, and checks no rights. "
+                "Stores of names on several machines, such as etcd, are not measured."
+            ),
+            *redis_note(),
         ),
     )
 
 
-def _by_nodes(nodes: Nodes, count: int, lookups: int) -> dict[str, list[float]]:
+def _by_nodes(nodes: Nodes, count: int, lookups: int, redis: RedisServer | None) -> dict[str, list[float]]:
     """Return the microseconds of calls to other nodes in turn; each lookup has a new name."""
     stat, find, lookup, nothing = "stat", "find of a new name", "lookup of all replicas", "lookup of no name"
-    taken: dict[str, list[float]] = {name: [] for name in (stat, find, lookup, nothing)}
+    calls = (stat, find, lookup, nothing) if redis is None else (stat, find, lookup, nothing, _AT_REDIS)
+    taken: dict[str, list[float]] = {name: [] for name in calls}
     with ExitStack() as stack:
         node = stack.enter_context(nodes.connect(0))
         others = [stack.enter_context(nodes.connect(at)) for at in range(1, count)]
@@ -244,6 +277,9 @@ def _by_nodes(nodes: Nodes, count: int, lookups: int) -> dict[str, list[float]]:
                 lookup: lambda name=second, keep=keep: keep(node.lookup(name)),  # type: ignore[misc]
                 nothing: lambda name=unknown: node.lookup(name),  # type: ignore[misc]
             }
+            if redis is not None:
+                redis.client.set(first.hex(), b"x")
+                ways[_AT_REDIS] = partial(redis.client.get, first.hex())
             for way, work in ways.items():
                 value = microseconds(work, 1)[0]
                 if turn:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from itertools import pairwise
 from pathlib import Path
 
@@ -12,7 +13,8 @@ from typer.testing import CliRunner
 from dios.cli import main
 from dios.errors import InvalidError
 from dios.host.sandbox.mechanisms import missing_for_pure, probe
-from dios.papers.dios import evaluation, peer_tasks, runs, word_count
+from dios.papers.dios import evaluation, peer_tasks, redis_peer, runs, word_count
+from dios.papers.dios.senders import CLOCK
 
 
 def invoke(*words: str) -> tuple[int, str, str]:
@@ -87,3 +89,25 @@ def test_percentiles_and_sizes_are_shown_as_they_are() -> None:
     """The cells are 1 %, 25 %, median, 75 %, 99 % and the maximum; sizes have binary units."""
     assert runs.time_cells([float(each) for each in range(1, 101)]) == (2.0, 26.0, 50.5, 76.0, 100.0, 100.0)
     assert [runs.size_text(size) for size in (64, 4096, 2 << 20)] == ["64 B", "4 KiB", "2 MiB"]
+
+
+def test_without_redis_its_lines_are_left_out_with_the_reason(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No server is started, and the note of the figure says what is missing."""
+    monkeypatch.setattr(shutil, "which", lambda _: None)
+    assert redis_peer.redis_note() == ("Redis is not measured: redis-server is not installed.",)
+    with redis_peer.redis_if_present() as server:
+        assert server is None
+
+
+def test_messages_through_redis_arrive_with_the_clock_of_their_sending() -> None:
+    """All messages of the sending process come in their order; the server and its socket are then gone."""
+    if reason := redis_peer.missing_redis():
+        pytest.skip(reason)
+    with redis_peer.redis_if_present() as server:
+        assert server is not None
+        with server.sending(64, 3, 0):
+            messages = [server.receive()[0] for _ in range(3)]
+        assert {len(message) for message in messages} == {64}
+        clocks = [CLOCK.unpack_from(message)[0] for message in messages]
+        assert clocks == sorted(set(clocks))
+    assert not server.path.exists()
