@@ -27,6 +27,7 @@ class _Commands(LazyGroup):
         "token": "dios.cli.objects.tokens:app*",
         "log": "dios.cli.objects.logs:app*",
         "backup": "dios.cli.objects.backup:app*",
+        "tier": "dios.cli.objects.tier:app*",
         "store": "dios.cli.objects.stores:app*",
         "run": "dios.cli.tasks.run:app",
         "attach": "dios.cli.tasks.kept_jobs:attach_app",

@@ -15,7 +15,7 @@
 - ``kept``: replicas of objects whose number the cluster keeps
 - ``catalogue``: lists of stored objects; ``files``: the files of groups, and the fsspec file system
 - ``tokens``: sealed tokens, which give a right to files to other people and clusters
-- ``backup``: encrypted snapshots of groups in other stores
+- ``backup``: encrypted snapshots of groups in other stores; ``tier``: cold files in such stores
 - ``reservations``: jobs with needs over time (Packer)
 - ``pickers``: the choice among replicas; ``retrying``: repetition of attempts that conflict
 - ``debugger``: Python's debugger inside a task; ``task_output``: the last part of a task's output

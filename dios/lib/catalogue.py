@@ -21,16 +21,19 @@ from dios.errors import Busy, Conflict, DamagedError, InvalidError, LimitError
 from dios.lib.retrying import Pauses
 from dios.wire.types import Proximity, Semantics
 
-FORMAT_VERSION: Final = 3
-"""Version 2 added the digests, version 3 files in parts.
+FORMAT_VERSION: Final = 4
+"""Version 2 added the digests, version 3 files in parts, version 4 tiered files.
 
-A catalogue without parts is written as version 2. Version 1 is read, too.
+A catalogue has the lowest version, from 2 on, that can have its files. Version 1 is read, too.
 """
 
 _WITHOUT_PARTS: Final = 2
-_VERSIONS: Final = frozenset({1, _WITHOUT_PARTS, FORMAT_VERSION})
+_WITH_PARTS: Final = 3
+_VERSIONS: Final = frozenset({1, _WITHOUT_PARTS, _WITH_PARTS, FORMAT_VERSION})
 _PART_BYTES: Final = limits.NAME_BYTES + limits.DIGEST_BYTES
 _UNKNOWN: Final = bytes(limits.DIGEST_BYTES)
+_MARK_BYTES: Final = 32
+_MANIFEST_BYTES_MAX: Final = 16 * limits.KIB
 
 _Parts = Annotated[bytes, msgspec.Meta(max_length=_PART_BYTES * limits.FILE_PARTS_MAX)]
 
@@ -57,12 +60,29 @@ def _unpacked(packed: bytes) -> tuple[Part, ...]:
     return tuple(Part(one[:middle], b"" if one[middle:] == _UNKNOWN else one[middle:]) for one in found)
 
 
+class Tiered(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
+    """The place of a file's bytes in a store outside of the cluster; ``dios.lib.tier`` writes and reads it.
+
+    ``place`` is the URL of the store, and the random ``mark`` gives the names of the file's packs there.
+    With ``stored`` these are the bytes of the file; else the file is local, and whatever the store has under
+    the mark is of no use. ``left`` is True while local objects of a stored file may remain. ``manifest`` says
+    where the list of the file's chunks is.
+    """
+
+    place: Annotated[str, msgspec.Meta(max_length=limits.TEXT_BYTES_MAX)]
+    mark: Annotated[bytes, msgspec.Meta(min_length=_MARK_BYTES, max_length=_MARK_BYTES)]
+    stored: bool
+    left: bool = False
+    manifest: Annotated[bytes, msgspec.Meta(max_length=_MANIFEST_BYTES_MAX)] = b""
+
+
 class CatalogueEntry(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
     """One stored file: its path, its name, its size, its time (nanoseconds), the BLAKE3 of its bytes.
 
     ``digest`` is empty if it is not known: of directories, logs, and files that version 1 listed. A large
     file has ``packed_parts``, objects with ``part_bytes`` each and the rest in the last one. Its ``name`` is
-    that of the first part.
+    that of the first part. A file with ``tier`` is, was or will be in a store outside of the cluster; the
+    objects of a stored one are destroyed.
     """
 
     file: str
@@ -72,6 +92,7 @@ class CatalogueEntry(msgspec.Struct, frozen=True, array_like=True, forbid_unknow
     digest: Annotated[bytes, msgspec.Meta(max_length=limits.DIGEST_BYTES)] = b""
     part_bytes: Annotated[int, msgspec.Meta(ge=0, le=limits.BLOB_BYTES_MAX)] = 0
     packed_parts: _Parts = b""
+    tier: Tiered | None = None
 
     @property
     def in_parts(self) -> bool:
@@ -79,8 +100,18 @@ class CatalogueEntry(msgspec.Struct, frozen=True, array_like=True, forbid_unknow
         return bool(self.packed_parts)
 
     @property
+    def tiered(self) -> bool:
+        """True if the bytes are in a store outside of the cluster, and must be brought back to be read."""
+        return self.tier is not None and self.tier.stored
+
+    @property
     def names(self) -> list[bytes]:
-        """The names of all objects of the file; none of a directory."""
+        """The names of all objects of the file; none of a directory and of a tiered file."""
+        return [] if self.tiered else self.local_names
+
+    @property
+    def local_names(self) -> list[bytes]:
+        """The names of all objects that the file has, or had before it was tiered."""
         if not self.packed_parts:
             return [self.name] if self.name else []
         return [part.name for part in _unpacked(self.packed_parts)]
@@ -161,6 +192,7 @@ _decode_list: Final = msgspec.msgpack.Decoder(
 ).decode
 _decode_entry: Final = msgspec.msgpack.Decoder(CatalogueEntry).decode
 _FIELDS_WITHOUT_PARTS: Final = 5
+_FIELDS_WITHOUT_TIER: Final = 7
 
 
 def encode(entries: Iterable[CatalogueEntry], unfinished: Iterable[UnfinishedFile] = ()) -> bytes:
@@ -176,19 +208,24 @@ def encode(entries: Iterable[CatalogueEntry], unfinished: Iterable[UnfinishedFil
             f"the group has {len(begun) - 1} unfinished files. `dios ls --unfinished` lists them; put them "
             "again, or remove them with `dios rm`."
         )
-    rows = [
-        msgspec.structs.astuple(entry)[: None if entry.packed_parts else _FIELDS_WITHOUT_PARTS]
-        for entry in listed
-    ]
+    rows = [msgspec.structs.astuple(entry)[: _fields_of(entry)] for entry in listed]
     packed = sum(len(one.packed_parts) for one in listed) + sum(len(one.packed_parts) for one in begun)
-    if not packed and not begun:
+    tiered = any(one.tier for one in listed)
+    if not packed and not begun and not tiered:
         return _encode((_WITHOUT_PARTS, rows))
     if packed > limits.CATALOGUE_PARTS_MAX * _PART_BYTES:
         raise LimitError(
             f"the catalogue is full: its large files have more than {limits.CATALOGUE_PARTS_MAX} parts. "
             "Remove some, or put the others into another group."
         )
-    return _encode((FORMAT_VERSION, rows, begun))
+    return _encode((FORMAT_VERSION if tiered else _WITH_PARTS, rows, begun))
+
+
+def _fields_of(entry: CatalogueEntry) -> int | None:
+    """Return the number of fields that are written; None for all."""
+    if entry.tier:
+        return None
+    return _FIELDS_WITHOUT_TIER if entry.packed_parts else _FIELDS_WITHOUT_PARTS
 
 
 def decode(data: bytes) -> tuple[CatalogueEntry, ...]:
@@ -206,7 +243,7 @@ def decode_all(data: bytes) -> Listed:
         raise DamagedError(f"the catalogue cannot be read: {error}") from None
     if content.version not in _VERSIONS:
         raise _other_version(content.version)
-    if (content.unfinished is None) is (content.version == FORMAT_VERSION):
+    if (content.unfinished is None) is (content.version >= _WITH_PARTS):
         raise DamagedError(
             f"the catalogue cannot be read: it has not the fields of version {content.version}"
         )
@@ -229,7 +266,7 @@ def decode_slowly(data: bytes) -> Iterator[CatalogueEntry]:
     try:
         pieces = _decode_pieces(data)
         version = _decode_version(pieces[0]) if pieces else 0
-        if version in _VERSIONS and len(pieces) == (3 if version == FORMAT_VERSION else 2):
+        if version in _VERSIONS and len(pieces) == (3 if version >= _WITH_PARTS else 2):
             yield from map(_decode_entry, _decode_list(pieces[1]))
             return
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:

@@ -216,6 +216,13 @@ class CommandContext:
             )
         return Name(fitting[0].entry.name), fitting[0]
 
+    def brought_back(self, found: CataloguedFile) -> CataloguedFile:
+        """Return a file whose bytes can be read: a tiered one is brought back first."""
+        try:
+            return CataloguedFile(found.group, self.files(found.group).readable(found.path))
+        except FileNotFoundError as error:
+            raise InvalidError(f"cannot read {found.group}/{found.path}: {error.strerror}") from None
+
     def object(self, text: str, group: str = "") -> Reference:
         """Return a reference to the object that a NAME argument means. Raise InvalidError without one.
 
@@ -226,6 +233,9 @@ class CommandContext:
     def file_objects(self, text: str) -> list[Reference]:
         """Return references to the parts of the file that a NAME argument means, or to its one object."""
         _, found = self.find(text)
+        if found is not None and found.entry.tiered:
+            found = self.brought_back(found)
+            text = f"{found.group}/{found.path}"
         if found is None or not found.entry.in_parts:
             return [self.object(text)]
         parts = self.files(found.group).parts(found.entry)
@@ -243,6 +253,7 @@ class CommandContext:
                 "object. A task gets such a file with `dios run --input LABEL=FILE`, or reads it as dios:// "
                 "path: give it the group, with dios.Executor(files=...) or files_for_task."
             )
+        _require_local(found)
         reference = self.node.find(name, group=self._group_to_search(found))
         if reference is None:
             raise InvalidError(
@@ -254,6 +265,7 @@ class CommandContext:
     def replicas(self, text: str, group: str = "") -> Gathered[Reference]:
         """Return references to all physical objects that a NAME argument means. Raise InvalidError."""
         name, found = self.find(text, group)
+        _require_local(found)
         references = self.node.lookup(name, group=self._group_to_search(found))
         if not references:
             what = found.entry.file if found else fingerprint(name)
@@ -304,6 +316,15 @@ class CommandContext:
                 f"{text!r} matches {len(fitting)} tasks. Give more of the fingerprint:{listed}"
             )
         return fitting[0]
+
+
+def _require_local(found: CataloguedFile | None) -> None:
+    """Raise InvalidError for a tiered file, which has no object here."""
+    if found is not None and found.entry.tier is not None and found.entry.tiered:
+        path = f"{found.group}/{found.path}"
+        raise InvalidError(
+            f"{path} is tiered: its bytes are in {found.entry.tier.place}. Bring it back: dios tier in {path}"
+        )
 
 
 def groups_of_keyring(node: str | None) -> dict[str, tuple[str, bool]]:

@@ -15,6 +15,7 @@ class FileRow(TypedDict):
     """A file of a group. ``put`` is the time of its storage in nanoseconds; ``name`` comes with --names.
 
     ``ls`` adds ``group_secrecy``, the tags of the group's label, if the group has one.
+    A tiered file has the ``store`` where its bytes are.
     """
 
     group: str
@@ -25,6 +26,7 @@ class FileRow(TypedDict):
     put: int
     name: NotRequired[str]
     group_secrecy: NotRequired[list[str]]
+    store: NotRequired[str]
 
 
 class DirectoryRow(TypedDict):
@@ -43,11 +45,15 @@ class OrphanRow(TypedDict):
 
 
 class UseRow(TypedDict):
-    """The number of files at or below a path, and of their bytes."""
+    """The number of files at or below a path, and of their bytes.
+
+    ``tiered`` is the number of further bytes, which are in stores outside of the cluster.
+    """
 
     path: str
     files: int
     size: int
+    tiered: int
 
 
 class WrittenRow(TypedDict):
@@ -271,7 +277,14 @@ JSON: Final[Mapping[str, Output]] = {
     "ps": Output((TaskRow,)),
     "kill": Output((KilledRow,)),
     "config": Output((SettingRow,)),
-    "stat": Output(("cli.objects.replicas:StatRow", "cli.objects.replicas:PartsRow"), many=False),
+    "stat": Output(
+        (
+            "cli.objects.replicas:StatRow",
+            "cli.objects.replicas:PartsRow",
+            "cli.objects.replicas:TieredRow",
+        ),
+        many=False,
+    ),
     "replicate": Output(("cli.objects.replicas:MadeReplicaRow",), many=None),
     "group describe": Output(("cli.objects.groups:GroupRow",), many=False),
     "logs": Output((LoggedTaskRow, StoredConsoleRow), many=False),
@@ -330,6 +343,12 @@ JSON: Final[Mapping[str, Output]] = {
         ("cli.objects.backup:RestoredRow", "cli.objects.backup:RestoredNamesRow"), many=False
     ),
     "backup prune": Output(("cli.objects.backup:PrunedRow",), many=False),
+    "tier out": Output(("cli.objects.tier:TieredOutRow",), many=False),
+    "tier in": Output(("cli.objects.tier:TieredInRow",)),
+    "tier ls": Output(("cli.objects.tier:TieredFileRow",)),
+    "tier open": Output(("cli.objects.tier:OpenedStoreRow",), many=False),
+    "tier prune": Output(("cli.objects.tier:PrunedStoreRow",), many=False),
+    "tier forget": Output(("cli.objects.tier:ForgottenRow",)),
     "audit": Output(("cli.nodes.audit:RecordRow",), many=False, note=_LINES),
     "audit grep": Output(("cli.nodes.audit:RecordRow",), many=False, note=_LINES),
     "audit follow": Output(("cli.nodes.audit:RecordRow",), many=False, note=_LINES),

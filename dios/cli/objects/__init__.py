@@ -5,7 +5,7 @@
 - ``groups``: ``dios group``; ``kept``: promises of replicas as text.
 - ``tokens``: ``dios token``.
 - ``logs``: ``dios log``.
-- ``backup``: ``dios backup``.
+- ``backup``: ``dios backup``; ``tier``: ``dios tier``.
 - ``stores``: ``dios store``.
 - ``removal``: the destruction of many objects, which ``dios rm`` and ``dios group rm`` share.
 """

@@ -235,6 +235,8 @@ def _described(item: CataloguedFile, *, names: bool) -> FileRow:
     }
     if names:
         described["name"] = format_name(entry.name)
+    if entry.tier is not None and entry.tiered:
+        described["store"] = entry.tier.place
     return described
 
 
@@ -434,7 +436,8 @@ def _no_such_path(text: str) -> InvalidError:
 
 def _row(item: CataloguedFile, *, names: bool) -> tuple[str, ...]:
     entry = item.entry
-    row = (item.path, size_text(entry.size), time_text(entry.put_ns), item.group, item.fingerprint)
+    size = f"{size_text(entry.size)} (tiered)" if entry.tiered else size_text(entry.size)
+    row = (item.path, size, time_text(entry.put_ns), item.group, item.fingerprint)
     return (*row, format_name(entry.name)) if names else row
 
 
@@ -448,25 +451,38 @@ def du(
     node: NodeOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Show the number of files and of bytes in groups and directories, from the groups' catalogues."""
+    """Show the number of files and of bytes in groups and directories, from the groups' catalogues.
+
+    The bytes of tiered files are counted apart.
+    """
     with reporting("dios du", as_json=as_json), opened(node) as place:
         rows = [
-            (text, *(_use_below(place, text) if paths else _use_of(place.entries(text), "") or (0, 0)))
+            (text, *(_use_below(place, text) if paths else _use_of(place.entries(text), "") or (0, 0, 0)))
             for text in paths or place.reachable_groups()
         ]
         if as_json:
-            used: list[UseRow] = [{"path": path, "files": files, "size": size} for path, files, size in rows]
+            used: list[UseRow] = [
+                {"path": path, "files": files, "size": size, "tiered": tiered}
+                for path, files, size, tiered in rows
+            ]
             write_json(used)
             return
+        anywhere = any(tiered for *_, tiered in rows)
         table(
-            ("PATH", "FILES", "SIZE"),
-            [(path, str(files), size_text(size)) for path, files, size in rows],
-            right=("FILES", "SIZE"),
+            ("PATH", "FILES", "SIZE", *(("TIERED",) if anywhere else ())),
+            [
+                (path, str(files), size_text(size), *((size_text(tiered),) if anywhere else ()))
+                for path, files, size, tiered in rows
+            ],
+            right=("FILES", "SIZE", "TIERED") if anywhere else ("FILES", "SIZE"),
         )
 
 
-def _use_below(place: CommandContext, text: str) -> tuple[int, int]:
-    """Return the number of files below a path, and of their bytes. Raise InvalidError without such a path."""
+def _use_below(place: CommandContext, text: str) -> tuple[int, int, int]:
+    """Return the number of files below a path, and of their bytes here and in stores.
+
+    Raise InvalidError without such a path.
+    """
     alias, inner = _group_of(place, text)
     found = _use_of(place.files(alias).entries(), inner)
     if found is None:
@@ -474,17 +490,22 @@ def _use_below(place: CommandContext, text: str) -> tuple[int, int]:
     return found
 
 
-def _use_of(entries: Iterable[CatalogueEntry], inner: str) -> tuple[int, int] | None:
-    """Return the number of files at or below a path, and of their bytes; None if nothing is there."""
-    sizes: dict[str, int] = {}
+def _use_of(entries: Iterable[CatalogueEntry], inner: str) -> tuple[int, int, int] | None:
+    """Return the number of files at or below a path, and of their bytes here and in stores.
+
+    None if nothing is there.
+    """
+    sizes: dict[str, tuple[int, int]] = {}
     exists = not inner
     for entry in entries:
         path = stored_path(entry.file)
         if not inner or path == inner or path.startswith(f"{inner}/"):
             exists = True
             if not is_directory(entry):
-                sizes[path] = entry.size  # of two entries with one path the later counts
-    return (len(sizes), sum(sizes.values())) if exists else None
+                # Of two entries with one path the later counts.
+                sizes[path] = (0, entry.size) if entry.tiered else (entry.size, 0)
+    local, tiered = (sum(column) for column in zip(*sizes.values(), strict=True)) if sizes else (0, 0)
+    return (len(sizes), local, tiered) if exists else None
 
 
 @app.command(
@@ -636,7 +657,7 @@ def get(
     """Write the bytes of an object to a file or to standard output.
 
     With --output the file appears when it is complete, and the same command continues an interrupted one of
-    a large file. --json describes the written file, and needs --output.
+    a large file. A tiered file is brought back first. --json describes the written file, and needs --output.
     With --recursive NAME is group/DIRECTORY, and its files are written into the directory of --output.
     """
     with reporting("dios get", as_json=as_json):
@@ -651,6 +672,10 @@ def get(
                     write_json([{"file": str(file), "size": size} for file, size in written])
                 return
             listed = place.find(name, group)[1]
+            if listed is not None and listed.entry.tiered:
+                with waiting("bringing the file back"):
+                    listed = place.brought_back(listed)
+                name, group = listed.path, listed.group
             if listed is not None and listed.entry.in_parts:
                 with transfer(output.name if output else "get", listed.entry.size) as moved:
                     _get_file(place.files(listed.group), listed.entry, output, moved)
@@ -721,7 +746,8 @@ def rm(
     """Destroy objects with all their replicas, for all users, and remove them from the catalogues.
 
     Holders of a reference get ESTALE from then on. If a node does not answer, an object that may have a
-    replica there stays in its catalogue, so that you can destroy it when the node is back. --all asks first.
+    replica there stays in its catalogue, so that you can destroy it when the node is back. The bytes of
+    tiered files go from their store, and nothing goes if it does not answer. --all asks first.
     """
     with reporting("dios rm", as_json=as_json), opened(node, [group] if group else ()) as place:
         # Look up all names first, so that an error in the last one destroys nothing.
@@ -740,7 +766,8 @@ def rm(
             removed: list[RemovedRow] = [
                 {
                     "argument": each.text,
-                    "destroyed": outcome.replicas > 0,
+                    "destroyed": outcome.replicas > 0
+                    or (each.found is not None and each.found.entry.tiered and outcome.complete),
                     "replicas": outcome.replicas,
                     "incomplete": not outcome.complete,
                 }
@@ -757,14 +784,14 @@ def _targets(place: CommandContext, text: str, group: str, *, recursive: bool) -
         if path is not None and tree is not None and path[1] in tree.unfinished.keys() - tree.files.keys():
             return [unfinished_target(path[0], tree.unfinished[path[1]])]
         name, found = place.find(text, group)
-        return [Target(text, [name] if found is None else found.entry.names, found)]
+        return [Target(text, [name] if found is None else found.entry.local_names, found)]
     if not recursive:
         raise InvalidError(f"{text} is a directory; add --recursive to destroy everything in it")
     below = [path[1], *tree.below(path[1])]
     entries = [tree.files.get(each) or tree.made.get(each) for each in below]
     begun = [one for file, one in tree.unfinished.items() if not path[1] or file.startswith(f"{path[1]}/")]
     return [unfinished_target(path[0], one) for one in begun] + [
-        Target(f"{path[0]}/{entry.file}", entry.names, CataloguedFile(path[0], entry))
+        Target(f"{path[0]}/{entry.file}", entry.local_names, CataloguedFile(path[0], entry))
         for entry in entries
         if entry is not None
     ]

@@ -36,7 +36,7 @@ def all_targets(place: CommandContext, alias: str) -> list[Target]:
     entries = place.files(alias).entries()
     begun = place.files(alias).tree().unfinished.values()
     return [
-        *(Target(f"{alias}/{each.file}", each.names, CataloguedFile(alias, each)) for each in entries),
+        *(Target(f"{alias}/{each.file}", each.local_names, CataloguedFile(alias, each)) for each in entries),
         *(unfinished_target(alias, one) for one in begun),
     ]
 
@@ -50,6 +50,11 @@ def destroy_targets(
     """
     outcomes: dict[bytes, Destroyed] = {}
     named = {each.names[0]: each for each in targets if each.names}
+    tiered = [one.found.entry for one in targets if one.found is not None and one.found.entry.tier]
+    if tiered:
+        from dios.lib.tier.removal import remove_bytes  # noqa: PLC0415 - other groups need no store
+
+        remove_bytes(tiered)
     # A later program cannot continue with an unfinished file whose parts go.
     _forget_unfinished(place, targets)
     names = list(dict.fromkeys(name for each in named.values() for name in each.names))

@@ -105,6 +105,17 @@ class PartsRow(TypedDict):
     short: list[ShortObject]
 
 
+class TieredRow(TypedDict):
+    """A tiered file, which has no object in the cluster: the store where its bytes are."""
+
+    type: str
+    path: str
+    fingerprint: str
+    size: int
+    store: str
+    local_left: bool
+
+
 def _attributes(replica: Reference) -> AttributesRow:
     return {
         "persistence": replica.persistence.name.lower(),
@@ -135,10 +146,13 @@ def stat(
     A replica is a physical object of the same name: on some node, in memory or durable, with its own
     versions. The first is the nearest, which other commands use. v_r and v_w count committed reads and
     writes, a_r and a_w the active ones. For a large file, which is stored in parts, it shows how many of them
-    each node has.
+    each node has, and for a tiered one the store where its bytes are.
     """
     with reporting("dios stat", as_json=as_json), opened(node) as place:
         listed = place.find(name, group)[1]
+        if listed is not None and listed.entry.tiered:
+            _stat_tiered(listed, as_json=as_json)
+            return
         if listed is not None and listed.entry.in_parts:
             _stat_parts(place, listed, as_json=as_json)
             return
@@ -176,6 +190,33 @@ def stat(
             say(f"{short.current} of {short.wanted} promised replicas, since {since}: {why_text(short)}")
         if replicas.incomplete:
             say(f"{silent(place.node.nodes())} did not answer and may have more replicas; see `dios node ls`")
+
+
+def _stat_tiered(listed: CataloguedFile, *, as_json: bool) -> None:
+    """Show a tiered file: the place of its bytes."""
+    entry = listed.entry
+    row: TieredRow = {
+        "type": "TIERED",
+        "path": f"{listed.group}/{listed.path}",
+        "fingerprint": listed.fingerprint,
+        "size": entry.size,
+        "store": entry.tier.place if entry.tier else "",
+        "local_left": entry.tier is not None and entry.tier.left,
+    }
+    if as_json:
+        write_json(row)
+        return
+    facts(
+        [
+            ("type", "TIERED"),
+            ("path", row["path"]),
+            ("fingerprint", row["fingerprint"]),
+            ("size", f"{entry.size} bytes ({size_text(entry.size)})"),
+            ("store", row["store"]),
+        ]
+    )
+    if row["local_left"]:
+        say("local objects may remain, because a run broke off; next: the same `dios tier out` again")
 
 
 def _stat_parts(place: CommandContext, listed: CataloguedFile, *, as_json: bool) -> None:

@@ -22,6 +22,7 @@ from dios.errors import (
     Busy,
     Conflict,
     DamagedError,
+    DiosError,
     InvalidError,
     NotPermittedError,
     NotSupportedError,
@@ -29,7 +30,7 @@ from dios.errors import (
     UnreachableError,
 )
 from dios.lib.backup import records
-from dios.lib.backup.failures import DamagedBackupError
+from dios.lib.backup.failures import DamagedBackupError, TargetError
 from dios.lib.backup.keys import KEY_BYTES, PrivateKey, Recipient
 from dios.lib.backup.packs import PackNumbers, PackWriter, StoredChunk, stored_chunks
 from dios.lib.backup.records import FileList, FileRecord, GroupRecord, RecordKind, Snapshot
@@ -49,6 +50,7 @@ from dios.lib.files.group_files import BATCH_OBJECTS, GroupFiles
 from dios.lib.files.paths import stored_path
 from dios.lib.files.tree import FileTree
 from dios.lib.kept.promises import KeptStatus
+from dios.lib.tier.inward import stored_pieces
 from dios.wire.nametext import fingerprint
 from dios.wire.types import ObjectType
 
@@ -153,16 +155,17 @@ class _Base:
                 self.chunks.setdefault(chunk.digest, chunk)
 
     def unchanged(
-        self, group: bytes, reference: Reference, name: bytes, size: int
+        self, group: bytes, read: tuple[int, int], name: bytes, size: int
     ) -> list[StoredChunk] | None:
         """Return the chunks of a file if its object has the version that was stored, else None.
 
-        For a file in parts ``reference`` is its first part, which no other file has.
+        ``read`` is the id and the version of the object, of a file in parts those of its first part, which
+        no other file has.
         """
         record, chunks = self._files.get(group, {}).get(name, (None, []))
         if record is None or record.kind is not RecordKind.FILE or record.size != size:
             return None
-        same = (record.object_id, record.version) == (reference.object_id, reference.v_w)
+        same = (record.object_id, record.version) == read
         return chunks if same else None
 
 
@@ -248,7 +251,12 @@ class _Run:
         """Yield the records of these entries. Those that cannot be read are ``lost``, with the reason."""
         waiting = iter(entries)
         while some := list(islice(waiting, BATCH_OBJECTS)):
-            for entry, reference, why in _looked_up(source, some):
+            for entry in some:
+                if entry.tiered:
+                    record = self._tiered_file(entry, source, numbers, lost)
+                    if record is not None:
+                        yield record
+            for entry, reference, why in _looked_up(source, [one for one in some if not one.tiered]):
                 path = stored_path(entry.file)
                 if reference is None:
                     lost[path] = (entry, why)
@@ -261,6 +269,31 @@ class _Run:
                 else:
                     if record is not None:
                         yield record
+
+    def _tiered_file(
+        self,
+        entry: CatalogueEntry,
+        source: Source,
+        numbers: PackNumbers,
+        lost: dict[str, tuple[CatalogueEntry, str]],
+    ) -> FileRecord | None:
+        """Store the bytes of a tiered file, from its store; None if it is ``lost``, with the reason.
+
+        The random mark of the bytes stands for the object: the next run does not read them again.
+        """
+        path, mark = stored_path(entry.file), _mark_number(entry)
+        chunks = self.base.unchanged(source.name, (mark, 0), entry.name, entry.size)
+        if chunks is None:
+            try:
+                chunks = [chunk for piece in stored_pieces(entry) for chunk in self._add_blob(piece)]
+            except (DamagedBackupError, InvalidError, OSError, TargetError) as error:
+                why = error.message if isinstance(error, DiosError) else str(error)
+                lost[path] = (entry, f"it is tiered, and its bytes cannot be read: {why}")
+                return None
+        self.moved(entry.size)
+        return FileRecord(
+            RecordKind.FILE, path, entry.name, entry.size, entry.put_ns, mark, 0, numbers.places(chunks)
+        )
 
     def _file(
         self, source: Source, path: str, entry: CatalogueEntry, reference: Reference, numbers: PackNumbers
@@ -278,7 +311,7 @@ class _Run:
             return None
         else:
             size = entry.size if entry.in_parts else reference.size
-            chunks = self.base.unchanged(source.name, reference, entry.name, size)
+            chunks = self.base.unchanged(source.name, (object_id, version), entry.name, size)
             if chunks is None:
                 chunks = self._read_parts(source, entry) if entry.in_parts else self._read_blob(reference)
                 size = sum(chunk.size for chunk in chunks)
@@ -335,6 +368,10 @@ class _Run:
         data = msgspec.msgpack.encode(entries)
         self.outcome.read_bytes += len(data)
         return self.writer.add(data)
+
+
+def _mark_number(entry: CatalogueEntry) -> int:
+    return int.from_bytes(entry.tier.mark[:8], "big") if entry.tier else 0
 
 
 def _looked_up(

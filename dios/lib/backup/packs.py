@@ -8,8 +8,10 @@ files say where each chunk is.
 from __future__ import annotations
 
 import secrets
+from bisect import bisect_right
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import accumulate
 from typing import Final, NamedTuple
 
 from dios.lib.backup import compression
@@ -177,3 +179,23 @@ class PackReader:
                 f"pack {pack.hex()[:12]} was changed, replaced or cut since it was stored"
             )
         return data
+
+
+class ChunkSource:
+    """The bytes of a file in a store, as a source of the files of a group."""
+
+    def __init__(self, reader: PackReader, chunks: list[StoredChunk]) -> None:
+        self._reader: Final = reader
+        self._chunks: Final = chunks
+        self._ends: Final = list(accumulate(chunk.size for chunk in chunks))
+
+    def chunks(self, offset: int, size: int) -> Iterator[memoryview]:
+        """Yield the bytes of a range, a chunk at a time."""
+        at, end = offset, offset + size
+        for number in range(bisect_right(self._ends, offset), len(self._chunks)):
+            if at >= end:
+                return
+            first = self._ends[number] - self._chunks[number].size
+            piece = memoryview(self._reader.read(self._chunks[number]))[at - first : end - first]
+            yield piece
+            at += piece.nbytes

@@ -6,10 +6,8 @@ A group becomes visible when all of its files are stored: its alias and its cata
 from __future__ import annotations
 
 import contextlib
-from bisect import bisect_right
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from itertools import accumulate
 from typing import Annotated, Final
 
 import msgspec
@@ -21,7 +19,7 @@ from dios.client.sync.node import Group, Node
 from dios.errors import DiosError, ExistsError
 from dios.ids import Name
 from dios.lib.backup.failures import DamagedBackupError
-from dios.lib.backup.packs import PackReader, StoredChunk, stored_chunks
+from dios.lib.backup.packs import ChunkSource, PackReader, StoredChunk, stored_chunks
 from dios.lib.backup.records import FileList, FileRecord, GroupRecord, RecordKind, Snapshot
 from dios.lib.backup.repository import Repository
 from dios.lib.catalogue import CatalogueEntry
@@ -131,7 +129,7 @@ def _store(
                 if record.secrecy not in by_label:
                     made_for = StagedFiles(staged.files, listed=False, secrecy=record.secrecy)
                     by_label[record.secrecy] = made_for
-                _store_file(reader, record, chunks, by_label[record.secrecy])
+                store_file(reader, record, chunks, by_label[record.secrecy])
                 moved(record.size)
             elif record.kind is RecordKind.LOG:
                 _store_log(reader, record, chunks, staged)
@@ -149,16 +147,17 @@ def _store(
     ]
 
 
-def _store_file(
+def store_file(
     reader: PackReader, record: FileRecord, chunks: list[StoredChunk], staged: StagedFiles
 ) -> None:
+    """Store the bytes of a file, which is staged then. Raises DamagedBackupError."""
     if sum(chunk.size for chunk in chunks) != record.size or record.size > _FILE_BYTES_MAX:
         raise DamagedBackupError(f"{record.path} has another size than its chunks")
     if record.size <= limits.INLINE_BYTES_MAX:
         staged.add_bytes(record.path, reader.read_all(chunks))
         return
     if record.size > limits.FILE_WHOLE_BYTES_MAX:
-        staged.add_source(record.path, _ChunkSource(reader, chunks), record.size)
+        staged.add_source(record.path, ChunkSource(reader, chunks), record.size)
         return
     made = staged.files.node.create(
         ObjectType.DURABLE_BLOB, groups=[staged.files.group], secrecy=record.secrecy or None
@@ -176,26 +175,6 @@ def _store_file(
         raise
     staged.add_object(record.path, made.name or b"", record.size, digest.digest())
     made.close()
-
-
-class _ChunkSource:
-    """The bytes of a file in a backup."""
-
-    def __init__(self, reader: PackReader, chunks: list[StoredChunk]) -> None:
-        self._reader: Final = reader
-        self._chunks: Final = chunks
-        self._ends: Final = list(accumulate(chunk.size for chunk in chunks))
-
-    def chunks(self, offset: int, size: int) -> Iterator[memoryview]:
-        """Yield the bytes of a range, a chunk at a time."""
-        at, end = offset, offset + size
-        for number in range(bisect_right(self._ends, offset), len(self._chunks)):
-            if at >= end:
-                return
-            first = self._ends[number] - self._chunks[number].size
-            piece = memoryview(self._reader.read(self._chunks[number]))[at - first : end - first]
-            yield piece
-            at += piece.nbytes
 
 
 def _store_log(

@@ -22,6 +22,9 @@ class CataloguePlace(Protocol):
     def replicas(self) -> list[Reference]:
         """Return references to the catalogue's replicas; none if there is no catalogue yet."""
 
+    def is_complete(self) -> bool:
+        """Return True if every node answered that may have a replica."""
+
     def create(self) -> Reference:
         """Return a reference to the catalogue, which is created if there is none."""
 
@@ -42,6 +45,11 @@ class KeyringCatalogue:
             # Another process may have made it after this process read the keyring.
             name = Keyring.load(self._keyring.path).objects.get(CATALOGUE_ALIAS + self._alias)
         return [] if name is None else self._look_up(name)
+
+    def is_complete(self) -> bool:
+        """Return True if every node answered that may have a replica."""
+        name = self._keyring.objects.get(CATALOGUE_ALIAS + self._alias)
+        return name is not None and _is_complete(self._node, name, self._group)
 
     def find(self) -> Reference | None:
         """Return the replica with the latest version, or None."""
@@ -93,6 +101,10 @@ class SharedCatalogue:
             raise UnreachableError("the group's catalogue is on a node that does not answer", call="lookup")
         return found
 
+    def is_complete(self) -> bool:
+        """Return True if every node answered that may have a replica."""
+        return _is_complete(self._node, self._name, self._group)
+
     def create(self) -> Reference:
         """Return the catalogue; NotPermittedError if its owner has none yet."""
         for found in self.replicas():
@@ -110,6 +122,17 @@ class HandedCatalogue:
         """Return the catalogue."""
         return [self._reference]
 
+    def is_complete(self) -> bool:
+        """Return False: a task does not know where other replicas are."""
+        return False
+
     def create(self) -> Reference:
         """Return the catalogue: its giver has created it."""
         return self._reference
+
+
+def _is_complete(node: Node, name: bytes, group: Group) -> bool:
+    found = node.lookup(name, group=group)
+    for one in found:
+        one.close()
+    return not found.incomplete

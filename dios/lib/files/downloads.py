@@ -50,8 +50,10 @@ def download(files: GroupFiles, entry: CatalogueEntry, target: Path, moved: Move
     """Write a stored file to a path, which it takes when it is complete and its digest is right.
 
     A large file continues after the parts that an interrupted run has left. Raises DamagedError, and Busy if
-    another run writes the same file to the same place.
+    another run writes the same file to the same place. A tiered file is brought back first.
     """
+    if entry.tiered:
+        entry = files.readable(stored_path(entry.file))
     if not entry.in_parts:
         with replaced_file(target) as file:
             copy_out(files, entry, file, moved)
@@ -61,7 +63,12 @@ def download(files: GroupFiles, entry: CatalogueEntry, target: Path, moved: Move
 
 
 def copy_out(files: GroupFiles, entry: CatalogueEntry, file: Output, moved: Moved = lambda _: None) -> None:
-    """Write the bytes of a stored file to an open one; DamagedError if they have another digest."""
+    """Write the bytes of a stored file to an open one; DamagedError if they have another digest.
+
+    A tiered file is brought back first.
+    """
+    if entry.tiered:
+        entry = files.readable(stored_path(entry.file))
     if not entry.in_parts:
         copy_view(files.view(stored_path(entry.file)), file, moved, path=entry.file, digest=entry.digest)
         return

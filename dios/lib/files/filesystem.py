@@ -261,7 +261,7 @@ class DiosFileSystem(AbstractFileSystem):  # type: ignore[misc] # fsspec has no 
         for path, start, end in zip(paths, first, last, strict=True):
             try:
                 files, _, inner = self._place(path)
-                if files.entry(inner).in_parts:
+                if files.readable(inner).in_parts:
                     found.append(bytes(files.view(inner, start, end)))
                     continue
                 if path not in views:
@@ -325,7 +325,7 @@ class DiosFileSystem(AbstractFileSystem):  # type: ignore[misc] # fsspec has no 
                 raise FileExistsError(17, "there is a file with this path", path)
             staged.require_new(inner)
         elif mode.startswith("r") or (mode.startswith("a") and tree.is_file(inner)):
-            entry = files.entry(inner)
+            entry = files.readable(inner)
             original, size = files.original(entry)
             staged.require_unchanged(inner, entry.name)
         elif mode.startswith("a"):
@@ -451,7 +451,7 @@ class DiosFileSystem(AbstractFileSystem):  # type: ignore[misc] # fsspec has no 
         if files.tree().is_directory(inner):
             self.makedirs(path2, exist_ok=True)
             return
-        entry = files.entry(inner)
+        entry = files.readable(inner)
         if entry.in_parts:
             parts = files.parts(entry)
             self._add(path2, lambda staged, place: staged.add_source(place, parts, entry.size))

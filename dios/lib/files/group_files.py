@@ -10,8 +10,9 @@ from __future__ import annotations
 import io
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
+from importlib import import_module
 from itertools import islice
-from typing import TYPE_CHECKING, Final, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Final, NamedTuple, Protocol, TypeVar, cast
 
 import msgspec
 
@@ -116,6 +117,10 @@ class GroupFiles:
         if name is not None:
             hold_on(self.node, self.group, name, disks)
 
+    def list_is_complete(self) -> bool:
+        """Return True if every node answered that may have the latest version of the catalogue."""
+        return self._place.is_complete()
+
     # -- reading ------------------------------------------------------------------------------------
     def entry(self, path: str) -> CatalogueEntry:
         """Return the entry of a file; FileNotFoundError or IsADirectoryError without one."""
@@ -127,12 +132,22 @@ class GroupFiles:
             raise IsADirectoryError(21, "this is a directory", path)
         raise FileNotFoundError(2, "there is no such file", path)
 
+    def readable(self, path: str) -> CatalogueEntry:
+        """Return the entry of a file whose bytes can be read: a tiered file is brought back first.
+
+        Raises as ``entry`` and ``dios.lib.tier.inward.bring_back`` do.
+        """
+        entry = self.entry(path)
+        if not entry.tiered:
+            return entry
+        return _inward().bring_back(self, path)
+
     def view(self, path: str, start: int | None = None, end: int | None = None) -> memoryview:
         """Return a view of a file's bytes, or of a range, which stays valid when the file is replaced.
 
         It needs no copy, unless a range is in several parts of a large file.
         """
-        entry = self.entry(path)
+        entry = self.readable(path)
         if not entry.in_parts:
             return self._read(path, self._view)[slice(start, end)]
         first, last, _ = slice(start, end).indices(entry.size)
@@ -161,7 +176,7 @@ class GroupFiles:
 
         A file in parts can be read until it is replaced or removed.
         """
-        entry = self.entry(path)
+        entry = self.readable(path)
         if not entry.in_parts:
             return self._read(path, lambda reference: self._opened(reference, path))
         parts = self.parts(entry)
@@ -181,7 +196,7 @@ class GroupFiles:
     def _read(self, path: str, read: Callable[[Reference], T]) -> T:
         """Look a file up and read it, once more if it was replaced in between."""
         for _ in range(_ATTEMPTS):
-            entry = self.entry(path)
+            entry = self.readable(path)
             found = self.node.lookup(entry.name, group=self.group, limit=1)
             if found:
                 with found[0] as reference:
@@ -231,12 +246,16 @@ class GroupFiles:
         """Remove files, and the own entries of directories, in one write; destroy the files' objects.
 
         Raises FileNotFoundError, NotPermittedError if an object may not be destroyed, and UnreachableError if
-        a node that may have a replica of one did not answer: its file stays, to be removed later.
+        a node that may have a replica of one did not answer: its file stays, to be removed later. The bytes
+        of tiered files go first, and the errors of their store leave everything else as it is.
         """
         tree = self.tree()
         entries = [tree.files.get(path) or tree.made[path] for path in paths]
-        outcomes = destroy(self.node, [name for entry in entries for name in entry.names])
-        left = [entry for entry in entries if not all(outcomes[name].complete for name in entry.names)]
+        tiered = [entry for entry in entries if entry.tier is not None]
+        if tiered:
+            _removal().remove_bytes(tiered)
+        outcomes = destroy(self.node, [name for entry in entries for name in entry.local_names])
+        left = [entry for entry in entries if not all(outcomes[name].complete for name in entry.local_names)]
         self.forget([entry for entry in entries if entry not in left])
         if left:
             shown = ", ".join(entry.file for entry in islice(left, 3))
@@ -251,8 +270,12 @@ class GroupFiles:
             self.edit(lambda tree: [e for e in tree.entries if (e.file, e.name) not in gone])
 
     def destroy_unlisted(self, entries: Iterable[CatalogueEntry]) -> None:
-        """Destroy the objects of entries that are no longer in the catalogue."""
-        self.destroy_unneeded([name for entry in entries for name in entry.names])
+        """Destroy the objects of entries that are no longer in the catalogue, and their bytes in stores."""
+        gone = list(entries)
+        self.destroy_unneeded([name for entry in gone for name in entry.local_names])
+        tiered = [entry for entry in gone if entry.tier is not None]
+        if tiered:
+            _removal().remove_unneeded(self, tiered)
 
     def destroy_unneeded(self, names: Sequence[bytes]) -> None:
         """Destroy objects that no file has any more."""
@@ -266,6 +289,29 @@ class GroupFiles:
             lambda tree: tree.entries,
             lambda tree: [one for path, one in tree.unfinished.items() if path not in paths],
         )
+
+
+class _Inward(Protocol):
+    """What ``dios.lib.tier.inward`` does for readers."""
+
+    def bring_back(self, files: GroupFiles, path: str, /) -> CatalogueEntry: ...
+
+
+class _Removal(Protocol):
+    """What ``dios.lib.tier.removal`` does for files that go."""
+
+    def remove_bytes(self, entries: Iterable[CatalogueEntry], /) -> None: ...
+
+    def remove_unneeded(self, files: GroupFiles, entries: Iterable[CatalogueEntry], /) -> None: ...
+
+
+def _inward() -> _Inward:
+    """Return the code that brings tiered files back. It needs this module, so it is loaded by its name."""
+    return cast("_Inward", import_module("dios.lib.tier.inward"))
+
+
+def _removal() -> _Removal:
+    return cast("_Removal", import_module("dios.lib.tier.removal"))
 
 
 def destroy(node: Node, names: Sequence[bytes]) -> dict[bytes, Destroyed]:

@@ -12,6 +12,7 @@ from collections.abc import Callable, Collection, Iterable, Sequence
 from contextlib import suppress
 from typing import Final
 
+import msgspec
 from blake3 import blake3
 
 from dios import limits
@@ -26,7 +27,7 @@ from dios.errors import (
     NotPermittedError,
     UnreachableError,
 )
-from dios.lib.catalogue import CatalogueEntry, UnfinishedFile
+from dios.lib.catalogue import CatalogueEntry, Tiered, UnfinishedFile
 from dios.lib.files.further_disks import hold_on
 from dios.lib.files.group_files import BATCH_OBJECTS, GroupFiles, destroy
 from dios.lib.files.paths import stored_path
@@ -188,6 +189,10 @@ class StagedFiles:
         """Add a directory, if it does not exist."""
         if path:
             self._entries.setdefault(path, directory_entry(path, time.time_ns()))
+
+    def change(self, path: str, *, put_ns: int, tier: Tiered) -> None:
+        """Give a stored file the time and the place in a store that it had before it was brought back."""
+        self._entries[path] = msgspec.structs.replace(self._entries[path], put_ns=put_ns, tier=tier)
 
     def require_new(self, path: str) -> None:
         """Let ``publish`` raise FileExistsError if a file has this path by then."""

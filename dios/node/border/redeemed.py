@@ -92,6 +92,11 @@ class RedeemedToken:
         entry = (await self.files()).get(call.path)
         if entry is None:
             raise InvalidError(f"there is no file {call.path!r} in the group of the token")
+        if entry.tiered:
+            raise InvalidError(
+                f"{call.path!r} is tiered: its bytes are in a store outside of the cluster. Ask its owner to "
+                "bring it back with `dios tier in`."
+            )
         first = await self._object(call.path, entry.name)
         head = FileRow(call.path, entry.size if entry.in_parts else first.size, entry.put_ns, entry.digest)
         unchanged = bool(entry.digest) and call.known == entry.digest

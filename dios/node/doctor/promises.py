@@ -656,6 +656,22 @@ PROMISES: Final = (
         "A backup that breaks off changes no earlier snapshot",
         left="packs that no snapshot names",
     ),
+    # -- Tiered files
+    Promise(
+        "Tiered files",
+        "Whatever the store of tiered files changes, swaps, cuts or removes is noticed, and no such byte is read",
+        left="it can destroy the files; it sees sizes, times, how compressible packs are if they are compressed, and which files come back",
+    ),
+    Promise(
+        "Tiered files",
+        "A member of a group cannot send another one's programs to a store that its user did not begin or open",
+    ),
+    Promise(
+        "Tiered files",
+        "A kill while a file goes to a store or comes back loses no byte of it",
+        left="a tiered file is as durable as its store",
+    ),
+    Promise("Tiered files", "No file with a secrecy label goes to a store"),
     # -- Dashboard and metrics
     Promise(
         "Dashboard and metrics",

@@ -7,6 +7,7 @@ from dios.errors import DamagedError, InvalidError, LimitError
 from dios.lib.catalogue import (
     CatalogueEntry,
     Part,
+    Tiered,
     UnfinishedFile,
     checked_file,
     decode,
@@ -58,6 +59,18 @@ def test_the_stored_bytes_of_files_in_parts_never_change() -> None:
     assert large.parts() == tuple(parts)
     assert [large.size_of_part(0), large.size_of_part(1)] == [4, 1]
     assert begun.parts == (Part(b"\x0b" * 32, b""),)
+
+
+def test_the_stored_bytes_of_tiered_files_never_change() -> None:
+    """The frozen vector of version 4, which is written only with tiered files."""
+    tier = Tiered("/s", b"\x0c" * 32, stored=True, left=True, manifest=b"\x0d")
+    cold = CatalogueEntry("a", b"\x07" * 32, 5, 9, b"\x08" * 32, tier=tier)
+    place = "95a22f73c420" + "0c" * 32 + "c3c3c4010d"
+    vector = "930491" + "98a161c420" + "07" * 32 + "0509c420" + "08" * 32 + "00c400" + place + "90"
+    assert encode([cold]).hex() == vector
+    assert decode(bytes.fromhex(vector)) == (cold,)
+    assert list(decode_slowly(bytes.fromhex(vector))) == [cold]
+    assert (cold.names, cold.local_names, cold.tiered) == ([], [b"\x07" * 32], True)
 
 
 def test_parts_that_are_not_those_of_the_file_are_refused() -> None:

@@ -1,0 +1,375 @@
+"""``dios tier``: cold files of a group in another store, from which reading brings them back."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Annotated, Final, TypedDict
+
+import typer
+
+from dios.cli.common.context import CataloguedFile, CommandContext, opened
+from dios.cli.common.output import (
+    FAILED,
+    InGroupOption,
+    JsonOption,
+    NodeOption,
+    YesOption,
+    confirm,
+    facts,
+    reporting,
+    say,
+    size_text,
+    table,
+    transfer,
+    waiting,
+    write_json,
+)
+from dios.cli.common.signals import Stopped, stopped_by_signals
+from dios.cli.nodes.setting_options import seconds_of
+from dios.errors import InvalidError
+from dios.lib.backup.keys import load_private, load_recipient
+from dios.lib.files.paths import stored_path
+from dios.lib.tier.entries import finish
+from dios.lib.tier.inward import bring_back
+from dios.lib.tier.outward import Moved, chosen, tier_out
+from dios.lib.tier.removal import prune as prune_store
+from dios.lib.tier.store import begin_store, open_store
+from dios.node.limit_text import parse_size
+
+app: Final = typer.Typer(
+    no_args_is_help=True,
+    rich_markup_mode=None,
+    help="Cold files: their bytes in another store, encrypted, and back when they are read.",
+)
+
+_SHOWN_MAX: Final = 20
+
+StoreArgument = Annotated[
+    str, typer.Argument(metavar="STORE", help="A directory, or a URL such as s3://bucket/folder.")
+]
+GroupOption = Annotated[str, typer.Option("--group", "-g", metavar="ALIAS", help="The group of the files.")]
+FilesArgument = Annotated[
+    list[str], typer.Argument(metavar="NAME...", help="Paths group/FILE, files as put, or fingerprints.")
+]
+
+
+class TieredOutRow(TypedDict):
+    """What `dios tier out` did; ``refused`` has the files that stay, each with the reason."""
+
+    store: str
+    moved: list[str]
+    size: int
+    before: list[str]
+    refused: dict[str, str]
+
+
+class TieredInRow(TypedDict):
+    """A file that is local now, and True if it was in a store before."""
+
+    path: str
+    size: int
+    brought_back: bool
+
+
+class TieredFileRow(TypedDict):
+    """A file with bytes in a store.
+
+    ``state`` is "stored", or "leftover" if a run broke off: the file is local, and its bytes in the store are
+    of no use. ``local_left`` is True if local objects of a stored file may remain.
+    """
+
+    group: str
+    file: str
+    path: str
+    size: int
+    store: str
+    state: str
+    local_left: bool
+
+
+class OpenedStoreRow(TypedDict):
+    """A store that this machine can use from now on."""
+
+    store: str
+
+
+class PrunedStoreRow(TypedDict):
+    """The number of packs that were removed from a store."""
+
+    store: str
+    packs: int
+
+
+class ForgottenRow(TypedDict):
+    """A file that was removed from its group, whose bytes stay in the store."""
+
+    path: str
+    store: str
+
+
+@app.command(
+    "out",
+    epilog="\b\nExamples:\n  dios backup keygen ./tier.key\n"
+    "  dios tier out july.csv --group papers --to /mnt/cold --recipient ./tier.key.pub\n"
+    "  dios tier out --older 90d --larger 100MiB --group papers --to s3://bucket/papers",
+)
+def out(
+    files: Annotated[
+        list[str] | None, typer.Argument(metavar="[FILE]...", help="Paths of files in the group.")
+    ] = None,
+    *,
+    group: GroupOption,
+    to: Annotated[
+        str,
+        typer.Option("--to", metavar="STORE", help="A directory, or a URL such as s3://bucket/folder."),
+    ],
+    older: Annotated[
+        str, typer.Option("--older", metavar="SPAN", help="All files that were put before: 12h, 90d.")
+    ] = "",
+    larger: Annotated[
+        str, typer.Option("--larger", metavar="SIZE", help="All files of at least this size: 100MiB.")
+    ] = "",
+    recipient: Annotated[
+        Path | None,
+        typer.Option("--recipient", metavar="FILE", help="The recipient's file; needed for a new store."),
+    ] = None,
+    node: NodeOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Move the bytes of files into a store, encrypted, and keep their paths.
+
+    The bytes are stored, read back and compared before the local ones are destroyed. A command that was
+    interrupted loses nothing, and the same command finishes. Reading a file brings it back. With --older and
+    --larger, files must fit both. Files with a secrecy label are refused.
+
+    `dios backup keygen` makes the key pair of a new store. Without the private key, and without this machine,
+    nobody can read the files.
+    """
+    with reporting("dios tier out", as_json=as_json):
+        if bool(files) is bool(older or larger):
+            raise InvalidError("give the files, or choose them with --older SPAN and --larger SIZE")
+        reader = None if recipient is None else load_recipient(recipient)
+        try:
+            with stopped_by_signals(), opened(node, [group]) as place:
+                here = place.files(group)
+                paths = (
+                    [_in_group(group, text) for text in files]
+                    if files
+                    else chosen(
+                        here,
+                        older_ns=seconds_of(older, "--older") * 10**9 if older else None,
+                        larger=_size(larger) if larger else None,
+                        now_ns=time.time_ns(),
+                    )
+                )
+                total = sum(here.entry(path).size for path in paths)
+                store = begin_store(to, reader, here.group)
+                with transfer("tier out", total, steps=len(paths)) as moved:
+                    made = tier_out(here, store, paths, moved)
+        except Stopped as stopped:
+            raise typer.Exit(stopped.exit_status) from None
+        _show_out(group, store.place, made, as_json=as_json)
+        if made.refused:
+            raise typer.Exit(FAILED)
+
+
+def _in_group(group: str, text: str) -> str:
+    """Return the path in the group; the alias of the group may stand before it."""
+    return stored_path(f"./{text.removeprefix('dios://').removeprefix(f'{group}/')}")
+
+
+def _size(text: str) -> int:
+    try:
+        return parse_size(text)
+    except ValueError as error:
+        raise InvalidError(f"--larger must be {error}, not {text!r}") from None
+
+
+def _show_out(group: str, store: str, made: Moved, *, as_json: bool) -> None:
+    size = sum(entry.size for entry in made.moved)
+    if as_json:
+        row: TieredOutRow = {
+            "store": store,
+            "moved": [f"{group}/{stored_path(entry.file)}" for entry in made.moved],
+            "size": size,
+            "before": [f"{group}/{path}" for path in made.before],
+            "refused": {f"{group}/{path}": why for path, why in made.refused.items()},
+        }
+        write_json(row)
+        return
+    facts(
+        [
+            ("store", store),
+            ("moved", f"{len(made.moved)} files ({size_text(size)})"),
+            ("there before", str(len(made.before))),
+            ("refused", str(len(made.refused))),
+        ]
+    )
+    for path, why in list(made.refused.items())[:_SHOWN_MAX]:
+        say(f"{group}/{path} stays: {why}")
+    if len(made.refused) > _SHOWN_MAX:
+        say(f"and {len(made.refused) - _SHOWN_MAX} more; --json lists them")
+
+
+@app.command(
+    "in", epilog="\b\nExamples:\n  dios tier in papers/july.csv\n  dios tier in july.csv --group papers"
+)
+def bring_in(
+    names: FilesArgument,
+    *,
+    group: InGroupOption = "",
+    node: NodeOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Bring files back without reading them: `dios get`, dios:// paths and inputs of tasks do it, too.
+
+    The bytes are compared with their digest before the path has them, and are removed from the store.
+    """
+    with reporting("dios tier in", as_json=as_json), opened(node) as place:
+        found = [_found(place, text, group) for text in names]
+        rows: list[TieredInRow] = []
+        with transfer("tier in", sum(each.entry.size for each in found), steps=len(found)) as moved:
+            for each in found:
+                files = place.files(each.group)
+                back = bring_back(files, each.path, moved)
+                # What an earlier run has not removed from the store, with the reason if that fails again.
+                finish(files, back)
+                rows.append(
+                    {
+                        "path": f"{each.group}/{each.path}",
+                        "size": back.size,
+                        "brought_back": each.entry.tiered,
+                    }
+                )
+        if as_json:
+            write_json(rows)
+            return
+        back_again = [row for row in rows if row["brought_back"]]
+        say(f"{len(back_again)} files ({size_text(sum(row['size'] for row in back_again))}) are local again")
+
+
+def _found(place: CommandContext, text: str, group: str) -> CataloguedFile:
+    found = place.find(text, group)[1]
+    if found is None:
+        raise InvalidError(f"{text!r} is in no catalogue of yours. `dios ls` lists the files.")
+    return found
+
+
+@app.command("ls", epilog="\b\nExamples:\n  dios tier ls\n  dios tier ls --group papers --json")
+def list_tiered(
+    *,
+    group: Annotated[
+        list[str] | None, typer.Option("--group", "-g", metavar="ALIAS", help="Only this group.")
+    ] = None,
+    node: NodeOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """List the files whose bytes are in a store, and what runs that broke off have left there."""
+    with reporting("dios tier ls", as_json=as_json), opened(node, group or ()) as place:
+        rows = list(_rows(place.catalogued(group)))
+        if as_json:
+            write_json(rows)
+        elif rows:
+            table(
+                ("FILE", "SIZE", "STATE", "STORE"),
+                [
+                    (
+                        row["path"],
+                        size_text(row["size"]),
+                        f"{row['state']}, local left" if row["local_left"] else row["state"],
+                        row["store"],
+                    )
+                    for row in rows
+                ],
+                right=("SIZE",),
+            )
+            if any(row["state"] == "leftover" or row["local_left"] for row in rows):
+                say("a run broke off; next: the same `dios tier out` again, or `dios tier in` for a leftover")
+        else:
+            say("no file of yours is tiered")
+
+
+def _rows(found: Iterable[CataloguedFile]) -> Iterable[TieredFileRow]:
+    for each in found:
+        tier = each.entry.tier
+        if tier is not None:
+            yield {
+                "group": each.group,
+                "file": each.path,
+                "path": f"{each.group}/{each.path}",
+                "size": each.entry.size,
+                "store": tier.place,
+                "state": "stored" if tier.stored else "leftover",
+                "local_left": tier.stored and tier.left,
+            }
+
+
+@app.command("open", epilog="\b\nExamples:\n  dios tier open s3://bucket/papers --key ./tier.key")
+def open_command(
+    store: StoreArgument,
+    *,
+    key: Annotated[Path, typer.Option("--key", metavar="FILE", help="The private key of the recipient.")],
+    as_json: JsonOption = False,
+) -> None:
+    """Let this machine read and write a store that another one began: it keeps the key of the store.
+
+    A machine uses no other store, whatever a catalogue says, because every member of a group can write the
+    catalogue.
+    """
+    with reporting("dios tier open", as_json=as_json):
+        opened_store = open_store(store, load_private(key))
+        if as_json:
+            row: OpenedStoreRow = {"store": opened_store.place}
+            write_json(row)
+            return
+        say(f"this machine can read the files in {opened_store.place} now")
+
+
+@app.command("prune", epilog="\b\nExamples:\n  dios tier prune s3://bucket/papers --group papers")
+def prune(
+    store: StoreArgument, *, group: GroupOption, node: NodeOption = None, as_json: JsonOption = False
+) -> None:
+    """Remove what the store of a group has, and no file of the group: the rest of runs that broke off."""
+    with reporting("dios tier prune", as_json=as_json), opened(node, [group]) as place:
+        files = place.files(group)
+        found = begin_store(store, None, files.group)
+        with waiting("removing packs"):
+            removed = prune_store(files, found)
+        if as_json:
+            row: PrunedStoreRow = {"store": found.place, "packs": removed}
+            write_json(row)
+            return
+        say(f"{removed} packs were removed from {found.place}")
+
+
+@app.command("forget", epilog="\b\nExamples:\n  dios tier forget papers/july.csv --yes")
+def forget(
+    names: FilesArgument,
+    *,
+    group: InGroupOption = "",
+    yes: YesOption = False,
+    node: NodeOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Remove tiered files from their group without their store, which may be lost: nobody can read them then.
+
+    `dios rm` removes a file with its bytes. Whatever the store has stays there, encrypted, until `dios tier
+    prune`.
+    """
+    with reporting("dios tier forget", as_json=as_json), opened(node) as place:
+        found = [_found(place, text, group) for text in names]
+        for each in found:
+            if not each.entry.tiered:
+                raise InvalidError(f"{each.group}/{each.path} is local. `dios rm` removes it.")
+        confirm(f"forget {len(found)} tiered files for good", yes=yes)
+        rows: list[ForgottenRow] = []
+        for each in found:
+            place.files(each.group).forget([each.entry])
+            store = each.entry.tier.place if each.entry.tier else ""
+            rows.append({"path": f"{each.group}/{each.path}", "store": store})
+        if as_json:
+            write_json(rows)
+            return
+        say(f"{len(rows)} files were forgotten; what their stores have is of no use")

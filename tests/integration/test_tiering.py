@@ -1,0 +1,396 @@
+"""Tiered files on a real node: out to a store and back by reading, whatever is killed or changed."""
+
+from __future__ import annotations
+
+import hashlib
+import itertools
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import msgspec
+import pytest
+from blake3 import blake3
+from typer.testing import CliRunner
+
+import dios
+from dios import limits
+from dios.cli.main import app
+from dios.client.keyring import Keyring
+from dios.client.sync.node import Group, Node
+from dios.errors import DiosError, InvalidError
+from dios.ids import Name
+from dios.lib.backup.create import Source, Writer
+from dios.lib.backup.failures import DamagedBackupError
+from dios.lib.backup.keys import PrivateKey, generate, save_pair
+from dios.lib.backup.repository import open_repository
+from dios.lib.backup.restore import restore_group
+from dios.lib.backup.targets import LocalTarget
+from dios.lib.files.catalogue_places import KeyringCatalogue
+from dios.lib.files.group_files import GroupFiles
+from dios.lib.files.staging import StagedFiles
+from dios.lib.tier import entries, inward, outward
+from dios.lib.tier.inward import bring_back
+from dios.lib.tier.outward import Moved, tier_out
+from dios.lib.tier.removal import prune
+from dios.lib.tier.store import TierStore, begin_store, known_store, open_store
+from tests.support.node.command_user import require_schema
+from tests.support.node.running_node import RunningNode, running_node
+
+PART = 64 * limits.KIB
+LARGE = hashlib.shake_256(b"seed").digest(5 * PART + 1_000)
+SMALL = b"a cold file\n" * 50
+
+
+@pytest.fixture(scope="module")
+def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningNode]:
+    """A node for all tests of this module, which have small parts."""
+    home = tmp_path_factory.mktemp("home")
+    with pytest.MonkeyPatch.context() as patch, running_node(home / "data") as node:
+        patch.setenv("DIOS_KEYRING", str(home / "keyring.toml"))
+        patch.setenv("DIOS_NODE", node.place)
+        patch.setenv("XDG_STATE_HOME", str(home / "state"))
+        patch.setenv("XDG_CONFIG_HOME", str(home / "config"))
+        patch.setattr(limits, "FILE_WHOLE_BYTES_MAX", 2 * PART)
+        patch.setattr(limits, "FILE_PART_BYTES", PART)
+        patch.setattr(limits, "FILE_PARTS_ANNOUNCED", 2)
+        yield node
+
+
+class Place:
+    """A group of its own, with its files and its store."""
+
+    def __init__(self, node: Node, alias: str, folder: Path) -> None:
+        self.node = node
+        self.alias = alias
+        self.group: Group = node.create_group()
+        Keyring.load().add(alias, Name(self.group.name or b""))
+        self.folder = folder
+        self.key: PrivateKey = generate()
+        self.store: TierStore = begin_store(str(folder), self.key.recipient(), self.group)
+
+    @property
+    def files(self) -> GroupFiles:
+        """The files as a new program sees them."""
+        keyring = Keyring.load()
+        return GroupFiles(self.node, self.group, KeyringCatalogue(self.node, keyring, self.alias, self.group))
+
+    def put(self, path: str, data: bytes) -> None:
+        """Store a file."""
+        staged = StagedFiles(self.files)
+        staged.add_bytes(path, data)
+        staged.publish()
+
+    def out(self, *paths: str) -> Moved:
+        """Tier files."""
+        return tier_out(self.files, self.store, paths)
+
+    def objects(self) -> int:
+        """The number of durable objects of the node."""
+        return sum(row["type"] == "DURABLE_BLOB" for row in self.node.read_table("objects"))
+
+    def packs(self) -> list[Path]:
+        """The packs in the store."""
+        return sorted((self.folder / "packs").iterdir()) if (self.folder / "packs").exists() else []
+
+
+aliases = (f"cold{number}" for number in itertools.count())
+
+
+@pytest.fixture
+def place(running: RunningNode, tmp_path: Path) -> Iterator[Place]:
+    """A new group with a store."""
+    with dios.connect(running.place, groups=()) as node:
+        yield Place(node, next(aliases), tmp_path / "store")
+
+
+class Killed(BaseException):
+    """The end of a program at this point."""
+
+
+def kill_at(patch: pytest.MonkeyPatch, module: object, name: str, *, after: bool, call: int = 1) -> None:
+    """Let a program end before or after the call with this number of a function."""
+    former = getattr(module, name)
+    calls = itertools.count(1)
+
+    def dying(*arguments: object) -> object:
+        if next(calls) != call:
+            return former(*arguments)
+        if after:
+            former(*arguments)
+        raise Killed
+
+    patch.setattr(module, name, dying)
+
+
+def test_files_go_out_and_come_back_by_reading(place: Place) -> None:
+    """A small file and one in parts leave no object and no plain byte, and are read as before."""
+    place.put("keep", b"warm")
+    before = place.objects()
+    place.put("small", SMALL)
+    place.put("large", LARGE)
+    put_ns = place.files.entry("large").put_ns
+    outcome = place.out("small", "large")
+    assert [entry.file for entry in outcome.moved] == ["small", "large"]
+    assert place.objects() == before
+    stored = b"".join(path.read_bytes() for path in place.packs())
+    assert LARGE[:64] not in stored
+    assert SMALL[:24] not in stored
+    entry = place.files.entry("large")
+    assert (entry.tiered, entry.names, entry.size, entry.digest) == (
+        True,
+        [],
+        len(LARGE),
+        blake3(LARGE).digest(),
+    )
+    assert place.out("small").before == ["small"]
+    assert bytes(place.files.view("large", 10, 20)) == LARGE[10:20]
+    with place.files.open("small") as file:
+        assert file.read() == SMALL
+    back = place.files.entry("large")
+    assert (back.tiered, back.tier, back.put_ns, back.in_parts) == (False, None, put_ns, True)
+    assert place.packs() == []
+    assert not place.files.tree().unfinished
+
+
+OUTWARD = [
+    (entries, "switch", False, 1),
+    (entries, "switch", True, 1),
+    (TierStore, "put", True, 1),
+    (outward, "_stored", True, 1),
+    (entries, "switch", True, 2),
+    (outward, "destroy", True, 1),
+]
+
+
+@pytest.mark.parametrize(("module", "name", "after", "call"), OUTWARD)
+def test_a_kill_on_the_way_out_loses_nothing(
+    place: Place,
+    monkeypatch: pytest.MonkeyPatch,
+    module: object,
+    name: str,
+    after: bool,  # noqa: FBT001
+    call: int,
+) -> None:
+    """After a kill between two steps the file can be read, and a second run leaves it in the store alone."""
+    place.put("keep", b"warm")
+    before = place.objects()
+    place.put("large", LARGE)
+    with monkeypatch.context() as patch:
+        where = outward if module is entries else module
+        kill_at(patch, where, name, after=after, call=call)
+        with pytest.raises(Killed):
+            place.out("large")
+    assert place.files.entry("large").tiered or place.objects() > before
+    place.out("large")
+    entry = place.files.entry("large")
+    assert entry.tier is not None
+    assert (entry.tiered, entry.tier.left, place.objects()) == (True, False, before)
+    assert prune(place.files, place.store) == 0
+    assert bytes(place.files.view("large")) == LARGE
+    assert place.packs() == []
+
+
+@pytest.mark.parametrize(("module", "name", "after", "call"), OUTWARD[1:])
+def test_a_file_can_be_read_after_a_kill(
+    place: Place,
+    monkeypatch: pytest.MonkeyPatch,
+    module: object,
+    name: str,
+    after: bool,  # noqa: FBT001
+    call: int,
+) -> None:
+    """Right after a kill on the way out a reader gets the bytes, from here or from the store."""
+    place.put("small", SMALL)
+    with monkeypatch.context() as patch:
+        where = outward if module is entries else module
+        kill_at(patch, where, name, after=after, call=call)
+        with pytest.raises(Killed):
+            place.out("small")
+    assert bytes(place.files.view("small")) == SMALL
+
+
+INWARD = [
+    (inward, "store_file", False),
+    (inward, "store_file", True),
+    (StagedFiles, "publish", True),
+    (inward, "finish", False),
+    (TierStore, "remove", True),
+]
+
+
+@pytest.mark.parametrize(("module", "name", "after"), INWARD)
+def test_a_kill_on_the_way_back_loses_nothing(
+    place: Place,
+    monkeypatch: pytest.MonkeyPatch,
+    module: object,
+    name: str,
+    after: bool,  # noqa: FBT001
+) -> None:
+    """After a kill between two steps the file can be read, and a second run leaves nothing in the store."""
+    place.put("large", LARGE)
+    place.out("large")
+    with monkeypatch.context() as patch:
+        kill_at(patch, module, name, after=after)
+        with pytest.raises(Killed):
+            bring_back(place.files, "large")
+    assert bytes(place.files.view("large")) == LARGE
+    entries.finish(place.files, place.files.entry("large"))
+    assert place.files.entry("large").tier is None
+    assert place.packs() == []
+
+
+def test_what_a_hostile_store_changes_is_found(place: Place) -> None:
+    """A changed, swapped or missing pack is an error, no byte of it is read, and the file stays tiered."""
+    place.put("one", LARGE)
+    place.put("two", LARGE[::-1])
+    place.out("one", "two")
+    packs = place.packs()
+    first, second = (pack.read_bytes() for pack in packs)
+    changed = first[:-1] + bytes([first[-1] ^ 1]), second[:100]
+    for stored in (changed, (second, first), (b"", b"")):
+        for pack, data in zip(packs, stored, strict=True):
+            pack.write_bytes(data)
+        for path in ("one", "two"):
+            with pytest.raises(DamagedBackupError):
+                place.files.view(path)
+            assert place.files.entry(path).tiered
+    for pack in packs:
+        pack.unlink()
+    with pytest.raises(DamagedBackupError, match="missing"):
+        place.files.view("one")
+    packs[0].write_bytes(first)
+    packs[1].write_bytes(second)
+    assert bytes(place.files.view("one")) == LARGE
+
+
+def test_a_store_that_keeps_nothing_takes_no_file(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    """If the store does not return what it got, the local bytes stay."""
+    place.put("small", SMALL)
+    write = LocalTarget.write
+    monkeypatch.setattr(LocalTarget, "write", lambda self, path, data: write(self, path, data[:-1] + b"?"))
+    with pytest.raises(DamagedBackupError):
+        place.out("small")
+    monkeypatch.undo()
+    assert not place.files.entry("small").tiered
+    assert bytes(place.files.view("small")) == SMALL
+
+
+def test_a_reader_without_the_key_changes_nothing(place: Place, tmp_path: Path) -> None:
+    """Another machine gets an error with the next step, and reads after `dios tier open` alone."""
+    place.put("small", SMALL)
+    place.out("small")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("XDG_CONFIG_HOME", str(tmp_path / "other"))
+        with pytest.raises(InvalidError, match="dios tier open"):
+            place.files.view("small")
+        with pytest.raises(InvalidError, match="dios tier open"):
+            place.files.remove(["small"])
+        assert place.files.entry("small").tiered
+        with pytest.raises(DamagedBackupError):
+            open_store(str(place.folder), generate())
+        open_store(str(place.folder), place.key)
+        assert bytes(place.files.view("small")) == SMALL
+
+
+def test_a_store_belongs_to_one_group(place: Place, running: RunningNode) -> None:
+    """A second group is refused, and so is a place that has a backup."""
+    with dios.connect(running.place, groups=()) as node, pytest.raises(InvalidError, match="another group"):
+        begin_store(str(place.folder), None, node.create_group())
+    (place.folder / "config").write_text('{"format": "DIOS backup"}')
+    with pytest.raises(DiosError):
+        known_store(str(place.folder))
+
+
+def test_labelled_and_empty_files_are_refused(place: Place) -> None:
+    """A file with a secrecy label, and one without bytes, stay as they are, with the reason."""
+    staged = StagedFiles(place.files, secrecy=["payroll"])
+    staged.add_bytes("labelled", SMALL)
+    staged.publish()
+    place.put("empty", b"")
+    refused = place.out("labelled", "empty").refused
+    assert "payroll" in refused["labelled"]
+    assert "no bytes" in refused["empty"]
+    assert place.packs() == []
+
+
+def test_replacing_and_removing_a_tiered_file_empties_the_store(place: Place) -> None:
+    """The bytes in the store go with the file, and what a broken run left there is pruned."""
+    for path in ("replaced", "removed", "moved"):
+        place.put(path, SMALL)
+    place.out("replaced", "removed", "moved")
+    assert len(place.packs()) == 3
+    place.put("replaced", b"new")
+    place.files.remove(["removed"])
+    place.files.move({"moved": "elsewhere"})
+    assert len(place.packs()) == 1
+    (place.folder / "packs" / ("ab" * 32)).write_bytes(b"left")
+    assert prune(place.files, place.store) == 1
+    assert bytes(place.files.view("elsewhere")) == SMALL
+
+
+def test_a_backup_has_the_bytes_of_tiered_files(place: Place, tmp_path: Path) -> None:
+    """A snapshot reads them from the store once, leaves them there, and is restored as local files."""
+    place.put("large", LARGE)
+    place.out("large")
+    target, key = LocalTarget(tmp_path / "backup"), generate()
+    source = Source(place.alias, place.group.name or b"", place.files)
+    keyring = Keyring.load()
+    writer = Writer(target, recipient=key.recipient())
+    first = writer.create([source], keyring)
+    second = writer.create([source], keyring)
+    assert (first.left_out, first.read_bytes, second.read_bytes) == ([], len(LARGE), 0)
+    assert place.files.entry("large").tiered
+    repository = open_repository(target, key)
+    record = repository.read(1).snapshot.groups[0]
+    restored = restore_group(repository, record, place.node, keyring, alias=f"{place.alias}-again")
+    assert (restored.files, restored.size) == (1, len(LARGE))
+    known_store(str(place.folder)).remove_pack(bytes.fromhex(place.packs()[0].name))
+    place.files.edit(lambda tree: [msgspec.structs.replace(one, file="other") for one in tree.entries])
+    lost = Writer(LocalTarget(tmp_path / "further"), recipient=key.recipient()).create([source], keyring)
+    assert "missing" in lost.left_out[0]
+
+
+def test_the_commands_show_what_is_where(place: Place, running: RunningNode, tmp_path: Path) -> None:
+    """The commands tier by age and size, count tiered bytes apart, and read and remove tiered files."""
+    cold = place.alias
+    key = tmp_path / "tier.key"
+    store = tmp_path / "cold"
+    local = tmp_path / "local"
+    save_pair(key, generate())
+
+    def typed(line: str, *, status: int = 0) -> str:
+        result = CliRunner().invoke(app, [*line.split(), "--node", running.place])
+        assert result.exit_code == status, result.output
+        if "--json" in line:
+            require_schema(f"dios {line}", result.stdout)
+        return result.stdout
+
+    for path, data in (("a.txt", b"a" * 3_000), ("b.txt", b"b" * 50), ("c.txt", b"c" * 4_000)):
+        place.put(path, data)
+    typed(f"tier out --older 1h --group {cold} --to {store}", status=1)
+    begin = f"tier out --larger 1KiB --group {cold} --to {store} --recipient {key}.pub --json"
+    made = json.loads(typed(begin))
+    assert (made["moved"], made["size"]) == ([f"{cold}/a.txt", f"{cold}/c.txt"], 7_000)
+    assert json.loads(typed(f"tier out a.txt --group {cold} --to {store} --json"))["before"] == [
+        f"{cold}/a.txt"
+    ]
+    listed = json.loads(typed(f"ls {cold} --json"))
+    assert [row.get("store") for row in listed] == [str(store), None, str(store)]
+    assert "(tiered)" in typed(f"ls {cold}")
+    assert json.loads(typed(f"du {cold} --json")) == [{"path": cold, "files": 3, "size": 50, "tiered": 7_000}]
+    assert "TIERED" in typed(f"du {cold}")
+    assert json.loads(typed(f"stat {cold}/a.txt --json"))["type"] == "TIERED"
+    assert "dios tier in" in CliRunner().invoke(app, ["replicate", f"{cold}/a.txt", "--to", "n1"]).output
+    assert {row["state"] for row in json.loads(typed(f"tier ls --group {cold} --json"))} == {"stored"}
+    typed(f"get {cold}/a.txt --output {local}")
+    assert local.read_bytes() == b"a" * 3_000
+    assert [row["file"] for row in json.loads(typed(f"tier ls --group {cold} --json"))] == ["c.txt"]
+    typed(f"tier out a.txt --group {cold} --to {store}")
+    assert json.loads(typed(f"tier in {cold}/a.txt --json"))[0]["brought_back"]
+    assert json.loads(typed(f"rm {cold}/c.txt --json"))[0]["destroyed"]
+    assert json.loads(typed(f"tier prune {store} --group {cold} --json"))["packs"] == 0
+    typed(f"tier out a.txt --group {cold} --to {store}")
+    assert json.loads(typed(f"tier forget {cold}/a.txt --yes --json"))[0]["store"] == str(store)
+    assert json.loads(typed(f"tier prune {store} --group {cold} --json"))["packs"] == 1
+    assert CliRunner().invoke(app, ["tier", "open", str(store), "--key", str(key)]).exit_code == 0
