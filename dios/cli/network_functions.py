@@ -49,7 +49,7 @@ READY: Final = (
     "  monitor     flows_max\n"
     "  redundancy  role, key, remembered\n"
     "  dpi         patterns, window, rings, flows_max\n"
-    "  nat64       addresses, prefix, ports, mtu, flows_max\n"
+    "  nat64       addresses, prefix, ports, mtu, flows_max, filtering, sessions_max\n"
     "  siit        address, prefix, mtu\n"
     "  synthetic   cycles_each, flows_max, quic_ports\n"
 )

@@ -65,7 +65,11 @@ class NetworkFunction:
     Then all packets except ICMP errors go to ``connection_packets``, and spraying one flow gains nothing.
     """
     by_inside_end = False
-    """True if the designated core is chosen by the end of a flow that is inside: ``inside_flow(packet)``."""
+    """True if the end of a flow that is inside chooses the designated core.
+
+    Keys of flows then have that end as their source (``inside_first(packet)``), and all flows of one source
+    have the same core.
+    """
     state_in_flows = False
     """True if another host can continue with the entries of flows alone, so hosts can share the function."""
     takes_fragments = False
@@ -98,7 +102,7 @@ class NetworkFunction:
         raise NotImplementedError
 
     def expired_flow(self, flow: Flow, entry: Kept, flows: Flows) -> bool:  # noqa: ARG002 - for subclasses
-        """Handle a flow of this core that has expired; return True to keep it.
+        """Handle a flow of this core that has expired; return True to keep it, and be asked again.
 
         ``entry`` is valid until the first call of ``flows``.
         """

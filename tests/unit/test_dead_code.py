@@ -51,6 +51,7 @@ ALLOWED: Final = {
     "dios/sprayer/compile/intrinsics.py:*": "Numba's extension points",
     "dios/sprayer/packets/packet.py:__*__": "Numba calls these for records",
     "dios/sprayer/flows/flow_table.py:look_for_expired": "compiled handlers call it by name",
+    "dios/sprayer/flows/flow_table.py:remove_expired": "the same",
     "dios/store/memory_store.py:MemoryStore": "a store for programs, tested by the contract of stores",
     "dios/core/model/names.py:special_name": "the inverse of special_number, for programs and tests",
     "dios/host/process/zygote_pool.py:wait_pool_full": "tests wait for it instead of sleeping",

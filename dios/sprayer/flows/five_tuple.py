@@ -75,6 +75,15 @@ def hash_flow(flow: Flow, seed: int) -> int:
 
 
 @no_refcount_kernel
+def hash_by_source(flow: Flow, seed: int) -> int:
+    """Return the same hash, but the core in it is that of the flow's source end alone, for any target."""
+    key = seed * _ONE
+    one = _mix_endpoint_32(flow.source_high, flow.source_low, flow.source_port, key)
+    core = ((one * _MIX_ONE) & _LOWER) >> _16
+    return (hash_flow(flow, seed) & _PLACE) | (core << _48)
+
+
+@no_refcount_kernel
 def core_of_hash(hashed: int, cores: int) -> int:
     """Return the designated core of a hash among ``cores``."""
     return int64(((hashed >> _48) * uint64(cores)) >> _16)
@@ -95,13 +104,26 @@ def get_five_tuple(packet: Packet) -> Flow:
 
 
 @no_refcount_kernel
-def inside_flow(packet: Packet) -> Flow:
-    """Return the end of a packet's flow that is inside, as a flow to nowhere; ICMP is that of IPv4."""
-    high, low, port = packet.target_high, packet.target_low, packet.target_port
-    if packet.side == INSIDE:
-        high, low, port = packet.source_high, packet.source_low, packet.source_port
-    protocol = uint64(1 if packet.protocol == 58 else packet.protocol)
-    return Flow(high, low, uint64(0), uint64(0), uint64(port), uint64(0), protocol)
+def inside_first(packet: Packet) -> Flow:
+    """Return the flow of a packet with the end that is inside as its source; ICMP is that of IPv4."""
+    flow = get_five_tuple(packet)
+    if packet.side != INSIDE:
+        flow = reverse(flow)
+    return with_protocol(flow, 1 if packet.protocol == 58 else packet.protocol)
+
+
+@no_refcount_kernel
+def with_protocol(flow: Flow, protocol: int) -> Flow:
+    """Return the flow with another protocol."""
+    return Flow(
+        flow.source_high,
+        flow.source_low,
+        flow.target_high,
+        flow.target_low,
+        flow.source_port,
+        flow.target_port,
+        uint64(protocol),
+    )
 
 
 @no_refcount_kernel

@@ -27,7 +27,7 @@ from dios.limits import (
 )
 from dios.sprayer.compile.intrinsics import fence, int64, load_acquire, prefetch, store_release, uint64
 from dios.sprayer.compile.tuple_methods import add_methods
-from dios.sprayer.flows.five_tuple import core_of_hash, get_five_tuple, hash_flow
+from dios.sprayer.flows.five_tuple import core_of_hash, get_five_tuple, hash_by_source, hash_flow
 from dios.sprayer.packets.packet import Batch, Entries, Flow, Kept
 
 Words = npt.NDArray[np.uint64]
@@ -85,17 +85,25 @@ class Flows(NamedTuple):
     """(batch,) the results of ``get_flows``."""
     found: npt.NDArray[np.uint8]
     """(batch,) 1 where ``get_flows`` found a flow."""
+    by_source: int
+    """1 if the source end of a flow chooses its core: keys have the end that is inside as their source."""
     journal: Words
     """(J,) for tests: the number of changes, then the hashes of their flows."""
 
+    def hash_of(self, flow: Flow) -> int:
+        """Return the hash by which a flow is stored."""
+        if self.by_source:
+            return hash_by_source(flow, self.seed[0])
+        return hash_flow(flow, self.seed[0])
+
     def designated_core(self, flow: Flow) -> int:
-        """Return the core that stores a flow and its reverse."""
-        return core_of_hash(hash_flow(flow, self.seed[0]), self.cores)
+        """Return the core that stores a flow; it stores the reverse, too, unless ``by_source`` is set."""
+        return core_of_hash(self.hash_of(flow), self.cores)
 
     def get_flow(self, flow: Flow) -> Kept | None:
         """Return a copy of a flow's entry on its designated core; it stays valid for a few calls."""
         self.show()
-        hashed = hash_flow(flow, self.seed[0])
+        hashed = self.hash_of(flow)
         place = _find(self, flow, hashed, core_of_hash(hashed, self.cores))
         if place < 0:
             return None
@@ -119,7 +127,7 @@ class Flows(NamedTuple):
     def get_local_flow(self, flow: Flow) -> Kept | None:
         """Return the entry of a flow of this core; it may be changed until the next call of ``flows``."""
         self.show()
-        hashed = hash_flow(flow, self.seed[0])
+        hashed = self.hash_of(flow)
         if core_of_hash(hashed, self.cores) != self.core:
             self.books[FOREIGN] += 1
             return None
@@ -139,7 +147,7 @@ class Flows(NamedTuple):
         there = self.get_local_flow(flow)
         if there is not None:
             return there
-        hashed = hash_flow(flow, self.seed[0])
+        hashed = self.hash_of(flow)
         if core_of_hash(hashed, self.cores) != self.core:
             return None
         place = int64(-1)
@@ -166,7 +174,7 @@ class Flows(NamedTuple):
     def remove_local_flow(self, flow: Flow) -> bool:
         """Remove a flow; return True if this core stored it."""
         self.show()
-        hashed = hash_flow(flow, self.seed[0])
+        hashed = self.hash_of(flow)
         if core_of_hash(hashed, self.cores) != self.core:
             self.books[FOREIGN] += 1
             return False
@@ -196,9 +204,9 @@ class Flows(NamedTuple):
         place = _own_place(self, flow)
         return place >= 0 and not _is_expired(self, place)
 
-    def keep(self, flow: Flow) -> None:
-        """Mark a flow as seen now."""
-        self.get_flow(flow)
+    def remove_expired(self, flow: Flow) -> None:
+        """Remove a flow of this core that has expired, and count it."""
+        self.books[EXPIRED] += self.remove_local_flow(flow)
 
     def look_for_expired(self) -> int:
         """Examine the next place of this core's table; return it if its flow has expired, otherwise -1."""
@@ -210,7 +218,6 @@ class Flows(NamedTuple):
             return int64(-1)
         if not _is_expired(self, place):
             return int64(-1)
-        self.books[EXPIRED] += 1
         self.copies[0] = self.table[place].entry
         return int(place)
 
@@ -300,7 +307,7 @@ def _place_after(flows: Flows, hashed: int, steps: int) -> int:
 @no_refcount_kernel
 def _own_place(flows: Flows, flow: Flow) -> int:
     """Return the place of a flow that this core stores, or -1."""
-    hashed = hash_flow(flow, flows.seed[0])
+    hashed = flows.hash_of(flow)
     if core_of_hash(hashed, flows.cores) != flows.core:
         return int64(-1)
     for at in range(SPRAYER_PROBES_MAX):
@@ -360,7 +367,7 @@ def _record_change(flows: Flows, place: int) -> None:
     flows.journal[0] += _ODD
     if flows.journal[0] < uint64(flows.journal.size):
         flow = flows.flow_at(place)
-        flows.journal[int64(flows.journal[0])] = hash_flow(flow, flows.seed[0])
+        flows.journal[int64(flows.journal[0])] = flows.hash_of(flow)
 
 
 add_methods(

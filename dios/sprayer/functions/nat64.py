@@ -1,11 +1,13 @@
 """NAT64: clients of IPv6 reach servers of IPv4 (RFC 6146, with the headers of RFC 7915).
 
 Inside is IPv6, outside is IPv4. A server has the address of the prefix with its own in it (RFC 6052). A
-mapping from an address and port inside to those outside serves all servers, and lets all of them in: RFC 4787
-calls that endpoint-independent. There is no table of sessions: a mapping itself has the state.
+mapping (a binding of RFC 6146) from an address and port inside to those outside serves all servers: RFC 4787
+calls that endpoint-independent. Each flow of it is a session with a state and a lifetime of its own, and a
+mapping ends with its last session. ``tcp_states.py`` has the states.
 
-All packets of one mapping have one designated core, by the end that is inside. Each core uses its own ports,
-so no core waits for another.
+The rows of a session have the translation, so a packet needs only one of them. Sessions, and what belongs to
+their mapping, are on one core, which the end that is inside designates. Each core uses its own ports, so no
+core waits for another.
 """
 
 from __future__ import annotations
@@ -29,8 +31,16 @@ from dios.sprayer.compile.intrinsics import (
     uint16,
     uint64,
 )
-from dios.sprayer.flows.five_tuple import drop, get_five_tuple, inside_flow, reverse, with_source
-from dios.sprayer.flows.flow_table import Flows
+from dios.sprayer.flows.five_tuple import (
+    drop,
+    get_five_tuple,
+    hand_over,
+    inside_first,
+    reverse,
+    with_source,
+)
+from dios.sprayer.flows.flow_table import HELD, Flows
+from dios.sprayer.functions.tcp_states import TRANS, V4_INIT, V6_INIT, lifetime_of, next_state
 from dios.sprayer.network_function import NetworkFunction
 from dios.sprayer.packets.packet import (
     DROP,
@@ -40,6 +50,7 @@ from dios.sprayer.packets.packet import (
     NO_ADDRESS,
     NO_FLOW,
     NO_PORT,
+    REFUSED,
     TABLE_FULL,
     TOO_LONG,
     Batch,
@@ -59,13 +70,16 @@ from dios.sprayer.packets.translate import (
     turn_back,
 )
 
-OPENED, EXPIRED, HAIRPINS, ERRORS, FRAGMENTS = range(5)
-COUNTERS: Final = ("opened", "expired", "hairpins", "errors", "fragments")
-TCP_OPEN_S: Final = 7440
-TCP_SHORT_S: Final = 240
+OPENED, EXPIRED, HAIRPINS, ERRORS, FRAGMENTS, SESSIONS, ENDED = range(7)
+COUNTERS: Final = ("opened", "expired", "hairpins", "errors", "fragments", "sessions", "sessions_ended")
 UDP_S: Final = 300
 ICMP_S: Final = 60
-"""The seconds for which a mapping without packets stays (RFC 6146, section 4)."""
+"""The seconds for which a session without packets stays (RFC 6146, section 4)."""
+SESSIONS_MAX: Final = 65_536
+"""The upper bound of ``sessions_max``."""
+OUTWARD, INWARD, MAPPING, MAPPED_END, PEER = range(5)
+"""The rows: a session by its IPv6 and its IPv4 addresses, a mapping likewise, and an address let in."""
+FILTERS: Final = ("endpoint-independent", "address-dependent")
 FRAGMENT_S: Final = 10
 """The time in seconds that the ports of a first fragment stay known."""
 PARTS: Final = 1024
@@ -75,6 +89,7 @@ MTU_MIN: Final = 1280
 MTU_MAX: Final = 9000
 _MAPPED: Final = uint64(0xFFFF << 32)
 _LOW: Final = uint64(0xFFFFFFFF)
+_NOBODY: Final = uint64(2**64 - 1)
 _ONE: Final = uint64(1)
 _PRIME: Final = uint64(0x9E3779B97F4A7C15)
 _PREFIXES: Final = (32, 40, 48, 56, 64, 96)
@@ -84,11 +99,23 @@ _NEXT_PORT, _NEXT_NAME = range(2)
 class Nat64(NetworkFunction):
     """A NAT64 with the IPv4 ``addresses`` outside and the IPv6 ``prefix`` inside.
 
-    ``mtu`` is that of the interface inside. Each core stores up to ``flows_max`` flows, two for each mapping.
-    Raises ``ValueError`` for addresses of IPv6, a prefix that RFC 6052 does not have, and invalid ports.
+    ``filtering`` says who may open a session from outside. With ``endpoint-independent`` all hosts may, and
+    with ``address-dependent`` a host may if the mapping has a session to its address already. ``mtu`` is that
+    of the interface inside.
+
+    Each core stores up to ``flows_max`` rows: two for each mapping, two for each session, and with
+    ``address-dependent`` one for each address of a mapping's sessions. A mapping has at most ``sessions_max``
+    sessions; hosts outside open at most half of them, and nothing while a table is more than three quarters
+    full.
+
+    Raises ``ValueError`` for addresses of IPv6, a prefix that RFC 6052 does not have, invalid ports, another
+    ``filtering``, and numbers that are not possible.
     """
 
-    entry = (("high", "u8"), ("low", "u8"), ("port", "u2"), ("inward", "u1"), ("fins", "u1"))
+    entry = (
+        *(("high", "u8"), ("low", "u8"), ("port", "u2")),
+        *(("kind", "u1"), ("state", "u1"), ("sessions", "u4")),
+    )
     by_inside_end = True
     takes_fragments = True
     grows = 48
@@ -100,6 +127,8 @@ class Nat64(NetworkFunction):
         ports: Sequence[int] = range(1024, 65536),
         mtu: int = 1500,
         flows_max: int = 131_072,
+        filtering: str = FILTERS[0],
+        sessions_max: int = 4096,
     ) -> None:
         self.flows_max = flows_max
         checked = [checked_address(address, 4) for address in addresses]
@@ -109,6 +138,12 @@ class Nat64(NetworkFunction):
             raise ValueError("ports of a NAT64 are from 1 to 65535; give at least one, and each only once")
         if not MTU_MIN <= mtu <= MTU_MAX:
             raise ValueError(f"an MTU of {mtu} bytes: choose from {MTU_MIN} to {MTU_MAX}")
+        if filtering not in FILTERS:
+            raise ValueError(f"filtering {filtering!r}: choose {FILTERS[0]} or {FILTERS[1]}")
+        if not 2 <= sessions_max <= SESSIONS_MAX:
+            raise ValueError(f"{sessions_max} sessions of a mapping: choose from 2 to {SESSIONS_MAX}")
+        self.by_address = int(filtering == FILTERS[1])
+        self.sessions_max = sessions_max
         self.addresses = np.array([halves(address)[1] for address in checked], np.uint64)
         """(A,) lower halves."""
         self.ports = np.array(ports, np.int64)
@@ -131,19 +166,21 @@ class Nat64(NetworkFunction):
         return self._own
 
     def connection_packets(self, batch: Batch, flows: Flows) -> None:
-        """Open mappings for packets from inside, keep their time, and translate."""
+        """Open sessions, change the states of those of TCP, and translate."""
         for packet in batch:
-            if packet.side == INSIDE and packet.version == 6 and packet.opens:
-                self.open(packet, flows)
-            if packet.syn | packet.fin | packet.rst:
-                self.track(packet, flows)
+            key = inside_first(packet)
+            entry = flows.get_flow(key)
+            if entry is None:
+                self.begin(packet, key, flows)
+            elif packet.protocol == 6:
+                self.advance(packet, key, flows)
         self.regular_packets(batch, flows)
 
     def regular_packets(self, batch: Batch, flows: Flows) -> None:
-        """Translate packets of known mappings."""
+        """Translate packets of known sessions."""
         for packet in batch:
-            part = int64(0)
-            if packet.cause == FRAGMENT:
+            part, whole = int64(0), packet.cause != FRAGMENT
+            if not whole:
                 part = read_fragment(packet, self.parts, self.part_words, flows.core, flows.cores, flows.now)
                 self.counts[flows.core, FRAGMENTS] += 1
                 packet.cause = FINE
@@ -154,11 +191,16 @@ class Nat64(NetworkFunction):
             if (packet.version == 6) != (packet.side == INSIDE):
                 drop(packet, NO_ADDRESS)
                 continue
-            entry = flows.get_flow(inside_flow(packet))
+            entry = flows.get_flow(inside_first(packet))
             if entry is None:
                 drop(packet, NO_FLOW)
                 continue
-            high, low, port = entry.high, entry.low, entry.port
+            high, low, port, state = entry.high, entry.low, entry.port, entry.state
+            plain = whole and packet.syn | packet.fin | packet.rst | packet.error == 0
+            if state == TRANS and plain:
+                # Only the designated core may change the state of the session.
+                hand_over(packet)
+                continue
             if packet.side != INSIDE:
                 self.inward(packet, high, low, port, flows.core)
                 continue
@@ -169,18 +211,31 @@ class Nat64(NetworkFunction):
                 drop(packet, NO_ADDRESS)
             elif not ours:
                 self.outward(packet, low, port, to, part, flows.core)
+            elif state == V6_INIT and plain:
+                hand_over(packet)
             else:
-                protocol = uint64(1 if packet.protocol == 58 else packet.protocol)
-                other = flows.get_flow(end_flow(uint64(0), to, uint64(packet.target_port), protocol))
-                if other is None or packet.error or part:
-                    drop(packet, NO_FLOW)
-                    continue
-                # Both ends are inside, and each sees the other's address outside (RFC 6146, section 3.8).
-                own_high, own_low = six_of(low, self.prefix, self.prefix_bits)
-                set_source(packet, own_high, own_low, port)
-                set_target(packet, other.high, other.low, other.port)
-                turn_back(packet)
-                self.counts[flows.core, HAIRPINS] += 1
+                self.turn_inside(packet, low, port, to, part, flows)
+
+    def turn_inside(self, packet: Packet, low: int, port: int, to: int, part: int, flows: Flows) -> None:
+        """Translate a packet between two ends that are both inside (RFC 6146, section 3.8).
+
+        Each end sees the other's address outside.
+        """
+        protocol = uint64(1 if packet.protocol == 58 else packet.protocol)
+        end = end_flow(uint64(0), to, uint64(packet.target_port), protocol)
+        other = flows.get_flow(end)
+        if other is None or packet.error or part:
+            drop(packet, NO_FLOW)
+            return
+        high, there, there_port = other.high, other.low, other.port
+        if self.by_address and flows.get_flow(peer_flow(end, low)) is None:
+            drop(packet, REFUSED)
+            return
+        own_high, own_low = six_of(low, self.prefix, self.prefix_bits)
+        set_source(packet, own_high, own_low, port)
+        set_target(packet, high, there, there_port)
+        turn_back(packet)
+        self.counts[flows.core, HAIRPINS] += 1
 
     def inward(self, packet: Packet, high: int, low: int, port: int, core: int) -> None:
         """Translate a packet from IPv4, which continues to an address and port inside."""
@@ -231,32 +286,118 @@ class Nat64(NetworkFunction):
         if not answer_with_error(packet, kind, code, value, high, low):
             drop(packet, TOO_LONG)
 
-    def open(self, packet: Packet, flows: Flows) -> None:
-        """Make the mapping of a packet from inside, unless there is one."""
-        inside = inside_flow(packet)
-        to, _ = four_of(packet.target_high, packet.target_low, self.prefix, self.prefix_bits, self.addresses)
-        if to == 0 or flows.get_flow(inside) is not None:
+    def begin(self, packet: Packet, key: Flow, flows: Flows) -> None:
+        """Open a session for a packet that may, under the mapping of its end inside; else drop it."""
+        inside = packet.side == INSIDE
+        if (packet.version == 6) != inside or packet.opens | (inside and packet.syn) == 0:
+            # The next step drops a packet without a session.
             return
-        outside = self.select_port(inside, flows)
+        if inside:
+            to, _ = four_of(
+                packet.target_high, packet.target_low, self.prefix, self.prefix_bits, self.addresses
+            )
+            if to == 0:
+                drop(packet, NO_ADDRESS)
+                return
+            mine = end_flow(key.source_high, key.source_low, key.source_port, key.protocol)
+            if not flows.holds(mine) and not self.open(packet, mine, flows):
+                return
+        else:
+            to = key.target_low
+            end = end_flow(key.source_high, key.source_low, key.source_port, key.protocol)
+            found = flows.get_flow(end)
+            if found is None:
+                return
+            mine = end_flow(found.high, found.low, uint64(found.port), key.protocol)
+            if self.by_address and flows.get_flow(peer_flow(end, to)) is None:
+                drop(packet, REFUSED)
+                return
+            if flows.books[HELD] > flows.flows_max // 4 * 3:
+                drop(packet, TABLE_FULL)
+                return
+        self.add_session(packet, mine, to, flows)
+
+    def open(self, packet: Packet, mine: Flow, flows: Flows) -> bool:
+        """Make the mapping of an end inside; drop the packet and return False if that is not possible."""
+        outside = self.select_port(mine, flows)
         if outside.source_port == 0:
             drop(packet, NO_PORT)
-            return
-        outward = flows.insert_local_flow(inside)
+            return False
+        outward = flows.insert_local_flow(mine)
         if outward is None:
             drop(packet, TABLE_FULL)
-            return
-        outward.high, outward.low, outward.port = uint64(0), outside.source_low, outside.source_port
+            return False
+        outward.low, outward.port, outward.kind = outside.source_low, outside.source_port, MAPPING
         inward = flows.insert_local_flow(outside)
         if inward is None:
-            flows.remove_local_flow(inside)
+            flows.remove_local_flow(mine)
+            drop(packet, TABLE_FULL)
+            return False
+        inward.high, inward.low, inward.port = mine.source_high, mine.source_low, mine.source_port
+        inward.kind = MAPPED_END
+        self.counts[flows.core, OPENED] += 1
+        return True
+
+    def add_session(self, packet: Packet, mine: Flow, to: int, flows: Flows) -> None:
+        """Add a session with the IPv4 address ``to`` to a mapping, or drop the packet."""
+        inside = packet.side == INSIDE
+        entry = flows.get_local_flow(mine)
+        if entry is None:
+            drop(packet, NO_FLOW)
+            return
+        low, port, count = entry.low, uint64(entry.port), int64(entry.sessions)
+        if count >= (self.sessions_max if inside else self.sessions_max // 2):
             drop(packet, TABLE_FULL)
             return
-        inward.high, inward.low, inward.port = inside.source_high, inside.source_low, inside.source_port
-        inward.inward = 1
-        seconds = TCP_SHORT_S if packet.protocol == 6 else UDP_S if packet.protocol == 17 else ICMP_S
-        flows.expire_after(inside, seconds)
-        flows.expire_after(outside, seconds)
-        self.counts[flows.core, OPENED] += 1
+        service = uint64(packet.target_port if inside else packet.source_port)
+        six_high, six_low = six_of(to, self.prefix, self.prefix_bits)
+        own = Flow(
+            mine.source_high, mine.source_low, six_high, six_low, mine.source_port, service, mine.protocol
+        )
+        seen = Flow(uint64(0), low, uint64(0), to, port, service, mine.protocol)
+        if not self.add_rows(own, seen, flows):
+            drop(packet, TABLE_FULL)
+            if count == 0:
+                self.close(mine, end_flow(uint64(0), low, port, mine.protocol), flows)
+            return
+        entry = flows.get_local_flow(mine)
+        if entry is not None:
+            entry.sessions += 1
+        self.counts[flows.core, SESSIONS] += 1
+        if mine.protocol == 6:
+            set_state(own, seen, V6_INIT if inside else V4_INIT, flows)
+        else:
+            seconds = UDP_S if mine.protocol == 17 else ICMP_S
+            flows.expire_after(own, seconds)
+            flows.expire_after(seen, seconds)
+
+    def add_rows(self, own: Flow, seen: Flow, flows: Flows) -> bool:
+        """Insert the rows of a session, as seen inside and outside; without room for all, insert none."""
+        outward = flows.insert_local_flow(own)
+        if outward is None:
+            return False
+        outward.low, outward.port, outward.kind = seen.source_low, seen.source_port, OUTWARD
+        inward = flows.insert_local_flow(seen)
+        if inward is None:
+            flows.remove_local_flow(own)
+            return False
+        inward.high, inward.low, inward.port = own.source_high, own.source_low, own.source_port
+        inward.kind = INWARD
+        if self.by_address:
+            peer = flows.insert_local_flow(peer_flow(seen, seen.target_low))
+            if peer is None:
+                flows.remove_local_flow(seen)
+                flows.remove_local_flow(own)
+                return False
+            peer.kind = PEER
+            peer.sessions += 1
+        return True
+
+    def close(self, mine: Flow, outside: Flow, flows: Flows) -> None:
+        """Remove a mapping, which has no sessions."""
+        flows.remove_local_flow(mine)
+        flows.remove_local_flow(outside)
+        self.counts[flows.core, EXPIRED] += 1
 
     def select_port(self, inside: Flow, flows: Flows) -> Flow:
         """Return the end outside of a new mapping; with port 0 if no port is free.
@@ -281,37 +422,53 @@ class Nat64(NetworkFunction):
                 return found
         return end_flow(uint64(0), uint64(0), uint64(0), uint64(inside.protocol))
 
-    def track(self, packet: Packet, flows: Flows) -> None:
-        """Set the time of a mapping by the state of its connection (RFC 6146, section 3.5.2)."""
-        mine = inside_flow(packet)
-        entry = flows.get_local_flow(mine)
+    def advance(self, packet: Packet, key: Flow, flows: Flows) -> None:
+        """Change the state of a session of TCP, and so its lifetime (RFC 6146, section 3.5.2)."""
+        entry = flows.get_local_flow(key)
         if entry is None:
             return
-        other = end_flow(entry.high, entry.low, uint64(entry.port), mine.protocol)
-        if packet.syn:
-            entry.fins = 0
-        entry.fins |= packet.fin
-        fins = int64(entry.fins)
-        seconds = int64(0)
-        if packet.rst:
-            seconds = int64(TCP_SHORT_S)
-        elif packet.syn and packet.side != INSIDE:
-            seconds = int64(TCP_OPEN_S)
-        elif packet.fin:
-            theirs = flows.get_flow(other)
-            if theirs is not None and theirs.fins & fins:
-                seconds = int64(TCP_SHORT_S)
-        if seconds:
-            flows.expire_after(mine, seconds)
-            flows.expire_after(other, seconds)
+        state, inside = int64(entry.state), packet.side == INSIDE
+        other = self.other_row(key, entry.high, entry.low, entry.port, entry.kind)
+        hairpin = False
+        if inside:
+            _, hairpin = four_of(
+                packet.target_high, packet.target_low, self.prefix, self.prefix_bits, self.addresses
+            )
+        found = next_state(state, inside, packet.opens, packet.syn, packet.fin, packet.rst, hairpin)
+        if found != state:
+            set_state(key, other, found, flows)
+
+    def other_row(self, key: Flow, high: int, low: int, port: int, kind: int) -> Flow:
+        """Return the key of a session's other row, by the contents of one."""
+        if kind == OUTWARD:
+            to, _ = four_of(key.target_high, key.target_low, self.prefix, self.prefix_bits, self.addresses)
+            return Flow(uint64(0), low, uint64(0), to, uint64(port), key.target_port, key.protocol)
+        to_high, to_low = six_of(key.target_low, self.prefix, self.prefix_bits)
+        return Flow(high, low, to_high, to_low, uint64(port), key.target_port, key.protocol)
 
     def expired_flow(self, flow: Flow, entry: Kept, flows: Flows) -> bool:
-        """Remove both directions of a mapping when neither is in use."""
-        other = end_flow(entry.high, entry.low, uint64(entry.port), flow.protocol)
+        """Remove a session when neither of its directions is in use, and its mapping with the last one."""
+        kind = entry.kind
+        if kind >= MAPPING:
+            # The last session removes it.
+            return True
+        other = self.other_row(flow, entry.high, entry.low, entry.port, kind)
         if flows.still_seen(other):
             return True
         flows.remove_local_flow(other)
-        self.counts[flows.core, EXPIRED] += 1
+        own, seen = flow, other
+        if kind == INWARD:
+            own, seen = other, flow
+        self.counts[flows.core, ENDED] += 1
+        if self.by_address:
+            peer = peer_flow(seen, seen.target_low)
+            if one_less(peer, flows) == 0:
+                flows.remove_local_flow(peer)
+        mine = end_flow(own.source_high, own.source_low, own.source_port, own.protocol)
+        if one_less(mine, flows) == 0:
+            self.close(
+                mine, end_flow(seen.source_high, seen.source_low, seen.source_port, seen.protocol), flows
+            )
         return False
 
 
@@ -329,6 +486,34 @@ def read_prefix(text: str) -> tuple[npt.NDArray[np.uint64], int]:
 def end_flow(high: int, low: int, port: int, protocol: int) -> Flow:
     """Return the key of a mapping: one end of its flows, as a flow to nowhere."""
     return Flow(high, low, uint64(0), uint64(0), port, uint64(0), protocol)
+
+
+@no_refcount_kernel
+def peer_flow(seen: Flow, to: int) -> Flow:
+    """Return the key of an IPv4 address that an end outside lets in: its target is no address of a host."""
+    return Flow(
+        seen.source_high, seen.source_low, _NOBODY, uint64(to), seen.source_port, uint64(0), seen.protocol
+    )
+
+
+@no_refcount_kernel
+def set_state(own: Flow, other: Flow, state: int, flows: Flows) -> None:
+    """Set the state and the lifetime of both rows of a session of TCP."""
+    for flow in (own, other):
+        entry = flows.get_local_flow(flow)
+        if entry is not None:
+            entry.state = state
+            flows.expire_after(flow, lifetime_of(state))
+
+
+@no_refcount_kernel
+def one_less(key: Flow, flows: Flows) -> int:
+    """Subtract one from the number of sessions in a row of this core; return the new number."""
+    entry = flows.get_local_flow(key)
+    if entry is None:
+        return int64(-1)
+    entry.sessions -= 1
+    return int64(entry.sessions)
 
 
 @no_refcount_kernel

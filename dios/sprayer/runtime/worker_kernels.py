@@ -33,7 +33,7 @@ from dios.sprayer.compile.intrinsics import (
     store_release,
     uint64,
 )
-from dios.sprayer.flows.five_tuple import core_of_hash, hash_flow, inside_flow
+from dios.sprayer.flows.five_tuple import core_of_hash, hash_by_source, inside_first
 from dios.sprayer.packets.neighbours import answer_neighbour, learn_hardware_address
 from dios.sprayer.packets.packet import (
     CAUSES,
@@ -287,7 +287,7 @@ def _classify(w: Worker, got: int, own: int) -> tuple[int, int, int, int]:
         if w.control[PERIOD]:
             watch(w.watched, packet, w.control[PERIOD])
         if w.by_inside_end:
-            packet.hash = hash_flow(inside_flow(packet), w.seed[0])
+            packet.hash = hash_by_source(inside_first(packet), w.seed[0])
         core = core_of_hash(packet.hash, w.cores)
         if w.stateless or not _is_connection_packet(w, packet):
             if not w.stateless:

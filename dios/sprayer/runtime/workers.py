@@ -339,6 +339,7 @@ def make_tables(function: NetworkFunction, cores: int, seed: flow_table.Words, j
                 books=books,
                 entries=np.zeros(2 * SPRAYER_BATCH, entry),
                 found=np.zeros(2 * SPRAYER_BATCH, np.uint8),
+                by_source=int(function.by_inside_end),
                 journal=np.zeros(journal, np.uint64),
             )
         )

@@ -88,7 +88,8 @@ def expire(flows: Flows) -> int:
     for _ in range(flows.words.size // flows.cores):
         place = flows.look_for_expired()
         if place >= 0:
-            count += flows.remove_local_flow(flows.flow_at(place))
+            flows.remove_expired(flows.flow_at(place))
+            count += 1
     return count
 
 

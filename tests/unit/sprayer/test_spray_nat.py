@@ -179,6 +179,20 @@ def test_a_closed_connection_gives_its_port_back() -> None:
     assert harness.workers.statistics().flows["held"] == 2
 
 
+def test_directions_that_end_at_different_times_do_not_keep_each_other() -> None:
+    """A connection whose last packets came at different seconds expires, and its port is free."""
+    harness = Harness(Nat(OUTER[:1], range(5000, 5001)), 1, 1)
+    client = Made()
+    opened(harness, [client])
+    harness.workers.set_time(200)
+    harness.give([replace(client.other_way(), target=OUTER[0], target_port=5000)], OUTSIDE)
+    for now, held in ((401, 2), (490, 2), (501, 0), (900, 0)):
+        harness.workers.set_time(now)
+        harness.workers.expire_flows()
+        harness.workers.expire_flows()
+        assert harness.workers.statistics().flows["held"] == held
+
+
 def test_a_made_up_reset_closes_nothing_that_goes_on() -> None:
     """A connection with traffic outlives RST, and one without is gone after some seconds."""
     harness = Harness(Nat(OUTER[:1], range(5000, 5001)), 1, 1)

@@ -45,6 +45,7 @@ class Translator:
         self.function = Nat64(POOL, **settings)  # type: ignore[arg-type] # of the test
         self.workers = Workers(self.function, MemoryEngine([], cores), seed=3, now=100)
         self.cores = cores
+        self.now = 100
 
     def give(self, frames: Sequence[bytes], side: int) -> dict[int, SentFrame]:
         """Return what is sent, by the number of the frame."""
@@ -64,6 +65,13 @@ class Translator:
     def causes(self) -> dict[str, int]:
         """Return the causes that occurred."""
         return {name: count for name, count in self.workers.statistics().causes.items() if count}
+
+    def held_after(self, seconds: int) -> int:
+        """Return the number of rows that are left when seconds have passed: two of a mapping or a session."""
+        self.now += seconds
+        self.workers.set_time(self.now)
+        self.workers.expire_flows()
+        return self.workers.statistics().flows["held"]
 
     def opened(self, made: Made) -> Made:
         """Open a mapping; return the packet as the server sees it."""
@@ -171,22 +179,14 @@ def test_mappings_live_as_long_as_their_state_says() -> None:
     made = Translator()
     udp, tcp = made.opened(client(UDP)), made.opened(client())
     back = Made(SERVER, tcp.source, 80, tcp.source_port)
-    now = 100
-
-    def held_after(seconds: int) -> int:
-        nonlocal now
-        now += seconds
-        made.workers.set_time(now)
-        made.workers.expire_flows()
-        return made.workers.statistics().flows["held"]
-
+    held_after = made.held_after
     made.one(replace(back, flags=SYN | ACK).frame(), OUTSIDE)
-    assert held_after(290) == 4
-    assert held_after(20) == 2
+    assert held_after(290) == 8
+    assert held_after(20) == 4
     made.one(replace(back, flags=FIN | ACK).frame(), OUTSIDE)
-    assert held_after(7000) == 2
+    assert held_after(7000) == 4
     made.one(client(flags=FIN | ACK).frame(), INSIDE)
-    assert held_after(230) == 2
+    assert held_after(230) == 4
     assert held_after(20) == 0
     made.opened(client())
     assert held_after(250) == 0
@@ -353,6 +353,8 @@ def test_what_does_not_fit_or_has_no_hops_is_answered(shared: Translator) -> Non
         ({"prefix": "2001:db8:0:0:100::/96"}, "bits 64 to 71 are 0"),
         ({"mtu": 1000}, "an MTU of 1000"),
         ({"ports": [0]}, "ports of a NAT64"),
+        ({"filtering": "port-dependent"}, "choose endpoint-independent or address-dependent"),
+        ({"sessions_max": 1}, "choose from 2 to 65536"),
     ],
 )
 def test_settings_that_cannot_serve_are_refused(settings: dict[str, object], told: str) -> None:

@@ -1,0 +1,61 @@
+"""The states of a session of TCP in a NAT64 (RFC 6146, section 3.5.2), and their lifetimes; compiled.
+
+Two transitions differ. A reset also ends a connection that one end has closed: its session then has the
+short lifetime. And a SYN that opens a connection again after its end begins anew, which lets clients use a
+port again. Nothing probes the ends of an idle connection, and no SYN from outside is stored.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from dios.kernels import no_refcount_kernel
+from dios.sprayer.compile.intrinsics import int64
+
+NO_STATE, V4_INIT, V6_INIT, ESTABLISHED, V4_FIN, V6_FIN, BOTH_FIN, TRANS = range(8)
+TCP_OPEN_S: Final = 7440
+TCP_SHORT_S: Final = 240
+"""The seconds for which a session without packets stays: while it is open, and in all other states."""
+
+
+@no_refcount_kernel
+def lifetime_of(state: int) -> int:
+    """Return the seconds for which a session in a state stays without packets."""
+    return int64(TCP_OPEN_S if state in (ESTABLISHED, V4_FIN, V6_FIN) else TCP_SHORT_S)
+
+
+@no_refcount_kernel
+def next_state(
+    state: int,
+    inside: bool,  # noqa: FBT001 - compiled
+    opens: int,
+    syn: int,
+    fin: int,
+    rst: int,
+    hairpin: bool,  # noqa: FBT001 - compiled
+) -> int:
+    """Return the state after a packet, which came from inside or not, with these flags (0 or 1).
+
+    ``opens`` is 1 for a SYN without ACK. A reset may be forged, so in ``TRANS`` any other packet restores
+    the connection. ``hairpin`` is True if the other end is inside, too: then this session sees one direction,
+    and its other direction has a session of its own.
+    """
+    if state == TRANS:
+        if rst:
+            return int64(TRANS)
+        return int64(V6_INIT if inside and opens else ESTABLISHED)
+    if rst:
+        return int64(TRANS if state in (ESTABLISHED, V4_FIN, V6_FIN) else state)
+    if fin and hairpin:
+        return int64(BOTH_FIN)
+    if fin and state == ESTABLISHED:
+        return int64(V6_FIN if inside else V4_FIN)
+    if fin and state == (V4_FIN if inside else V6_FIN):
+        return int64(BOTH_FIN)
+    if opens and state == BOTH_FIN:
+        return int64(V6_INIT if inside else V4_INIT)
+    if syn and state == (V4_INIT if inside else V6_INIT):
+        return int64(ESTABLISHED)
+    if hairpin and state == V6_INIT and not syn:
+        return int64(ESTABLISHED)
+    return int64(state)
