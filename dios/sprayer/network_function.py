@@ -74,6 +74,12 @@ class NetworkFunction:
     """True if another host can continue with the entries of flows alone, so hosts can share the function."""
     takes_fragments = False
     """True if ``regular_packets`` gets fragments, too, with the cause ``FRAGMENT`` and without ports."""
+    takes_protocols = False
+    """True if ``regular_packets`` gets packets of other protocols than TCP, UDP and ICMP echoes, too.
+
+    They have the cause ``PROTOCOL``, which it must change, and no ports. ICMP errors about such packets are
+    among them.
+    """
     quic_ports: Sequence[int] = ()
     """The UDP ports of QUIC servers whose packets with short headers are regular, and sprayed like TCP.
 

@@ -562,7 +562,8 @@ def fragment_of(packet: Packet) -> tuple[int, int, int]:
     """Set the protocol and the transport header of a fragment, but not its ports.
 
     Return the offset of its IPv6 header for fragments (0 for IPv4), its identification and its place in the
-    packet. The offset is -1 for a fragment of anything but TCP and UDP, which cannot be translated.
+    packet. The offset is -1 for what is no fragment by itself, such as an ICMP error about one, and for a
+    first fragment without ports.
     """
     here = packet.address + packet.network
     if packet.version == 4:
@@ -586,7 +587,7 @@ def fragment_of(packet: Packet) -> tuple[int, int, int]:
             int64(1),
         )
         transport = part + 8
-    if protocol not in (6, 17) or shape == 0 or transport + 8 > packet.end:
+    if shape == 0 or transport + (8 if start == 0 and protocol in (6, 17) else 0) > packet.end:
         return int64(-1), int64(0), int64(0)
     packet.protocol, packet.transport, packet.payload = protocol, transport, transport
     packet.error = packet.opens = packet.syn = packet.fin = packet.rst = packet.ack = 0
@@ -605,11 +606,11 @@ def read_fragment(
     """Fill in ports and transport header of a fragment; return the offset of its IPv6 header for fragments.
 
     The result is 0 for IPv4, and -1 if the ports are not known: the first fragment has them, and each core
-    remembers those that it has seen.
+    remembers those that it has seen. It is -1 for protocols other than TCP and UDP, too.
     """
     part, name, start = fragment_of(packet)
-    if part < 0:
-        return part
+    if part < 0 or packet.protocol not in (6, 17):
+        return int64(-1)
     protocol, transport = int64(packet.protocol), int64(packet.transport)
     label = uint64(name) << uint64(8) | uint64(protocol)
     mixed = (packet.source_low ^ packet.source_high) * _PRIME + (packet.target_low ^ packet.target_high)

@@ -3,6 +3,8 @@
 Inside is IPv6, outside is IPv4. Every address has one IPv4 address and one IPv6 address, which is the prefix
 with the former in it; also hosts inside have such addresses. So there are no flows: each packet is translated
 where it arrives, any host can do it, and ports stay. ``nat64`` is for hosts with other addresses.
+
+Packets of all transport protocols are translated, but only TCP, UDP and ICMP have their checksums changed.
 """
 
 from __future__ import annotations
@@ -23,6 +25,7 @@ from dios.sprayer.packets.packet import (
     FRAGMENT,
     INSIDE,
     NO_ADDRESS,
+    PROTOCOL,
     TOO_LONG,
     Batch,
     Flow,
@@ -32,7 +35,9 @@ from dios.sprayer.packets.packet import (
 )
 from dios.sprayer.packets.translate import answer_with_error, error_to_four, error_to_six, to_four, to_six
 
-ERRORS, FRAGMENTS, TRANSLATED = range(3)
+ERRORS, FRAGMENTS, TRANSLATED, OTHERS = range(4)
+_EXTENSIONS: Final = (0, 43, 44, 51, 60, 135, 139, 140)
+"""Headers that are part of IPv6: after a translation, a router would read what a sender of IPv4 wrote."""
 _MAPPED: Final = uint64(0xFFFF << 32)
 _NAME: Final = 0
 
@@ -46,6 +51,7 @@ class Siit(NetworkFunction):
 
     stateless = True
     takes_fragments = True
+    takes_protocols = True
     grows = 48
 
     def __init__(self, address: str, prefix: str = "64:ff9b::/96", mtu: int = 1500) -> None:
@@ -62,7 +68,7 @@ class Siit(NetworkFunction):
     def prepare(self, cores: int) -> None:
         """Create identifications and counters of each core."""
         self.next = np.zeros((cores, 16), np.int64)
-        self.counts = self.counters(cores, "errors", "fragments", "translated")
+        self.counts = self.counters(cores, "errors", "fragments", "translated", "other_protocols")
 
     def own_networks(self) -> Sequence[str]:
         """Return the address of the translator."""
@@ -78,6 +84,15 @@ class Siit(NetworkFunction):
                 packet.cause = FINE
                 if part < 0:
                     drop(packet, FRAGMENT)
+                    continue
+            other = packet.protocol not in (1, 6, 17, 58) or packet.cause == PROTOCOL
+            if other:
+                packet.source_port = packet.target_port = uint16(0)
+                packet.payload = packet.transport
+                packet.cause = FINE
+                self.counts[flows.core, OTHERS] += 1
+                if not passes(packet.protocol):
+                    drop(packet, PROTOCOL)
                     continue
             if (packet.version == 6) != (packet.side == INSIDE):
                 drop(packet, NO_ADDRESS)
@@ -154,11 +169,21 @@ class Siit(NetworkFunction):
 
 
 @no_refcount_kernel
+def passes(protocol: int) -> bool:
+    """Return True for a protocol other than TCP, UDP and ICMP that may be translated.
+
+    ICMP messages of other types do not pass, and neither does ICMP of the other version, which a receiver
+    would read as its own.
+    """
+    return bool(protocol not in (1, 58) and protocol not in _EXTENSIONS)
+
+
+@no_refcount_kernel
 def read_part(packet: Packet) -> int:
     """Fill in the ports of a first fragment; return as ``fragment_of`` does."""
     part, _, start = fragment_of(packet)
     packet.source_port = packet.target_port = uint16(0)
-    if part >= 0 and start == 0:
+    if part >= 0 and start == 0 and packet.protocol in (6, 17):
         packet.source_port = peek16(packet.address + packet.transport)
         packet.target_port = peek16(packet.address + packet.transport + 2)
     return part

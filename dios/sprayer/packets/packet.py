@@ -212,11 +212,16 @@ CAUSES: Final = (
 )
 
 
-def verdicts(*, stateless: bool, fragments: bool = False) -> npt.NDArray[np.uint8]:
-    """Return the verdict for a frame by cause: ``FORWARD``, ``DROP``, or ``HANDLE`` for ``fragments``."""
+def verdicts(*, stateless: bool, fragments: bool = False, protocols: bool = False) -> npt.NDArray[np.uint8]:
+    """Return the verdict for a frame by cause: ``FORWARD`` or ``DROP``.
+
+    It is ``HANDLE`` for fragments, and for packets of other protocols, if the function takes them.
+    """
     found = np.array([cause.stateless if stateless else cause.stateful for cause in CAUSES], np.uint8)
     if fragments:
         found[FRAGMENT] = HANDLE
+    if protocols:
+        found[PROTOCOL] = HANDLE
     return found
 
 

@@ -38,7 +38,9 @@ _IN_MAPPED = uint64(0xFFFF << 32)
 def parse(packet: Packet, seed: int) -> int:
     """Fill in a descriptor that has ``address``, ``length`` and ``side``; return ``FINE`` or the cause.
 
-    For any other cause the remaining fields are undefined. ``seed`` (uint64) is the seed of the hash.
+    For any other cause the remaining fields are undefined. ``PROTOCOL`` alone leaves those of IP: addresses,
+    ``protocol``, ``transport``, ``end``, and of an ICMP error ``error`` and ``inner``. ``seed`` (uint64) is
+    the seed of the hash.
     """
     packet.verdict = FORWARD
     packet.cause = FINE
@@ -256,6 +258,8 @@ def _error(packet: Packet, at: int) -> int:
         return BAD_HEADER
     packet.source_high, packet.source_low = packet.target_high, packet.target_low
     packet.target_high, packet.target_low = source_high, source_low
+    packet.error = 1
+    packet.inner, packet.inner_transport = at, where
     there = packet.address + where
     if packet.protocol in (6, 17):
         packet.source_port, packet.target_port = peek16(there + 2), peek16(there)
@@ -269,6 +273,4 @@ def _error(packet: Packet, at: int) -> int:
             return PROTOCOL
     else:
         return PROTOCOL
-    packet.error = 1
-    packet.inner, packet.inner_transport = at, where
     return FINE

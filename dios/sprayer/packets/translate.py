@@ -108,6 +108,8 @@ def write_header_6(at: int, size: int, traffic: int, hops: int, kind: int, flow:
 def change_transport(at: int, room: int, size: int, old: Flow, new: Flow, six: bool) -> int:  # noqa: FBT001 - compiled
     """Change ports and checksums of TCP, UDP or an echo for another version of IP; return its protocol there.
 
+    Other protocols stay as they are: the places of their checksums are not known (RFC 7915, section 4.5).
+
     ``room`` bytes are there, of a packet whose transport header and payload have ``size``. ``six`` is True
     for a change to IPv6.
     """
@@ -128,6 +130,8 @@ def change_transport(at: int, room: int, size: int, old: Flow, new: Flow, six: b
             if peek16(at + 6) == 0:
                 poke16(at + 6, uint16(0xFFFF))
         return int64(old.protocol)
+    if old.protocol not in (_ICMP_4, _ICMP_6):
+        return int64(old.protocol)
     # Only ICMPv6 has the addresses in its checksum.
     if six:
         less, more = int64(0), more + size + _ICMP_6
@@ -143,6 +147,12 @@ def change_transport(at: int, room: int, size: int, old: Flow, new: Flow, six: b
     poke16(at + 4, uint16(new.source_port if asks else new.target_port))
     adjust_checksum(at + 2, less, more + int64(peek16(at)) + int64(peek16(at + 4)))
     return int64(_ICMP_6 if six else _ICMP_4)
+
+
+@no_refcount_kernel
+def _least_first(protocol: int) -> int:
+    """Return the least size of a first fragment's payload: that of its transport header, if it is changed."""
+    return int64(20 if protocol == 6 else 8 if protocol == 17 else 0)
 
 
 @no_refcount_kernel
@@ -176,7 +186,7 @@ def to_six(packet: Packet, old: Flow, new: Flow) -> int:
     if network + head + size > max(int64(packet.room), int64(packet.length)):
         return int64(TOO_LONG)
     first = parts & 0x1FFF == 0
-    if parts and (old.protocol not in (6, 17) or (first and size < (20 if old.protocol == 6 else 8))):
+    if parts and (old.protocol in (_ICMP_4, _ICMP_6) or (first and size < _least_first(old.protocol))):
         return int64(FRAGMENT)
     no_sum = old.protocol == 17 and first and peek16(at + 6) == 0
     if no_sum and parts:
@@ -222,7 +232,7 @@ def to_four(packet: Packet, old: Flow, new: Flow, name: int, fragment: int) -> i
         parts = int64(peek16(packet.address + fragment + 2))
         first = parts & 0xFFF8 == 0
         more = int64(peek16(packet.address + fragment + 6)) << 16 | (parts & 1) << 13 | parts >> 3
-        if old.protocol not in (6, 17) or (first and size < (20 if old.protocol == 6 else 8)):
+        if old.protocol in (_ICMP_4, _ICMP_6) or (first and size < _least_first(old.protocol)):
             return int64(FRAGMENT)
     traffic, hops = int64(peek32(here)) >> 20 & 0xFF, int64(peek8(here + 7))
     protocol = int64(old.protocol)

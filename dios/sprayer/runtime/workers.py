@@ -177,7 +177,11 @@ class Workers:
             row_bytes=flows.table.itemsize,
             seed=self.seed,
             now=now,
-            rules=verdicts(stateless=stateless, fragments=function is not None and function.takes_fragments),
+            rules=verdicts(
+                stateless=stateless,
+                fragments=function is not None and function.takes_fragments,
+                protocols=function is not None and function.takes_protocols,
+            ),
             connection=connection,
             regular=regular,
             passing=np.zeros(SPRAYER_BATCH, PACKET),

@@ -123,6 +123,60 @@ def turned(frame: bytes) -> bytes:
     return frame[:26] + frame[30:34] + frame[26:30] + frame[34:]
 
 
+def raw(protocol: int, data: bytes, source: str, target: str, *, parts: int = 0) -> bytes:
+    """Return a frame of any protocol, of the addresses' version of IP; ``parts`` is a word of IPv4."""
+    ends = ipaddress.ip_address(source).packed + ipaddress.ip_address(target).packed
+    if len(ends) == 32:
+        head = struct.pack(">IHBB", 6 << 28, len(data), protocol, 64) + ends
+    else:
+        head = struct.pack(">BBHHHBBH", 0x45, 0, 20 + len(data), 7, parts, 64, protocol, 0) + ends
+        head = head[:10] + struct.pack(">H", ones_sum(head)) + head[12:]
+    return b"\2" * 6 + b"\4" * 6 + (b"\x86\xdd" if len(ends) == 32 else b"\x08\0") + head + data
+
+
+def test_other_protocols_pass_as_they_are(shared: Translator) -> None:
+    """ESP, GRE, SCTP and unknown ones get the header of the other version, whole and in parts."""
+    for protocol, data in ((50, b"esp" * 9), (47, b""), (132, b"s"), (200, bytes(range(99)))):
+        got = shared.one(raw(protocol, data, six(HOST), six(SERVER)), INSIDE)
+        assert (got[12:15], got[23], got[22], got[34:]) == (b"\x08\0\x45", protocol, 63, data)
+        assert (ones_sum(got[14:34]), got[26:34]) == (0, b"\xcb\0\x71\x05\xc0\0\x02\x21")
+        got = shared.one(raw(protocol, data, SERVER, HOST), OUTSIDE)
+        assert (got[12:14], got[20], got[21], got[54:]) == (b"\x86\xdd", protocol, 63, data)
+        assert got[18:20] == struct.pack(">H", len(data))
+    got = shared.one(raw(50, b"last", SERVER, HOST, parts=3), OUTSIDE)
+    assert (got[20], got[54:]) == (44, struct.pack(">BBHI", 50, 0, 24, 7) + b"last")
+    part = struct.pack(">BBHI", 50, 0, 24, 7) + b"last"
+    got = shared.one(raw(44, part, six(HOST), six(SERVER)), INSIDE)
+    assert (got[18:24], got[34:]) == (b"\0\7\0\3\x3f\x32", b"last")
+
+
+def test_errors_about_other_protocols_reach_their_sender(shared: Translator) -> None:
+    """The sender of a tunnel of ESP gets errors of routers, in both directions."""
+    sent = raw(50, b"12345678", six(SERVER), six(HOST))[14:]
+    error = Made("2001:db8::77", six(SERVER), protocol=ICMP6, error_about=sent).frame()
+    got = shared.one(error, INSIDE)
+    assert (got[34:36], ones_sum(got[34:])) == (b"\3\n", 0)
+    assert (got[51], got[54:62], got[62:]) == (50, raw(0, b"", SERVER, HOST)[26:34], b"12345678")
+    sent = raw(50, b"12345678", HOST, SERVER)[14:]
+    got = shared.one(Made("203.0.113.9", HOST, protocol=ICMP, error_about=sent).frame(), OUTSIDE)
+    assert got[62:] == raw(50, b"12345678", six(HOST), six(SERVER))[14:]
+
+
+def test_a_translation_makes_no_headers_that_a_router_reads(shared: Translator) -> None:
+    """Numbers of extension headers, and ICMP of the other version or of other types, are dropped."""
+    before = shared.workers.statistics().causes["protocol"]
+    numbers = (0, 43, 44, 51, 58, 60, 135, 139, 140)
+    frames = [raw(number, bytes([134, 0, *bytes(30)]), SERVER, HOST) for number in numbers]
+    frames.append(raw(ICMP, bytes([13, *bytes(20)]), SERVER, HOST))
+    assert shared.give(frames, OUTSIDE) == {}
+    frames = [raw(ICMP, bytes([8, *bytes(20)]), six(HOST), six(SERVER))]
+    frames.append(raw(ICMP6, bytes([200, *bytes(20)]), six(HOST), six(SERVER)))
+    assert shared.give(frames, INSIDE) == {}
+    assert shared.workers.statistics().causes["protocol"] == before + 12
+    inner = raw(58, bytes(8), HOST, SERVER)[14:]
+    assert shared.give([Made("203.0.113.9", HOST, protocol=ICMP, error_about=inner).frame()], OUTSIDE) == {}
+
+
 def test_errors_and_the_packets_in_them_are_translated(shared: Translator) -> None:
     """A router's error reaches the sender; one without an address of IPv4 appears as the translator's."""
     made = shared.out(protocol=UDP, payload=b"12345678")
