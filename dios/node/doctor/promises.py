@@ -718,5 +718,34 @@ PROMISES: Final = (
         "The spans that a task returns cannot pass for spans of others, nor be more than the bounds",
         left="names and lengths of the spans of a task are what the task says",
     ),
+    # -- Network functions
+    Promise(
+        "Network functions",
+        "Frames that nobody should send change nothing but their own fate: each is sent or dropped for one counted cause, its place is free again once, and nothing beyond it is read",
+    ),
+    Promise(
+        "Network functions",
+        "A QUIC packet from an unknown address reaches the server whose connection id it has, and no other; an unknown id opens nothing, and no header stores more than the bounds",
+        left="an observer of an id can use it; the server validates the new address",
+    ),
+    Promise(
+        "Network functions",
+        "A host outside opens a session through a NAT64 only to an end inside that has a mapping, with address-dependent filtering only from an address to which that end has a session, and never more than a part of a mapping and of a table",
+        left="a forged source address counts as that address; clients inside can use all ports and the whole table",
+    ),
+    Promise(
+        "Network functions",
+        "A forged reset ends no connection that goes on, and shortens the time of no other one",
+        left="a connection that is idle after it: 4 minutes through a NAT64, 10 seconds through a NAT",
+    ),
+    Promise(
+        "Network functions",
+        "No host sends through a translator what only the other version of IP has: extension headers, or ICMP of the other version",
+    ),
+    Promise(
+        "Network functions",
+        "Rows of another host that cannot be of the tables of a shared function are refused, and nothing is read or written beyond the tables",
+        left="with the store's name, the right to claim the function and to change all of its translations",
+    ),
 )
 """The rows in the order of the page."""
