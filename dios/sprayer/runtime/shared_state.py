@@ -34,6 +34,7 @@ from dios.limits import (
     SPRAYER_BEAT_S,
     SPRAYER_BLOCK,
     SPRAYER_CORES_MAX,
+    SPRAYER_ENTRY_BYTES_MAX,
     SPRAYER_HOSTS_MAX,
     SPRAYER_LEASE_S,
     SPRAYER_TAKEOVER_S,
@@ -53,6 +54,12 @@ _ODD: Final = np.uint64(1)
 
 T = TypeVar("T")
 
+_Version = Annotated[int, Meta(ge=0, le=2**31 - 1)]
+_Counter = Annotated[int, Meta(ge=RELEASED, le=2**62)]
+"""The number of a claim, or a beat."""
+_ROW_BYTES_MAX: Final = 2 * SPRAYER_ENTRY_BYTES_MAX
+"""A row has the state of a flow, its endpoints and its time."""
+
 
 class StateStore(Protocol):
     """A linearizable map, such as ``dios.lib.keyvalue.KeyValueStore``; calls raise ``DiosError``."""
@@ -70,7 +77,7 @@ class StateStore(Protocol):
 class SharedSettings(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
     """The settings that all hosts of a function have in common."""
 
-    version: int
+    version: _Version
     function: Annotated[str, Meta(max_length=200)]
     seed: Annotated[int, Meta(ge=0)]
     cores: Annotated[int, Meta(ge=1, le=SPRAYER_CORES_MAX)]
@@ -81,10 +88,15 @@ class SharedSettings(msgspec.Struct, frozen=True, array_like=True, forbid_unknow
 class BlockRows(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
     """The flows of a block: places in the core's table (uint32), words (uint64) and rows, as bytes."""
 
-    version: int
-    places: bytes
-    words: bytes
-    rows: bytes
+    version: _Version
+    places: Annotated[bytes, Meta(max_length=4 * SPRAYER_BLOCK)]
+    words: Annotated[bytes, Meta(max_length=8 * SPRAYER_BLOCK)]
+    rows: Annotated[bytes, Meta(max_length=_ROW_BYTES_MAX * SPRAYER_BLOCK)]
+
+
+_decode_settings: Final = msgspec.msgpack.Decoder(SharedSettings).decode
+_decode_rows: Final = msgspec.msgpack.Decoder(BlockRows).decode
+_decode_counter: Final = msgspec.msgpack.Decoder(_Counter).decode
 
 
 class HostClaim(NamedTuple):
@@ -149,7 +161,7 @@ class SharedState:
         data = self._store.get("settings")
         if data is None:
             return None
-        found, kind = _decoded(data, SharedSettings), type(function).__name__
+        found, kind = _decoded(data, _decode_settings), type(function).__name__
         if (found.function, found.cores, found.layout) != (kind, cores, _layout(function)):
             raise InvalidError(
                 f"the shared state is of {found.function} on {found.cores} cores; this is {kind} on {cores}, "
@@ -227,11 +239,14 @@ class SharedState:
             raise DamagedError(
                 f"{len(hosts)} hosts share this state; at most {SPRAYER_HOSTS_MAX} are possible"
             )
-        claims = [HostClaim(_decoded(self._store.get(f"claim/{host}") or b"", int), host) for host in hosts]
+        claims = [
+            HostClaim(_decoded(self._store.get(f"claim/{host}") or b"", _decode_counter), host)
+            for host in hosts
+        ]
         return max(claims, default=None)
 
     def _beat_of(self, host: str) -> int:
-        return _decoded(self._store.get(f"beat/{host}") or b"", int)
+        return _decoded(self._store.get(f"beat/{host}") or b"", _decode_counter)
 
     # Tables -----------------------------------------------------------------------------------------------
 
@@ -248,7 +263,7 @@ class SharedState:
             core, block = _core_and_block(key, workers)
             data = self._store.get(key)
             if data is not None:
-                held += _insert(workers, core, block, _decoded(data, BlockRows))
+                held += _insert(workers, core, block, _decoded(data, _decode_rows))
         self._exported = [np.zeros_like(_words(workers, core)) for core in range(workers.cores)]
         own = f"rows/{self.host}/"
         for key in [key for key in self._store if key.startswith(own)]:
@@ -363,9 +378,9 @@ def _layout(function: NetworkFunction) -> str:
     return f"{flow_table.slots_for(function.flows_max)} places of {np.dtype(row).descr}"
 
 
-def _decoded(data: bytes, kind: type[T]) -> T:
+def _decoded(data: bytes, decode: Callable[[bytes], T]) -> T:
     try:
-        found = msgspec.msgpack.decode(data, type=kind)
+        found = decode(data)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise DamagedError(f"the shared state is damaged: {error}") from None
     if isinstance(found, SharedSettings | BlockRows) and found.version != FORMAT_VERSION:

@@ -37,6 +37,7 @@ OWN: Final = {
 UNBOUNDED: Final = {
     "StoredAccount.quota": "infinity stands for no limit",
     "_Row.number": "a random number of 64 bits, the most that MessagePack has; a bound in msgspec has 63",
+    "SharedSettings.seed": "likewise, the seed of the hash of flows",
     "Payload.extent": "likewise, and the name of a file has room for it",
 }
 """Fields without a bound, each with the reason why it needs none."""
