@@ -56,12 +56,16 @@ async def _load(session: ClusterSession, mark: str, body: ui.column) -> None:
     except (DiosError, OSError) as error:
         rows, problem = [], f"The node does not answer: {plain(str(error))}"
     rows = [row for row in rows if not mark or mark in {row.task, row.object, row.giver}]
-    labels = {task.fingerprint: plain(task.label) for task in session.watcher.view.tasks if task.label}
+    tasks = session.watcher.view.tasks
+    labels = {task.fingerprint: plain(task.label) for task in tasks if task.label}
+    read = {task.fingerprint: plain(" ".join(task.secrecy)) for task in tasks if task.secrecy}
+    # The node's table has no labels of tasks, because they change.
+    rows = [row._replace(secrecy=read.get(row.object, row.secrecy)) for row in rows]
     body.clear()
     with body:
         if problem:
             note(problem)
-        _graph(rows, labels, {task.fingerprint: task.secrecy for task in session.watcher.view.tasks})
+        _graph(rows, labels, read)
         _table(session, mark, body, rows)
         if mark:
             _retire_all(session, mark, body, [row for row in rows if row.object == mark])
@@ -69,9 +73,7 @@ async def _load(session: ClusterSession, mark: str, body: ui.column) -> None:
 
 
 # -- the references ---------------------------------------------------------------------------------
-def _graph(
-    rows: Sequence[HeldReference], labels: Mapping[str, str], read: Mapping[str, Sequence[str]]
-) -> None:
+def _graph(rows: Sequence[HeldReference], labels: Mapping[str, str], read: Mapping[str, str]) -> None:
     shown = rows[:_EDGES_MAX]
     if not shown:
         return
@@ -82,15 +84,15 @@ def _graph(
 
 
 def graph_of(
-    rows: Sequence[HeldReference], labels: Mapping[str, str], read: Mapping[str, Sequence[str]]
+    rows: Sequence[HeldReference], labels: Mapping[str, str], read: Mapping[str, str]
 ) -> tuple[list[tuple[str, str]], list[tuple[str, str, str]]]:
     """Return the vertices of the graph with their categories, and its edges with their texts.
 
     ``labels`` are those of tasks, and ``read`` the tags of what they have read, by fingerprint. Tasks and
     objects with a secrecy label are categories of their own, and have the first tags in their names.
     """
-    secrecy = {row.object: row.secrecy.split() for row in rows if row.secrecy}
-    secrecy |= {mark: [plain(tag) for tag in tags] for mark, tags in read.items() if tags}
+    found = {row.object: row.secrecy for row in rows if row.secrecy} | dict(read)
+    secrecy = {mark: tags.split() for mark, tags in found.items()}
 
     def named(mark: str) -> str:
         name = f"{labels[mark]} {mark[:6]}" if mark in labels else mark
