@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import itertools
 import json
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -15,6 +16,7 @@ from typer.testing import CliRunner
 
 import dios
 from dios import limits
+from dios.cli.common.context import opened
 from dios.cli.main import app
 from dios.client.keyring import Keyring
 from dios.client.sync.node import Group, Node
@@ -24,8 +26,9 @@ from dios.lib.backup.create import Source, Writer
 from dios.lib.backup.failures import DamagedBackupError
 from dios.lib.backup.keys import PrivateKey, generate, save_pair
 from dios.lib.backup.repository import open_repository
-from dios.lib.backup.restore import restore_group
+from dios.lib.backup.restore import restore_group, store_file
 from dios.lib.backup.targets import LocalTarget
+from dios.lib.backup.writer_state import StateFile
 from dios.lib.files.catalogue_places import KeyringCatalogue
 from dios.lib.files.group_files import GroupFiles
 from dios.lib.files.staging import StagedFiles
@@ -299,7 +302,7 @@ def test_a_store_belongs_to_one_group(place: Place, running: RunningNode) -> Non
         begin_store(str(place.folder), None, node.create_group())
     (place.folder / "config").write_text('{"format": "DIOS backup"}')
     with pytest.raises(DiosError):
-        known_store(str(place.folder))
+        known_store(str(place.folder), place.group)
 
 
 def test_labelled_and_empty_files_are_refused(place: Place) -> None:
@@ -345,7 +348,7 @@ def test_a_backup_has_the_bytes_of_tiered_files(place: Place, tmp_path: Path) ->
     record = repository.read(1).snapshot.groups[0]
     restored = restore_group(repository, record, place.node, keyring, alias=f"{place.alias}-again")
     assert (restored.files, restored.size) == (1, len(LARGE))
-    known_store(str(place.folder)).remove_pack(bytes.fromhex(place.packs()[0].name))
+    place.store.remove_pack(bytes.fromhex(place.packs()[0].name))
     place.files.edit(lambda tree: [msgspec.structs.replace(one, file="other") for one in tree.entries])
     lost = Writer(LocalTarget(tmp_path / "further"), recipient=key.recipient()).create([source], keyring)
     assert "missing" in lost.left_out[0]
@@ -387,6 +390,10 @@ def test_the_commands_show_what_is_where(place: Place, running: RunningNode, tmp
     assert local.read_bytes() == b"a" * 3_000
     assert [row["file"] for row in json.loads(typed(f"tier ls --group {cold} --json"))] == ["c.txt"]
     typed(f"tier out a.txt --group {cold} --to {store}")
+    with opened(running.place) as context:
+        (handed,) = context.file_objects(f"{cold}/a.txt")
+        assert handed.read_bytes() == b"a" * 3_000
+    typed(f"tier out a.txt --group {cold} --to {store}")
     assert json.loads(typed(f"tier in {cold}/a.txt --json"))[0]["brought_back"]
     assert json.loads(typed(f"rm {cold}/c.txt --json"))[0]["destroyed"]
     assert json.loads(typed(f"tier prune {store} --group {cold} --json"))["packs"] == 0
@@ -394,3 +401,55 @@ def test_the_commands_show_what_is_where(place: Place, running: RunningNode, tmp
     assert json.loads(typed(f"tier forget {cold}/a.txt --yes --json"))[0]["store"] == str(store)
     assert json.loads(typed(f"tier prune {store} --group {cold} --json"))["packs"] == 1
     assert CliRunner().invoke(app, ["tier", "open", str(store), "--key", str(key)]).exit_code == 0
+
+
+def test_programs_change_tiered_files_in_place(place: Place) -> None:
+    """The file system appends to a tiered file, copies it, and opens a large one in ranges."""
+    fsspec = pytest.importorskip("fsspec", reason="fsspec is not installed: make setup")
+    files = fsspec.filesystem("dios", skip_instance_cache=True)
+    place.put("small", SMALL)
+    place.put("large", LARGE)
+    place.out("small", "large")
+    with files.open(f"{place.alias}/small", "ab") as file:
+        file.write(b"more")
+    assert files.cat(f"{place.alias}/small") == SMALL + b"more"
+    assert files.cat_ranges([f"{place.alias}/large"], [5], [9]) == [LARGE[5:9]]
+    place.out("large")
+    files.cp_file(f"{place.alias}/large", f"{place.alias}/copy")
+    assert files.cat(f"{place.alias}/copy") == LARGE
+    assert place.packs() == []
+
+
+def test_of_two_readers_one_brings_a_file_back(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A reader that is overtaken by another program uses the objects of the other."""
+    place.put("small", SMALL)
+    place.out("small")
+    others = place.files
+
+    def overtaken(*arguments: object) -> None:
+        monkeypatch.setattr(inward, "store_file", store_file)
+        inward._bring_back(others, "small", lambda _: None)
+        store_file(*arguments)  # type: ignore[arg-type] # those of the caller
+
+    before = place.objects()
+    monkeypatch.setattr(inward, "store_file", overtaken)
+    assert bytes(place.files.view("small")) == SMALL
+    assert place.objects() == before + 1
+    assert place.files.entry("small").tier is None
+
+
+def test_a_store_that_is_gone_is_forgotten(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A local file that a broken run marked can be read, and goes elsewhere once its store is forgotten."""
+    place.put("small", SMALL)
+    with monkeypatch.context() as patch:
+        kill_at(patch, TierStore, "put", after=False)
+        with pytest.raises(Killed):
+            place.out("small")
+    shutil.rmtree(place.folder)
+    StateFile(str(place.folder)).path.unlink()
+    assert bytes(place.files.view("small")) == SMALL
+    other = begin_store(f"{place.folder}-other", place.key.recipient(), place.group)
+    assert "dios tier open" in tier_out(place.files, other, ["small"]).refused["small"]
+    entries.forget(place.files, place.files.entry("small"))
+    assert tier_out(place.files, other, ["small"]).moved
+    assert bytes(place.files.view("small")) == SMALL

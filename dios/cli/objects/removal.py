@@ -50,11 +50,7 @@ def destroy_targets(
     """
     outcomes: dict[bytes, Destroyed] = {}
     named = {each.names[0]: each for each in targets if each.names}
-    tiered = [one.found.entry for one in targets if one.found is not None and one.found.entry.tier]
-    if tiered:
-        from dios.lib.tier.removal import remove_bytes  # noqa: PLC0415 - other groups need no store
-
-        remove_bytes(tiered)
+    _remove_tiered(place, targets)
     # A later program cannot continue with an unfinished file whose parts go.
     _forget_unfinished(place, targets)
     names = list(dict.fromkeys(name for each in named.values() for name in each.names))
@@ -77,6 +73,19 @@ def destroy_targets(
                 f"cannot find {fingerprint(each.names[0])}: it was destroyed, or is in no group of yours"
             )
     return gone, [each for each, outcome in gone if not outcome.complete]
+
+
+def _remove_tiered(place: CommandContext, targets: Iterable[Target]) -> None:
+    """Remove the bytes of tiered files from their stores. Nothing else is removed if that fails."""
+    for_group: dict[str, list[CatalogueEntry]] = {}
+    for each in targets:
+        if each.found is not None and each.found.entry.tier is not None:
+            for_group.setdefault(each.found.group, []).append(each.found.entry)
+    if for_group:
+        from dios.lib.tier.removal import remove_bytes  # noqa: PLC0415 - other groups need no store
+
+        for alias, entries in for_group.items():
+            remove_bytes(place.files(alias), entries)
 
 
 def _together(outcomes: Iterable[Destroyed]) -> Destroyed:

@@ -32,6 +32,7 @@ from dios.errors import InvalidError
 from dios.lib.backup.keys import load_private, load_recipient
 from dios.lib.files.paths import stored_path
 from dios.lib.tier.entries import finish
+from dios.lib.tier.entries import forget as forget_store
 from dios.lib.tier.inward import bring_back
 from dios.lib.tier.outward import Moved, chosen, tier_out
 from dios.lib.tier.removal import prune as prune_store
@@ -103,7 +104,7 @@ class PrunedStoreRow(TypedDict):
 
 
 class ForgottenRow(TypedDict):
-    """A file that was removed from its group, whose bytes stay in the store."""
+    """A file whose store was forgotten; a tiered one is no longer in its group."""
 
     path: str
     store: str
@@ -355,21 +356,22 @@ def forget(
 ) -> None:
     """Remove tiered files from their group without their store, which may be lost: nobody can read them then.
 
-    `dios rm` removes a file with its bytes. Whatever the store has stays there, encrypted, until `dios tier
+    A local file stays, with its bytes, and only what a broken run noted of the store goes. `dios rm` removes
+    a file with its bytes. Whatever the store has stays there, encrypted, until `dios tier
     prune`.
     """
     with reporting("dios tier forget", as_json=as_json), opened(node) as place:
         found = [_found(place, text, group) for text in names]
         for each in found:
-            if not each.entry.tiered:
-                raise InvalidError(f"{each.group}/{each.path} is local. `dios rm` removes it.")
-        confirm(f"forget {len(found)} tiered files for good", yes=yes)
+            if each.entry.tier is None:
+                raise InvalidError(f"no store has {each.group}/{each.path}. `dios rm` removes it.")
+        confirm(f"forget {sum(each.entry.tiered for each in found)} tiered files for good", yes=yes)
         rows: list[ForgottenRow] = []
         for each in found:
-            place.files(each.group).forget([each.entry])
+            forget_store(place.files(each.group), each.entry)
             store = each.entry.tier.place if each.entry.tier else ""
             rows.append({"path": f"{each.group}/{each.path}", "store": store})
         if as_json:
             write_json(rows)
             return
-        say(f"{len(rows)} files were forgotten; what their stores have is of no use")
+        say(f"the stores of {len(rows)} files were forgotten; what they have is of no use")

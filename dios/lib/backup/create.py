@@ -285,7 +285,9 @@ class _Run:
         chunks = self.base.unchanged(source.name, (mark, 0), entry.name, entry.size)
         if chunks is None:
             try:
-                chunks = [chunk for piece in stored_pieces(entry) for chunk in self._add_blob(piece)]
+                chunks = [
+                    chunk for piece in stored_pieces(source.files, entry) for chunk in self._add_blob(piece)
+                ]
             except (DamagedBackupError, InvalidError, OSError, TargetError) as error:
                 why = error.message if isinstance(error, DiosError) else str(error)
                 lost[path] = (entry, f"it is tiered, and its bytes cannot be read: {why}")

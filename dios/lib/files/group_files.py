@@ -253,7 +253,7 @@ class GroupFiles:
         entries = [tree.files.get(path) or tree.made[path] for path in paths]
         tiered = [entry for entry in entries if entry.tier is not None]
         if tiered:
-            _removal().remove_bytes(tiered)
+            _removal().remove_bytes(self, tiered)
         outcomes = destroy(self.node, [name for entry in entries for name in entry.local_names])
         left = [entry for entry in entries if not all(outcomes[name].complete for name in entry.local_names)]
         self.forget([entry for entry in entries if entry not in left])
@@ -300,7 +300,7 @@ class _Inward(Protocol):
 class _Removal(Protocol):
     """What ``dios.lib.tier.removal`` does for files that go."""
 
-    def remove_bytes(self, entries: Iterable[CatalogueEntry], /) -> None: ...
+    def remove_bytes(self, files: GroupFiles, entries: Iterable[CatalogueEntry], /) -> None: ...
 
     def remove_unneeded(self, files: GroupFiles, entries: Iterable[CatalogueEntry], /) -> None: ...
 

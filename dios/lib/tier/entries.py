@@ -32,6 +32,14 @@ def switch(files: GroupFiles, changed: Mapping[CatalogueEntry, CatalogueEntry]) 
     return done
 
 
+def forget(files: GroupFiles, entry: CatalogueEntry) -> None:
+    """Forget the store of a file: one that is stored there is lost, and a local one stays."""
+    if entry.tiered:
+        files.forget([entry])
+    else:
+        switch(files, {entry: msgspec.structs.replace(entry, tier=None)})
+
+
 def finish(files: GroupFiles, entry: CatalogueEntry) -> CatalogueEntry:
     """Remove from the store what it has of a local file, and return the entry without it.
 
@@ -40,7 +48,7 @@ def finish(files: GroupFiles, entry: CatalogueEntry) -> CatalogueEntry:
     tier = entry.tier
     if tier is None or tier.stored:
         return entry
-    store = known_store(tier.place)
+    store = known_store(tier.place, files.group)
     cleared = msgspec.structs.replace(entry, tier=None)
     if tier.left:
         store.remove(tier.mark, entry.size)

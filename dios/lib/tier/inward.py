@@ -6,9 +6,11 @@ after the parts that were fetched.
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import suppress
-from typing import NoReturn
+from typing import Final, NoReturn
+from weakref import WeakValueDictionary
 
 import msgspec
 from blake3 import blake3
@@ -36,7 +38,28 @@ def bring_back(
     entry = files.entry(path)
     if entry.tier is None or not entry.tier.stored:
         return entry
-    reader, chunks = known_store(entry.tier.place).chunks(entry)
+    with _lock_of(entry.tier.mark):
+        return _bring_back(files, path, moved)
+
+
+_locks: Final[WeakValueDictionary[bytes, threading.Lock]] = WeakValueDictionary()
+"""The locks of the files that threads bring back, by mark: each file is fetched once."""
+_locks_lock: Final = threading.Lock()
+
+
+def _lock_of(mark: bytes) -> threading.Lock:
+    with _locks_lock:
+        found = _locks.get(mark)
+        if found is None:
+            found = _locks[mark] = threading.Lock()
+        return found
+
+
+def _bring_back(files: GroupFiles, path: str, moved: Callable[[int], object]) -> CatalogueEntry:
+    entry = files.entry(path)
+    if entry.tier is None or not entry.tier.stored:
+        return entry
+    reader, chunks = known_store(entry.tier.place, files.group).chunks(entry)
     staged = StagedFiles(files)
     staged.require_unchanged(path, entry.name)
     record = FileRecord(RecordKind.FILE, path, entry.name, entry.size, entry.put_ns, 0, 0, ())
@@ -51,9 +74,10 @@ def bring_back(
         moved(entry.size)
         staged.publish()
     except Conflict:
+        staged.suspend()
         present = files.entry(path)
         if present.tiered:
-            raise
+            raise Conflict(f"another program brings {path} back at this moment. Read it again.") from None
         # Another reader has brought it back, or somebody replaced it.
         return present
     except BaseException:
@@ -66,10 +90,10 @@ def bring_back(
     return back
 
 
-def stored_pieces(entry: CatalogueEntry) -> Iterator[memoryview]:
+def stored_pieces(files: GroupFiles, entry: CatalogueEntry) -> Iterator[memoryview]:
     """Yield the bytes of a tiered file, which stays tiered. Raises as ``bring_back``, at the end, too."""
     place = entry.tier.place if entry.tier else ""
-    reader, chunks = known_store(place).chunks(entry)
+    reader, chunks = known_store(place, files.group).chunks(entry)
     whole = blake3()
     for chunk in chunks:
         data = reader.read(chunk)

@@ -20,6 +20,7 @@ _MARK_BYTES: Final = 32
 _CONTEXT: Final = "dios tier 1 pack"
 _NUMBER_BYTES: Final = 8
 _FIXED_BYTES: Final = 1 * limits.MIB
+_FILE_BYTES_MAX: Final = limits.BLOB_BYTES_MAX * limits.FILE_PARTS_MAX
 _OVERHEAD: Final = 4096
 """Heads, tags and the manifest add less than one byte for each 4,096, and 1 MiB for the ends of parts."""
 
@@ -37,6 +38,7 @@ def pack_of(mark: bytes, number: int) -> bytes:
 
 def packs_of(mark: bytes, size: int) -> list[bytes]:
     """Return the ids of all packs that a file of ``size`` bytes can have; some of them may not exist."""
+    size = min(size, _FILE_BYTES_MAX)
     stored = size + size // _OVERHEAD + _FIXED_BYTES
     return [pack_of(mark, number) for number in range(stored // PACK_BYTES + 2)]
 

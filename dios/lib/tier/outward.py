@@ -64,7 +64,6 @@ def tier_out(
     Files that cannot be moved stay as they are, and are in the outcome with the reason. Raises TargetError,
     OSError, DamagedBackupError if the store does not return what it got, and the errors of the catalogue.
     """
-    store.require_group(files.group)
     if files.secrecy:
         raise NotPermittedError(
             f"the group is labelled {', '.join(files.secrecy)}, and nothing that has a label leaves the "
@@ -106,8 +105,8 @@ def _tier_portion(
             outcome.before.append(path)
             leftover.append(given)
             continue
-        entry = finish(files, given)
         try:
+            entry = finish(files, given)
             _require_movable(files, entry)
         except (DamagedError, InvalidError, NotPermittedError, UnreachableError, FileNotFoundError) as error:
             outcome.refused[path] = error.message if isinstance(error, DiosError) else str(error.strerror)

@@ -12,14 +12,14 @@ from dios.lib.tier.marks import packs_of
 from dios.lib.tier.store import TierStore, known_store
 
 
-def remove_bytes(entries: Iterable[CatalogueEntry]) -> None:
+def remove_bytes(files: GroupFiles, entries: Iterable[CatalogueEntry]) -> None:
     """Remove what the stores have of these files, which are to be removed, too.
 
     Raises InvalidError, before anything is removed, if this machine does not know one of the stores;
     TargetError and OSError.
     """
     tiers = [(entry.tier, entry.size) for entry in entries if entry.tier is not None]
-    stores = {place: known_store(place) for place in {tier.place for tier, _ in tiers}}
+    stores = {place: known_store(place, files.group) for place in {tier.place for tier, _ in tiers}}
     for tier, size in tiers:
         stores[tier.place].remove(tier.mark, size)
 
@@ -31,7 +31,7 @@ def remove_unneeded(files: GroupFiles, entries: Iterable[CatalogueEntry]) -> Non
         if entry.tier is not None and entry.tier.mark not in needed:
             # The file is replaced already. `dios tier prune` finds what stays.
             with suppress(DiosError, OSError):
-                remove_bytes([entry])
+                remove_bytes(files, [entry])
 
 
 def prune(files: GroupFiles, store: TierStore, moved: Callable[[int], object] = lambda _: None) -> int:
@@ -39,7 +39,6 @@ def prune(files: GroupFiles, store: TierStore, moved: Callable[[int], object] = 
 
     Raises UnreachableError if a node that may have a later list of files does not answer.
     """
-    store.require_group(files.group)
     present = store.packs()
     # Read after the packs were listed: a mark is in the catalogue before its first pack is stored.
     if not files.list_is_complete():

@@ -147,9 +147,7 @@ def begin_store(url: str, recipient: Recipient | None, group: Group) -> TierStor
             f"the store in {target.place} is for another recipient. Leave --recipient out, or choose another "
             "place."
         )
-    store = known_store(target.place, target)
-    store.require_group(group)
-    return store
+    return known_store(target.place, group)
 
 
 def _begin(target: Target, recipient: Recipient | None, group: Group) -> None:
@@ -187,21 +185,30 @@ def _begin(target: Target, recipient: Recipient | None, group: Group) -> None:
 
 
 def open_store(url: str, key: PrivateKey) -> TierStore:
-    """Let this machine use a store that another one began: its key is kept. Raises as ``known_store``."""
+    """Let this machine use a store that another one began: its key is kept.
+
+    Raises InvalidError, DamagedBackupError if the key is another one's, TargetError and OSError.
+    """
     target = open_target(url)
     config = _read_config(target)
     if config is None:
         raise InvalidError(f"there is no store of tiered files in {target.place}. Check the URL.")
     repository, wrapped = bytes.fromhex(config.repository), _wrapped(config)
     StateFile(target.place).save(WriterState(repository, unwrap(wrapped, key, repository)))
-    return known_store(target.place, target)
+    return _known_store(target.place)
 
 
-def known_store(place: str, target: Target | None = None) -> TierStore:
-    """Return a store that this user's machine began or opened.
+def known_store(place: str, group: Group) -> TierStore:
+    """Return the store of a group that this user's machine began or opened.
 
     Raises InvalidError for any other one, DamagedBackupError, TargetError and OSError.
     """
+    store = _known_store(place)
+    store.require_group(group)
+    return store
+
+
+def _known_store(place: str) -> TierStore:
     state = StateFile(place).load()
     if state is None:
         raise InvalidError(
@@ -209,7 +216,7 @@ def known_store(place: str, target: Target | None = None) -> TierStore:
             f"{place} --key FILE` with the private key of its recipient, or read the file on the machine "
             "that tiered it. Nothing was changed."
         )
-    found = open_target(place) if target is None else target
+    found = open_target(place)
     config = _read_config(found)
     if config is None:
         raise DamagedBackupError(
