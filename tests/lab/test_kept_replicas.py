@@ -149,6 +149,7 @@ def cut_racks(lab: Lab) -> None:
 
 
 @pytest.mark.timeout(900)
+@pytest.mark.extended
 def test_a_rack_cut_off_and_a_node_lost_for_ever_lose_nothing(keeping: Keeping) -> None:
     """Both sides keep the number; healed it is exact again; a lost node's replicas are made elsewhere."""
     lab = keeping.lab
@@ -177,6 +178,7 @@ def test_a_rack_cut_off_and_a_node_lost_for_ever_lose_nothing(keeping: Keeping) 
 
 
 @pytest.mark.timeout(900)
+@pytest.mark.extended
 def test_two_lists_that_were_written_apart_are_shown_as_a_conflict(keeping: Keeping) -> None:
     """Each rack puts a file while it is cut off. A later put settles nothing in silence."""
     lab = keeping.lab
