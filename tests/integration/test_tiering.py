@@ -6,6 +6,7 @@ import hashlib
 import itertools
 import json
 import shutil
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -23,7 +24,7 @@ from dios.client.sync.node import Group, Node
 from dios.errors import DiosError, InvalidError
 from dios.ids import Name
 from dios.lib.backup.create import Source, Writer
-from dios.lib.backup.failures import DamagedBackupError
+from dios.lib.backup.failures import DamagedBackupError, TargetError
 from dios.lib.backup.keys import PrivateKey, generate, save_pair
 from dios.lib.backup.repository import open_repository
 from dios.lib.backup.restore import restore_group, store_file
@@ -453,3 +454,18 @@ def test_a_store_that_is_gone_is_forgotten(place: Place, monkeypatch: pytest.Mon
     entries.forget(place.files, place.files.entry("small"))
     assert tier_out(place.files, other, ["small"]).moved
     assert bytes(place.files.view("small")) == SMALL
+
+
+def test_a_bucket_needs_its_package_alone(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A store of fsspec works as a directory does; without the package the error names it."""
+    pytest.importorskip("fsspec", reason="fsspec is not installed: make setup")
+    place.put("small", SMALL)
+    place.store = begin_store(f"memory://{place.alias}/cold", place.key.recipient(), place.group)
+    place.out("small")
+    with monkeypatch.context() as patch:
+        patch.setitem(sys.modules, "fsspec.core", None)
+        with pytest.raises(TargetError, match="pip install"):
+            place.files.view("small")
+    assert place.files.entry("small").tiered
+    assert bytes(place.files.view("small")) == SMALL
+    assert place.store.packs() == set()

@@ -47,13 +47,13 @@ class OrphanRow(TypedDict):
 class UseRow(TypedDict):
     """The number of files at or below a path, and of their bytes.
 
-    ``tiered`` is the number of further bytes, which are in stores outside of the cluster.
+    ``tiered`` is the number of further bytes, which are in stores outside of the cluster, if there are any.
     """
 
     path: str
     files: int
     size: int
-    tiered: int
+    tiered: NotRequired[int]
 
 
 class WrittenRow(TypedDict):

@@ -461,10 +461,12 @@ def du(
             for text in paths or place.reachable_groups()
         ]
         if as_json:
-            used: list[UseRow] = [
-                {"path": path, "files": files, "size": size, "tiered": tiered}
-                for path, files, size, tiered in rows
-            ]
+            used: list[UseRow] = []
+            for path, files, size, tiered in rows:
+                row: UseRow = {"path": path, "files": files, "size": size}
+                if tiered:
+                    row["tiered"] = tiered
+                used.append(row)
             write_json(used)
             return
         anywhere = any(tiered for *_, tiered in rows)

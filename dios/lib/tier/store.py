@@ -220,7 +220,8 @@ def _known_store(place: str) -> TierStore:
     config = _read_config(found)
     if config is None:
         raise DamagedBackupError(
-            f"{place} has no file config: the store of tiered files was removed, or it is not mounted"
+            f"{place} has no file config: the store of tiered files was removed, or it is not mounted. "
+            "Nothing was changed. If the store is gone for good, `dios tier forget FILE` gives the file up."
         )
     if bytes.fromhex(config.repository) != state.repository:
         raise DamagedBackupError(f"{place} has another store of tiered files than this machine knows there")
