@@ -376,7 +376,8 @@ def test_the_commands_show_what_is_where(place: Place, running: RunningNode, tmp
     begin = f"tier out --larger 1KiB --group {cold} --to {store} --recipient {key}.pub --json"
     made = json.loads(typed(begin))
     assert (made["moved"], made["size"]) == ([f"{cold}/a.txt", f"{cold}/c.txt"], 7_000)
-    assert json.loads(typed(f"tier out a.txt --group {cold} --to {store} --json"))["before"] == [
+    typed(f"tier out none.txt --group {cold} --to {store}", status=1)
+    assert json.loads(typed(f"tier out {cold}/a.txt --group {cold} --to {store} --json"))["before"] == [
         f"{cold}/a.txt"
     ]
     listed = json.loads(typed(f"ls {cold} --json"))

@@ -30,6 +30,7 @@ from dios.cli.common.signals import Stopped, stopped_by_signals
 from dios.cli.nodes.setting_options import seconds_of
 from dios.errors import InvalidError
 from dios.lib.backup.keys import load_private, load_recipient
+from dios.lib.files.group_files import GroupFiles
 from dios.lib.files.paths import stored_path
 from dios.lib.tier.entries import finish
 from dios.lib.tier.entries import forget as forget_store
@@ -118,7 +119,7 @@ class ForgottenRow(TypedDict):
 )
 def out(
     files: Annotated[
-        list[str] | None, typer.Argument(metavar="[FILE]...", help="Paths of files in the group.")
+        list[str] | None, typer.Argument(metavar="[PATH]...", help="Files of the group.")
     ] = None,
     *,
     group: GroupOption,
@@ -156,7 +157,7 @@ def out(
             with stopped_by_signals(), opened(node, [group]) as place:
                 here = place.files(group)
                 paths = (
-                    [_in_group(group, text) for text in files]
+                    [_in_group(here, group, text) for text in files]
                     if files
                     else chosen(
                         here,
@@ -176,9 +177,15 @@ def out(
             raise typer.Exit(FAILED)
 
 
-def _in_group(group: str, text: str) -> str:
-    """Return the path in the group; the alias of the group may stand before it."""
-    return stored_path(f"./{text.removeprefix('dios://').removeprefix(f'{group}/')}")
+def _in_group(files: GroupFiles, group: str, text: str) -> str:
+    """Return the path of a file in the group; the alias of the group may stand before it."""
+    inner = stored_path(f"./{text}")
+    if files.tree().is_file(inner):
+        return inner
+    found = stored_path(f"./{text.removeprefix('dios://').removeprefix(f'{group}/')}")
+    if not files.tree().is_file(found):
+        raise InvalidError(f"there is no file {text!r} in group {group}. `dios ls {group}` lists its files.")
+    return found
 
 
 def _size(text: str) -> int:
