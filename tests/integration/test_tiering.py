@@ -21,7 +21,7 @@ from dios.cli.common.context import opened
 from dios.cli.main import app
 from dios.client.keyring import Keyring
 from dios.client.sync.node import Group, Node
-from dios.errors import DiosError, InvalidError
+from dios.errors import DiosError, InvalidError, UnreachableError
 from dios.ids import Name
 from dios.lib.backup.create import Source, Writer
 from dios.lib.backup.failures import DamagedBackupError, TargetError
@@ -31,11 +31,11 @@ from dios.lib.backup.restore import restore_group, store_file
 from dios.lib.backup.targets import LocalTarget
 from dios.lib.backup.writer_state import StateFile
 from dios.lib.files.catalogue_places import KeyringCatalogue
-from dios.lib.files.group_files import GroupFiles
+from dios.lib.files.group_files import Destroyed, GroupFiles
 from dios.lib.files.staging import StagedFiles
 from dios.lib.tier import entries, inward, outward
 from dios.lib.tier.inward import bring_back
-from dios.lib.tier.outward import Moved, tier_out
+from dios.lib.tier.outward import Moved, chosen, tier_out
 from dios.lib.tier.removal import prune
 from dios.lib.tier.store import TierStore, begin_store, known_store, open_store
 from tests.support.node.command_user import require_schema
@@ -470,3 +470,24 @@ def test_a_bucket_needs_its_package_alone(place: Place, monkeypatch: pytest.Monk
     assert place.files.entry("small").tiered
     assert bytes(place.files.view("small")) == SMALL
     assert place.store.packs() == set()
+
+
+def test_a_node_that_does_not_answer_is_asked_again(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Replicas that were out of reach are destroyed by a later run, and nothing is pruned meanwhile."""
+    before = place.objects()
+    place.put("small", SMALL)
+    kept = place.objects() - before
+    with monkeypatch.context() as patch:
+        patch.setattr(outward, "destroy", lambda _, names: {name: Destroyed(0, False) for name in names})
+        place.out("small")
+        patch.setattr(GroupFiles, "list_is_complete", lambda _: False)
+        with pytest.raises(UnreachableError):
+            prune(place.files, place.store)
+    tier = place.files.entry("small").tier
+    assert tier is not None
+    assert tier.left
+    assert chosen(place.files, older_ns=None, larger=10**9, now_ns=0) == ["small"]
+    place.out("small")
+    assert place.objects() == before + kept - 1
+    assert chosen(place.files, older_ns=None, larger=None, now_ns=0) == []
+    assert bytes(place.files.view("small")) == SMALL
