@@ -332,8 +332,10 @@ class Balancer(NetworkFunction):
 
     def expired_flow(self, flow: Flow, entry: Kept, flows: Flows) -> bool:
         """Keep both directions while one of them is in use, and an id while its connection is."""
-        protocol = uint64(17) if flow.protocol == QUIC_ID else flow.protocol
-        return flows.still_seen(return_flow(entry, protocol))
+        if flow.protocol == QUIC_ID:
+            # A direction is stored as long as the connection, but it may be idle itself.
+            return flows.holds(return_flow(entry, 17))
+        return flows.still_seen(return_flow(entry, flow.protocol))
 
 
 @no_refcount_kernel
