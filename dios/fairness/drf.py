@@ -4,9 +4,9 @@ SDRF for tasks that cannot be divided is in ``stateful/scheduler.py``; extended 
 ``edrf.py``.
 
 SMMF is SDRF with one resource, and DRF is EDRF with the demand as an upper bound. SDRF raises a water level:
-a user's tank begins at its commitment and is as deep as its demand. The levels at which users start to rise
-and at which they have enough are sorted. Between two of these levels all use grows linearly, so the
-level at which a resource is exhausted is computed directly and not searched.
+a user's tank begins at its commitment and is as deep as its demand; with a smaller weight it is deeper. The
+levels at which users start to rise and at which they have enough are sorted. Between two of these levels all
+use grows linearly, so the level at which a resource is exhausted is computed directly and not searched.
 """
 
 from __future__ import annotations
@@ -16,12 +16,16 @@ from typing import TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from dios.fairness.allocation import Allocation, Floats, Ints, checked_numbers
+from dios.fairness.allocation import Allocation, Floats, Ints, checked_numbers, raise_first_invalid
 from dios.fairness.edrf import edrf
+from dios.fairness.stateful.input_checks import WEIGHT_MAX, WEIGHT_MIN
 from dios.kernels import inlined_kernel, kernel
 
 WaterTanks: TypeAlias = tuple[Floats, Floats, Floats]
-"""Demands (n, m), each user's largest demand (n,), and each user's commitment (n,)."""
+"""Demands (n, m), the depth of each user's tank (n,), and each user's commitment (n,), where its tank begins.
+
+The depth is the user's largest demand, times the factor of its weight. Levels are in the same unit.
+"""
 
 
 def drf(demands: npt.ArrayLike, *, weights: npt.ArrayLike | None = None) -> Allocation:
@@ -42,21 +46,26 @@ def drf(demands: npt.ArrayLike, *, weights: npt.ArrayLike | None = None) -> Allo
     return Allocation(found.amounts, found.amounts.max(axis=1, initial=0.0), found.bottleneck, found.rounds)
 
 
-def smmf(demand: npt.ArrayLike, commitment: npt.ArrayLike) -> Allocation:
+def smmf(
+    demand: npt.ArrayLike, commitment: npt.ArrayLike, *, weights: npt.ArrayLike | None = None
+) -> Allocation:
     """Divide one resource by stateful max-min fairness (SDRF paper, equation 8).
 
     ``demand`` (n,) and ``commitment`` (n,) are fractions of the resource. User i receives
     ``x - commitment_i`` for the highest feasible level x, but no less than 0 and no more than its demand.
+    ``weights`` are those of ``sdrf``.
 
-    Raises ``ValueError`` with the index at fault for numbers that are negative or not finite and for wrong
-    shapes.
+    Raises ``ValueError`` with the index at fault for numbers that are negative or not finite, for wrong
+    shapes and for weights outside of their bounds.
     """
     asked = checked_numbers("demand", demand, (None,))
-    found = sdrf(asked[:, None], checked_numbers("commitment", commitment, asked.shape))
+    found = sdrf(asked[:, None], checked_numbers("commitment", commitment, asked.shape), weights=weights)
     return Allocation(found.amounts[:, 0].copy(), found.share, found.bottleneck, found.rounds)
 
 
-def sdrf(demands: npt.ArrayLike, commitments: npt.ArrayLike) -> Allocation:
+def sdrf(
+    demands: npt.ArrayLike, commitments: npt.ArrayLike, *, weights: npt.ArrayLike | None = None
+) -> Allocation:
     """Divide resources by stateful dominant resource fairness at one moment, exactly (SDRF, equation 10).
 
     ``demands`` (n, m) are fractions of each resource's total. ``commitments`` are the dominant ones (n,), or
@@ -66,8 +75,12 @@ def sdrf(demands: npt.ArrayLike, commitments: npt.ArrayLike) -> Allocation:
     continue: equation 10 taken literally would stop them although resources that they need are free.
     ``share`` is the dominant share.
 
-    Raises ``ValueError`` with the index at fault for numbers that are negative or not finite and for wrong
-    shapes.
+    ``weights`` (n,) are from 1e-6 to 1e6; None means 1 for everybody. As in ``SdrfScheduler``, what a user
+    has counts by a factor: the mean weight divided by the user's. The user stands at its commitment plus the
+    factor times its share, and commitments are those of the scheduler, in which the factor is.
+
+    Raises ``ValueError`` with the index at fault for numbers that are negative or not finite, for wrong
+    shapes and for weights outside of their bounds.
     """
     asked = checked_numbers("demands", demands, (None, None))
     if np.ndim(commitments) == 1:
@@ -75,15 +88,29 @@ def sdrf(demands: npt.ArrayLike, commitments: npt.ArrayLike) -> Allocation:
     else:
         owed = checked_numbers("commitments", commitments, asked.shape).max(axis=1, initial=0.0)
     largest = asked.max(axis=1, initial=0.0)
+    factors = _factors(weights, len(asked))
+    depth = largest * factors
     busy = np.flatnonzero(largest > 0.0)
     begin = busy[np.argsort(owed[busy], kind="stable")]
-    enough = owed + largest
+    enough = owed + depth
     end = busy[np.argsort(enough[busy], kind="stable")]
-    share, stopped = np.zeros(len(asked)), np.full(len(asked), -1, np.int64)
-    rounds = _fill((asked, largest, owed), begin, end, enough[end], share, stopped)
+    filled, stopped = np.zeros(len(asked)), np.full(len(asked), -1, np.int64)
+    rounds = _fill((asked, depth, owed), begin, end, enough[end], filled, stopped)
+    share = np.where(stopped < 0, largest, np.minimum(largest, filled / factors))
     parts = np.divide(asked, largest[:, None], out=np.zeros_like(asked), where=largest[:, None] > 0.0)
     amounts = np.where((stopped < 0)[:, None], asked, np.minimum(asked, parts * share[:, None]))
     return Allocation(amounts, share, stopped, int(rounds))
+
+
+def _factors(weights: npt.ArrayLike | None, users: int) -> Floats:
+    """Return (n,) factors by which shares count: the mean weight divided by each user's."""
+    if weights is None or users == 0:
+        return np.ones(users)
+    found = checked_numbers("weights", weights, (users,))
+    good = (found >= WEIGHT_MIN) & (found <= WEIGHT_MAX)
+    if not good.all():
+        raise_first_invalid("weights", found, good, f"it must be from {WEIGHT_MIN:g} to {WEIGHT_MAX:g}")
+    return np.asarray(found.mean() / found)
 
 
 @inlined_kernel

@@ -13,7 +13,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from dios.fairness import drf, sdrf, smmf
+from dios.fairness import SdrfScheduler, drf, sdrf, smmf
 from tests.support.fairness.oracles import drawn, filled
 
 CASES = 1000
@@ -175,6 +175,59 @@ def test_sharing_is_no_worse_than_an_nth(game: Game) -> None:
         if game.commitments[i] == 0.0:
             alone = np.full(len(asked), 1 / len(game.demands))
             assert utility(found.amounts[i], asked) >= utility(alone, asked) - 1e-9
+
+
+def test_weights_scale_shares_as_in_fractions() -> None:
+    """What whole usage curves give if each user rises by its weight over the mean; equal weights are none."""
+    for seed in range(CASES // 4):
+        demands, drawn_weights, commitments = drawn(seed)
+        weights = drawn_weights[:, 0]
+        rates = weights / weights.mean()
+        found = sdrf(demands, commitments, weights=weights)
+        expected = filled(demands, commitments, rates)
+        np.testing.assert_allclose(found.amounts, expected, rtol=1e-8, atol=1e-12, err_msg=f"seed {seed}")
+        assert (found.amounts <= demands).all(), f"seed {seed}"
+        one = smmf(demands[:, 0], commitments, weights=weights)
+        expected = filled(demands[:, :1], commitments, rates)
+        np.testing.assert_allclose(one.amounts, expected[:, 0], rtol=1e-8, atol=1e-12, err_msg=f"seed {seed}")
+        same = sdrf(demands, commitments, weights=np.full(len(demands), 3.0))
+        assert (same.amounts == sdrf(demands, commitments).amounts).all(), f"seed {seed}"
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_weights_divide_as_the_scheduler_does(seed: int) -> None:
+    """Small tasks of users with a past and with weights: the scheduler starts what ``sdrf`` gives at once."""
+    rng = np.random.default_rng(seed)
+    users, resources, size = 4, 2, 1000
+    weights = rng.integers(1, 6, users) / 2.0
+    named = {f"u{i}": float(weights[i]) for i in range(users)}
+    pool = SdrfScheduler([size] * resources, weights=named, delta=0.9)
+    past = [400, *rng.integers(1, 30, users - 1)]
+    for i in range(users):
+        for number in range(past[i]):
+            pool.submit(f"u{i}", [2, 1], (i, "past", number), t=0.0)
+    started = pool.schedule(0.0)
+    for tag in started:
+        pool.finish(tag, t=20.0)
+    assert len(started) == sum(past)
+    needs = rng.integers(1, 4, (users, resources))
+    for i in range(users):
+        for number in range(size):
+            pool.submit(f"u{i}", needs[i], f"{i} {number}", t=20.0)
+    owed = pool.commitments(20.0)
+    commitments = np.array([owed[f"u{i}"] for i in range(users)])
+    assert commitments.max() > 0.01
+    counts = np.bincount([int(str(tag).split()[0]) for tag in pool.schedule(20.0)], minlength=users)
+    got = counts[:, None] * needs / size
+    expected = sdrf(needs * 1.0, commitments, weights=weights).amounts
+    np.testing.assert_allclose(got, expected, atol=0.02, err_msg=f"seed {seed}")
+
+
+@pytest.mark.parametrize("weights", [[1.0, 0.0], [1.0, 1e7], [1.0], [1.0, -1.0]])
+def test_weights_outside_of_their_bounds_are_named(weights: list[float]) -> None:
+    """Zero, negative and huge weights, and too few of them, are a ValueError."""
+    with pytest.raises(ValueError, match="weights"):
+        sdrf([[0.1], [0.1]], [0.0, 0.0], weights=weights)
 
 
 @pytest.mark.parametrize(
