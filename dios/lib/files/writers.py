@@ -41,6 +41,22 @@ class _StoredPages:
             return found.view_bytes()
 
 
+class _LargeFile:
+    """The upload of a file, once it is large.
+
+    It does not refer to the writer, which warns at once when it is dropped without ``close``.
+    """
+
+    def __init__(self, staged: StagedFiles, path: str) -> None:
+        self._staged: Final = staged
+        self._path: Final = path
+        self.stored: _StoredPages | None = None
+
+    def begin(self) -> _StoredPages:
+        self.stored = _StoredPages(self._staged, self._path)
+        return self.stored
+
+
 class FileWriter(io.BufferedIOBase):
     """A file that is being written: seekable, and readable if its mode has a plus.
 
@@ -69,15 +85,11 @@ class FileWriter(io.BufferedIOBase):
         self._appends: Final = mode.startswith("a")
         self.mode: Final = mode
         self.name: Final = path
-        self._stored: _StoredPages | None = None
+        self._large: Final = _LargeFile(staged, path)
         page_bytes = limits.FILE_PART_BYTES
         pages_max = max(1, limits.FILE_WHOLE_BYTES_MAX // page_bytes)
-        self._pages: Final = Pages(page_bytes, pages_max, self._begin_parts, original, size)
+        self._pages: Final = Pages(page_bytes, pages_max, self._large.begin, original, size)
         self._at = size if self._appends else 0
-
-    def _begin_parts(self) -> _StoredPages:
-        self._stored = _StoredPages(self._staged, self._path)
-        return self._stored
 
     @property
     def staged(self) -> StagedFiles:
@@ -156,8 +168,9 @@ class FileWriter(io.BufferedIOBase):
         if pages.size and (pages.in_parts or pages.size > limits.FILE_WHOLE_BYTES_MAX):
             parts = pages.store_all()
             digest = pages.digest()
-            if self._stored is not None:
-                self._staged.end_parts(self._path, self._stored.upload.entry_of(parts, pages.size, digest))
+            if self._large.stored is not None:
+                entry = self._large.stored.upload.entry_of(parts, pages.size, digest)
+                self._staged.end_parts(self._path, entry)
         else:
             self._staged.add_pieces(self._path, [pages.page(number) for number in range(pages.count)])
 
@@ -193,8 +206,8 @@ class FileWriter(io.BufferedIOBase):
         """Destroy what was stored. The error that led here is the one to report."""
         with suppress(DiosError):
             self._staged.discard()
-            if self._stored is not None:
-                self._stored.upload.discard()
+            if self._large.stored is not None:
+                self._large.stored.upload.discard()
 
     def commit(self) -> None:
         """Make the file visible, at the end of a transaction."""
