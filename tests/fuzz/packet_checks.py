@@ -60,6 +60,9 @@ def write(path: Path, frames: Iterable[bytes], count: int) -> None:
 def dropped(found: Statistics, function: NetworkFunction) -> dict[str, int]:
     """Return the dropped frames by cause."""
     rows = {row.name: row.stateless if function.stateless else row.stateful for row in CAUSES}
+    # A function that gets such packets drops those that it cannot use.
+    own = (("fragment", function.takes_fragments), ("protocol", function.takes_protocols))
+    rows |= {name: DROP for name, takes in own if takes}
     return {name: count for name, count in found.causes.items() if rows[name] == DROP and count}
 
 

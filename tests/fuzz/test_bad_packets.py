@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from dios.sprayer.functions.nat64 import Nat64
+from dios.sprayer.functions.siit import Siit
 from dios.sprayer.memory_engine import MemoryEngine
 from dios.sprayer.packets.packet import CAUSES, DROP
 from dios.sprayer.pcap import read_pcap
@@ -62,15 +63,17 @@ def test_every_bad_frame_is_given_back_once(bad: Path, name: str) -> None:
 
 
 @pytest.mark.extended
-def test_bad_frames_are_translated_or_dropped() -> None:
-    """A NAT64, whose frames change in length, gives each place back once and accounts for each frame."""
+@pytest.mark.parametrize("function", [Nat64(["198.51.100.1"], flows_max=2048), Siit("198.51.100.1")])
+def test_bad_frames_are_translated_or_dropped(function: Nat64 | Siit) -> None:
+    """A translator, whose frames change in length, gives each place back once and accounts for each frame."""
     rng = dice(SEED)
     data = [bytearray(frame) for frame in islice(frames(rng, FRAMES, seeds(rng)), FRAMES)]
     six = [len(frame) > 54 and frame[12:14] == b"\x86\xdd" for frame in data]
     for number, frame in enumerate(data):
         if six[number] and number % 2:
             frame[38:50] = bytes.fromhex("0064ff9b0000000000000000")
-    function = Nat64(["198.51.100.1"], flows_max=2048)
+            if isinstance(function, Siit):
+                frame[22:34] = frame[38:50]
     engine = MemoryEngine(
         [bytes(frame) for frame in data],
         2,
@@ -82,7 +85,8 @@ def test_bad_frames_are_translated_or_dropped() -> None:
     workers.drain()
     assert (engine.released == 1).all()
     accounted(workers.statistics(), function, FRAMES)
-    assert function.totals()["opened"] > 100
+    assert function.totals()["opened" if isinstance(function, Nat64) else "translated"] > 100
+    assert isinstance(function, Nat64) or function.totals()["other_protocols"] > 100
 
 
 @pytest.mark.parametrize("how", ["af_packet", "af_xdp"])
