@@ -322,6 +322,11 @@ def _deadline(stand: Stand) -> None:
     stand.refuses("short.py --deadline soon", "--deadline")
 
 
+def _may_wait(stand: Stand) -> None:
+    # What it does for a job over time is tested in tests/integration/firmament/test_live_packing.py.
+    stand.refuses("short.py --may-wait 1h", "--may-wait is for jobs over time")
+
+
 def _class(stand: Stand) -> None:
     assert _task(interference="devil").interference is Interference.DEVIL
     assert _warns(stand, "--class devil")
@@ -415,6 +420,7 @@ CASES: Final[dict[str, Case]] = {
     "--net": _net,
     "--priority": _priority,
     "--deadline": _deadline,
+    "--may-wait": _may_wait,
     "--class": _class,
     "--gang": _gang,
     "--job": _job_name,

@@ -295,4 +295,5 @@ async def test_many_transfers_take_turns(tmp_path: Path) -> None:
         events = await replies(one, 301)
         numbers = [event.message.number for event in events if isinstance(event.message, dcp.PeerReply)]
         assert sorted(numbers) == [*range(300), 1_000]
-        assert numbers.index(1_000) < 10
+        # Without turns it would be the last of 301. Its thread may begin late on a busy machine.
+        assert numbers.index(1_000) < 60
