@@ -220,7 +220,7 @@ class Keeper:
     async def _list_objects(self, state: KeptState, leading: _Leading) -> None:
         """Read the catalogues that have changed, and list the objects of all promises."""
         promises = {one.key: one for one in state.living()}
-        changed = promises != leading.promises
+        promised = changed = promises != leading.promises
         leading.promises = promises
         leading.listed = {key: names for key, names in leading.listed.items() if key in promises}
         for key, promise in promises.items():
@@ -244,7 +244,8 @@ class Keeper:
         objects.update({one.target: key for key, one in promises.items() if one.is_single})
         for _ in leading.order.replace(objects):
             await trio.lowlevel.checkpoint()
-        leading.order.hurry()
+        if promised:
+            leading.order.hurry()
         leading.short = {name: short for name, short in leading.short.items() if name in objects}
         leading.leaving = {name: left for name, left in leading.leaving.items() if name in objects}
 

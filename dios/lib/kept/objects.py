@@ -39,8 +39,11 @@ class LookOrder:
         return self._promises.get(name)
 
     def replace(self, promises: dict[bytes, str]) -> Iterator[None]:
-        """Replace the objects, with a pause after each part. New ones come before all others."""
-        self._promises = promises
+        """Replace the objects, with a pause after each part.
+
+        New ones, and those of another promise than before, come before all others.
+        """
+        former, self._promises = self._promises, promises
         for number, name in enumerate(promises, 1):
             if not number % limits.KEPT_LISTED_AT_ONCE:
                 yield
@@ -49,6 +52,8 @@ class LookOrder:
                 self.unchecked.add(name)
                 self._turns.appendleft(name)
                 self._hurried += 1
+            elif former.get(name) != promises[name]:
+                self.again(name, 0.0)
 
     def hurry(self) -> None:
         """Look at every object soon, because nodes or promises have changed."""

@@ -131,6 +131,20 @@ def test_new_and_short_objects_come_first_and_removed_ones_not_at_all() -> None:
     assert order.promise(short) is None
 
 
+def test_a_change_of_the_list_costs_the_looks_at_what_has_changed() -> None:
+    """A new object, and one that moved to another promise, are looked at, and the others in their turn."""
+    order = LookOrder()
+    list(order.replace(names(*range(1_000))))
+    while order.hurried:
+        list(order.take(0))
+    moved, new = (500).to_bytes(32, "big"), (1_000).to_bytes(32, "big")
+    list(order.replace(names(*range(1_001)) | {moved: "another"}))
+    taken = list(order.take(1.0))
+    assert {moved, new} <= set(taken)
+    assert len(taken) <= limits.KEPT_LOOKS_MAX + 1
+    assert not order.hurried
+
+
 def test_a_catalogue_can_be_read_entry_by_entry() -> None:
     """With the same entries as at once, and the same refusals."""
     entries = [CatalogueEntry(f"f{number}", bytes(32), number, 1) for number in range(40)]
