@@ -58,7 +58,7 @@ FilesArgument = Annotated[
 
 
 class TieredOutRow(TypedDict):
-    """What `dios tier out` did; ``refused`` has the files that stay, each with the reason."""
+    """The result of `dios tier out`: ``refused`` has the files that stay, each with the reason."""
 
     store: str
     moved: list[str]
@@ -242,7 +242,7 @@ def bring_in(
             for each in found:
                 files = place.files(each.group)
                 back = bring_back(files, each.path, moved)
-                # What an earlier run has not removed from the store, with the reason if that fails again.
+                # An earlier run may have left bytes in the store: remove them now, or say why that fails again.
                 finish(files, back)
                 rows.append(
                     {

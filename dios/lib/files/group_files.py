@@ -292,13 +292,13 @@ class GroupFiles:
 
 
 class _Inward(Protocol):
-    """What ``dios.lib.tier.inward`` does for readers."""
+    """The part of ``dios.lib.tier.inward`` that readers need."""
 
     def bring_back(self, files: GroupFiles, path: str, /) -> CatalogueEntry: ...
 
 
 class _Removal(Protocol):
-    """What ``dios.lib.tier.removal`` does for files that go."""
+    """The part of ``dios.lib.tier.removal`` that the removal of files needs."""
 
     def remove_bytes(self, files: GroupFiles, entries: Iterable[CatalogueEntry], /) -> None: ...
 
