@@ -242,7 +242,7 @@ def bring_in(
             for each in found:
                 files = place.files(each.group)
                 back = bring_back(files, each.path, moved)
-                # An earlier run may have left bytes in the store: remove them now, or say why that fails again.
+                # An earlier run may have left bytes in the store: remove them, or say why that fails again.
                 finish(files, back)
                 rows.append(
                     {
