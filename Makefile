@@ -23,7 +23,7 @@ PYTHON ?=
 CANDIDATES := $(PYTHON) /usr/bin/python3 python3 python3.13 python3.12 python3.11 python3.14
 
 TESTS ?= tests
-SEEDS ?= 20
+SEEDS ?= 10
 LABELLED_SEEDS ?= 5
 FRAMES ?= 1000000
 LIMITS ?= objects=4000
@@ -151,7 +151,7 @@ type: setup ## Check the types, strictly.
 imports: setup ## Check that no layer imports a higher one.
 	$(BIN)/lint-imports --no-cache
 
-sim: setup ## Run the simulator over SEEDS seeds (default 20), then with a failing disk, every fault once, clusters, LABELLED_SEEDS (5) with secrecy labels, and kept replicas.
+sim: setup ## Run the simulator over SEEDS seeds (default 10), then with a failing disk, every fault once, clusters, LABELLED_SEEDS (5) with secrecy labels, and kept replicas.
 	$(BIN)/python -m dios.sim --seeds $(SEEDS)
 	$(BIN)/python -m dios.sim --seeds $(SEEDS) --faults
 	$(BIN)/python -m dios.sim --seeds 2 --every-operation
