@@ -283,17 +283,28 @@ async def test_what_could_not_be_stored_is_not_told_of(tmp_path: Path) -> None:
 
 
 async def test_many_transfers_take_turns(tmp_path: Path) -> None:
-    """Transfers of one task, however many, let that of another task pass, and all arrive."""
-    async with two_hosts(tmp_path) as (one, other):
-        await connected(one, other)
-        other.blob(sealed(bytes(LARGE)))
-        greedy, modest = TaskId(100), TaskId(101)
-        for task in (greedy, modest):
-            other.do(fx.OpenRemoteTask(task, one.node, f"uid:{task}"))
-        answers = [fx.AnswerRead(greedy, seq, Buffer(0, LARGE, 1, 1), BLOB, 0, LARGE) for seq in range(300)]
-        other.do(*answers, fx.AnswerRead(modest, 1_000, Buffer(0, LARGE, 1, 1), BLOB, 0, LARGE))
-        events = await replies(one, 301)
-        numbers = [event.message.number for event in events if isinstance(event.message, dcp.PeerReply)]
-        assert sorted(numbers) == [*range(300), 1_000]
-        # Without turns it would be the last of 301. Its thread may begin late on a busy machine.
-        assert numbers.index(1_000) < 60
+    """Transfers of one task, however many, let that of another task pass, and all arrive.
+
+    On a busy machine transfers leave before the last one is handed over, so one of three rounds is enough:
+    without turns it would be the last of 301 in each.
+    """
+    places = []
+    for number in range(3):
+        folder = tmp_path / str(number)
+        folder.mkdir()
+        async with two_hosts(folder) as (one, other):
+            await connected(one, other)
+            other.blob(sealed(bytes(LARGE)))
+            greedy, modest = TaskId(100), TaskId(101)
+            for task in (greedy, modest):
+                other.do(fx.OpenRemoteTask(task, one.node, f"uid:{task}"))
+            whole = Buffer(0, LARGE, 1, 1)
+            answers = [fx.AnswerRead(greedy, seq, whole, BLOB, 0, LARGE) for seq in range(300)]
+            other.do(*answers, fx.AnswerRead(modest, 1_000, whole, BLOB, 0, LARGE))
+            events = await replies(one, 301)
+            numbers = [event.message.number for event in events if isinstance(event.message, dcp.PeerReply)]
+            assert sorted(numbers) == [*range(300), 1_000]
+            places.append(numbers.index(1_000))
+        if places[-1] < 10:
+            break
+    assert min(places) < 10, places
