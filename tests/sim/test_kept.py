@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable
+from collections import Counter, defaultdict
+from collections.abc import Callable, Collection, Iterable, Iterator
+from itertools import pairwise
 from random import Random
 from typing import cast
 
@@ -14,6 +16,7 @@ from dios.client.aio.node import AsyncNode, AsyncReference
 from dios.lib.catalogue import CatalogueEntry, Part, encode, pack_parts
 from dios.lib.kept import decisions, keeper, replicas
 from dios.lib.kept.decisions import KeptSteps
+from dios.lib.kept.objects import LookOrder
 from dios.lib.kept.versions import Seen, VersionState
 from dios.sim.kept import world
 from dios.sim.kept.history import History
@@ -133,3 +136,24 @@ def test_a_write_is_lost_only_with_all_its_disks() -> None:
     history.check_all_there(b"x", [], "")
     assert history.lost == 1
     assert world.REST_S > world.GRACE_MS / 1000
+
+
+def test_a_new_file_does_not_make_the_keeper_look_at_all_files(monkeypatch: pytest.MonkeyPatch) -> None:
+    """After a change of the list alone no object is hurried but the new ones: writers cost no more looks."""
+    done: dict[LookOrder, list[str]] = defaultdict(list)
+    replace, hurry = LookOrder.replace, LookOrder.hurry
+
+    def replaced(self: LookOrder, promises: dict[bytes, str]) -> Iterator[None]:
+        done[self].append("replace")
+        return replace(self, promises)
+
+    def hurried(self: LookOrder) -> None:
+        done[self].append("hurry")
+        hurry(self)
+
+    monkeypatch.setattr(LookOrder, "replace", replaced)
+    monkeypatch.setattr(LookOrder, "hurry", hurried)
+    simulate_kept(3)
+    pairs = Counter(pair for each in done.values() for pair in pairwise(each))
+    assert pairs["replace", "hurry"], "a promise was new"
+    assert pairs["replace", "replace"], "lists changed without a new promise or node"
