@@ -89,7 +89,7 @@ class CreateLabelled(Create, frozen=True, tag=59):
 
 
 def labelled(call: Create, secrecy: Secrecy) -> CreateLabelled:
-    """Return a call without a label with this one."""
+    """Return the same call with a label."""
     return CreateLabelled(**asdict(call), secrecy=secrecy)
 
 

@@ -1,10 +1,13 @@
-"""Two users, one of whom can work on processors or on GPUs: python examples/fairness/substitutes.py."""
+"""Share processors and GPUs between two users; the first can work on either.
+
+Run it as python examples/fairness/substitutes.py.
+"""
 
 import numpy as np
 
 from dios.fairness import drf, drf_with_substitutes
 
-# Of all processors and of all GPUs, for a unit of work.
+# A unit of work takes these parts of all processors and of all GPUs.
 RENDER = np.array([[0.0, 0.25], [0.5, 0.0]])  # a picture: a quarter of the GPUs, or half of the processors
 BUILD = np.array([[0.1, 0.0]])  # processors alone
 

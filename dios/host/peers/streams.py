@@ -394,7 +394,7 @@ class RemoteStreams:
         return ""
 
     def hand_over(self) -> tuple[tuple[form.Ring, ...], tuple[form.PeerStream, ...]]:
-        """Describe the rings of this node's tasks and the streams, for the successor of this process."""
+        """Return the rings of this node's tasks and the streams, as this process's successor reads them."""
         rings = tuple(
             form.Ring(target, mode, ring.ring_bytes, *ring.hand_over())
             for (target, mode), ring in self._rings.items()

@@ -37,7 +37,7 @@ class CatalogueReplicas:
         self._find: Final = find
         self._found_at = time.monotonic()
         self._equal: dict[int, int] = {}
-        """The versions of replicas whose bytes are known to be equal, by object id."""
+        """By object id: the versions of replicas with bytes that are known to be equal."""
 
     def version(self) -> int | None:
         """Return the present version without a call; None if the latest replica is on another node."""

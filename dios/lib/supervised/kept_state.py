@@ -141,7 +141,7 @@ class KeptState:
         self._write(lambda last: replace(last, data=bytes(data), objects=tuple(objects)))
 
     def section(self, name: str) -> StateSection:
-        """Return a part of the state with its own bytes and objects, for a library within the program.
+        """Return a part of the state, with its own bytes and objects, that a library in the program may use.
 
         Raises InvalidError for an empty or a long name.
         """

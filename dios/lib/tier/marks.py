@@ -44,7 +44,7 @@ def packs_of(mark: bytes, size: int) -> list[bytes]:
 
 
 class PackNames:
-    """The ids of the packs of one file, one after the other, for a ``PackWriter``."""
+    """A ``PackWriter`` takes the ids of the packs of one file from here, one after the other."""
 
     def __init__(self, mark: bytes) -> None:
         self._mark: Final = mark

@@ -1,4 +1,4 @@
-"""A private Redis server on a Unix socket, for the lines of Redis in Figures 5.3, 5.4 and ``nodes``.
+"""A private Redis server on a Unix socket. Figures 5.3, 5.4 and ``nodes`` have lines of it.
 
 An existing Redis is not used. ``python -m dios.papers.dios.redis_peer SOCKET BYTES MESSAGES PAUSE_US`` sends
 messages to a list, like ``dios.papers.dios.senders``.

@@ -104,7 +104,7 @@ class LabelledClient(CooperatingClient):
             self._call(messages.Copy(one.ref, other.ref), ignore_answer, about=(one, other))
 
     def _confide(self) -> None:
-        """Delegate something to another task, if this one knows a secret that the other would learn by it."""
+        """Delegate a reference to another task, if that teaches the other a secret of this task."""
         reference = self._some(Permission.DELEGATE)
         others = [one for one in self.tasks.values() if one.object != self.task]
         if reference is None or not others or reference.object not in self._promises.keys:

@@ -34,7 +34,7 @@ class History:
         return found
 
     def acknowledge(self, name: bytes, write: int) -> None:
-        """Note that a user was told that this write is stored."""
+        """Note that a user has the acknowledgement of this write."""
         self.acknowledged.setdefault(name, set()).add(write)
 
     def has(self, write: int, other: int) -> bool:

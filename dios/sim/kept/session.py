@@ -48,7 +48,7 @@ class ModelSession:
             raise UnreachableError(f"n{node} does not answer")
 
     async def nodes(self) -> list[Member]:
-        """Return the nodes as this one knows them."""
+        """Return the nodes as the session's node knows them."""
         await self.travel(self.number)
         return self.cluster.members(self.number)
 

@@ -45,11 +45,11 @@ class Users:
         self.edited: Final[list[bytes]] = []
         """Objects with promises of their own, to which programs write."""
         self.promised = 0
-        """The latest promise for the group that a user was told is stored."""
+        """The latest promise for the group whose storage was acknowledged."""
 
     # -- promises -----------------------------------------------------------------------------------
     def promise(self, promise: KeptPromise) -> bool:
-        """Store a promise on all nodes that one node reaches, by the clock of that node."""
+        """Store a promise on all nodes within reach of a node, with the time of its clock."""
         up = [node for node in self._cluster.nodes if node.is_up and not node.full]
         if not up:
             return False
@@ -107,7 +107,7 @@ class Users:
             await self._write(here, self._random.choice(self.edited))
 
     async def _put(self, here: int) -> None:
-        """Put a file: its objects, and then its entry in the catalogue, on as many disks as are asked for."""
+        """Store the objects of a file, then its entry in the catalogue, on as many disks as are wanted."""
         places = [here, *self._others(here)][: self._acknowledge]
         if len(places) < self._acknowledge:
             return

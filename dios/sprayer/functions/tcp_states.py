@@ -1,8 +1,8 @@
 """The states of a session of TCP in a NAT64 (RFC 6146, section 3.5.2), and their lifetimes; compiled.
 
-Two transitions differ. A reset also ends a connection that one end has closed: its session then has the
-short lifetime. And a SYN that opens a connection again after its end begins anew, which lets clients use a
-port again. Nothing probes the ends of an idle connection, and no SYN from outside is stored.
+Two transitions differ. A reset also ends a connection that is closed at one end, and its session then has
+the short lifetime. A SYN after the end of a connection begins a new one, which lets clients use a port
+again. Nothing probes the ends of an idle connection, and no SYN from outside is stored.
 """
 
 from __future__ import annotations
