@@ -47,7 +47,7 @@ def party_of(state: State, event: events.Event) -> Party:
     match event:
         case events.Received():
             return _party_of_message(state, event)
-        case events.PeerUp() | events.PeerDown() | events.UnderWay():
+        case events.PeerUp() | events.PeerDown() | events.PeerPaused() | events.UnderWay():
             return _peer(state, event.node)
         case events.NetworkOpened() | events.NetworkFailed() | events.ConnectionArrived():
             return state.objects.get(event.object)

@@ -207,6 +207,18 @@ class PeerDown(Struct, frozen=True, tag=14):
     idle: bool = False
 
 
+class PeerPaused(Struct, frozen=True, tag=26):
+    """The other node replaces its program, so that it is silent for a while if ``begins``; else it goes on.
+
+    It is the same start of the node when it connects again. See docs/adr/0072.
+    """
+
+    now: int
+    node: NodeId
+    epoch: int
+    begins: bool
+
+
 class Received(Struct, frozen=True, tag=15):
     """A message of another node, whose connection had this epoch.
 
@@ -323,6 +335,7 @@ Event: TypeAlias = (
     | ShutdownBegan
     | PeerUp
     | PeerDown
+    | PeerPaused
     | Received
     | UnderWay
     | LogLeft

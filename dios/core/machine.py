@@ -209,6 +209,8 @@ class Core:
                 cluster_events.peer_up(step, event)
             case events.PeerDown():
                 cluster_events.peer_down(step, event)
+            case events.PeerPaused():
+                cluster_events.peer_paused(step, event)
             case events.UnderWay():
                 cluster_events.under_way(step, event)
             case events.LogLeft():

@@ -274,14 +274,20 @@ class NodeHost:
             return "calls are being carried out: copies in memory, or writes to the disk"
         return ""
 
-    def pause_streams(self) -> None:
-        """Stop the streams with other nodes, which go on in the new program or after ``resume_streams``."""
-        if self._between is not None:
-            self._between.pause()
+    async def pause_links(self) -> None:
+        """Tell the other nodes that the program is being replaced, and stop the streams with them.
 
-    def resume_streams(self) -> None:
-        """Continue the streams with other nodes, because the program was not replaced."""
-        if self._between is not None:
+        The streams go on in the new program or after ``resume_links``.
+        """
+        if self.links is not None and self._between is not None:
+            self.links.announce_pause(begins=True)
+            self._between.pause()
+            await self.links.flush()
+
+    def resume_links(self) -> None:
+        """Tell the other nodes that the program was not replaced, and continue the streams with them."""
+        if self.links is not None and self._between is not None:
+            self.links.announce_pause(begins=False)
             self._between.resume()
 
     def hand_over(self, base: form.HostState, zygotes: tuple[form.Zygote, ...]) -> form.HostState:

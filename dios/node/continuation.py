@@ -264,7 +264,7 @@ class Continuation:
         finally:
             self._pause_began = 0
             gate.open()
-            self._host.resume_streams()
+            self._host.resume_links()
             self._zygotes.unpause()
             self._resumed.set()
 
@@ -272,7 +272,7 @@ class Continuation:
         """Stop all readers, and wait until nothing is under way; return the reason if it does not end."""
         self._pause_began = time.clock_gettime_ns(time.CLOCK_BOOTTIME)
         self._host.gate.close()
-        self._host.pause_streams()
+        await self._host.pause_links()
         return await self._settled(self._unfinished)
 
     def _own_sessions(self) -> str:

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import os
+import signal
 import threading
+import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 
@@ -17,6 +20,8 @@ from dios.node.restart_status import RestartStatus
 from tests.support.node.running_node import wait_until
 
 LARGE = bytes(range(256)) * 4096
+SILENCE_S = 4.0
+"""Longer than it takes until a node that says nothing is dead."""
 PROGRAM = b"""
 import dios
 with dios.connect() as node:
@@ -70,6 +75,37 @@ def test_a_restarted_member_is_the_same_start(cluster: LocalCluster) -> None:
         there.write_bytes(b"end")
         assert task.wait(timeout=30).exit_code == 0
         assert gate.read_bytes() == b"end"
+
+
+def test_a_slow_restart_is_no_death(cluster: LocalCluster) -> None:
+    """A node that is silent for longer than others' suspicion lasts answers a task's read afterwards."""
+    one = cluster.nodes[0]
+    with dios.connect(str(one.socket)) as near:
+        assert near.home is not None
+        wait_until(lambda: sum(node.usable for node in near.nodes()) == 2, "both nodes answer")
+        gate = near.create(dios.SHMEM_BLOB, data=LARGE, groups=[near.home])
+        away = next(node.name for node in near.nodes() if not node.here)
+        task = near.run(PROGRAM, inputs={"gate": gate}, host=away)
+        wait_until(lambda: task.console().read_bytes() == b"up\n", "the task runs")
+        running = daemon.find(one.socket)
+        assert running is not None
+        stopped: list[str] = []
+
+        def stop_for_a_while(state: str) -> None:
+            if state == restart_status.REPLACING:
+                os.kill(running.pid, signal.SIGSTOP)
+                stopped.append(state)
+                until = time.monotonic() + SILENCE_S
+                wait_until(lambda: time.monotonic() > until, "the silence is long")
+                os.kill(running.pid, signal.SIGCONT)
+
+        for _ in range(5):
+            restart_status.request(running.pid, one.data, limit_ms=60_000, show=stop_for_a_while)
+            if stopped:
+                break
+        assert stopped, "the replacement of a program was over each time before it was seen"
+        gate.write_bytes(b"end")
+        assert task.wait(timeout=30).exit_code == 0
 
 
 FULL = 64 * 1024

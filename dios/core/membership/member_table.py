@@ -59,6 +59,7 @@ class MemberRecord(Struct):
     answered_ns: int = -(2**62)  # its last answer to a ping, which shows that the direct path works
     suspected_ns: int = 0
     until_ns: int = 0  # a suspect is declared dead then
+    excused_ns: int = 0  # the node has announced that it is silent until then
     asked: int = -1  # the number of the last probe of it through relays
     relay: NodeId = NodeId(0)  # the last relay that reached it
     clock: ClockRecord = field(default_factory=ClockRecord)
@@ -269,8 +270,12 @@ class MemberTable:
         standing = self._standings[held.node]
         # A suspect must have had time to answer: several nodes may report its death at the same moment.
         return standing.heard_ns < standing.suspected_ns and now >= max(
-            standing.suspected_ns + _SHORT_SUSPICION_NS, self.grace_ns
+            standing.suspected_ns + _SHORT_SUSPICION_NS, self._spared_until(standing)
         )
+
+    def _spared_until(self, standing: MemberRecord) -> int:
+        """Return the moment before which the node is not declared dead, whatever is said about it."""
+        return max(self.grace_ns, standing.excused_ns)
 
     def _merge_own(self, row: MemberRow, found: TableChanges) -> None:
         own = self.own
@@ -331,7 +336,8 @@ class MemberTable:
         if row.status is NodeStatus.SUSPECT and news:
             standing = self._standings[row.node]
             standing.suspected_ns = now
-            standing.until_ns = max(now + (_SHORT_SUSPICION_NS if soon else _SUSPICION_NS), self.grace_ns)
+            suspicion_ns = _SHORT_SUSPICION_NS if soon else _SUSPICION_NS
+            standing.until_ns = max(now + suspicion_ns, self._spared_until(standing))
             found.suspected.append(row.node)
         if held is None:
             found.changed.append(Change(row, None))
@@ -361,6 +367,7 @@ class MemberTable:
         """Note a new connection to the node, which makes it alive here in spite of other statements."""
         standing = self._standings[node]
         standing.heard_ns = now
+        standing.excused_ns = 0
         self.connections[node] = None
         self.note_answer(now, node)
         row = self.rows[node]
@@ -371,12 +378,20 @@ class MemberTable:
 
     def suspect(self, now: int, node: NodeId, found: TableChanges, *, soon: bool = False) -> None:
         """Suspect the node on this node's own evidence; ``soon`` for a shorter suspicion."""
-        row = self.rows[node]
+        row, standing = self.rows[node], self._standings[node]
+        if now < standing.excused_ns:
+            return
         if row.status is NodeStatus.ALIVE:
             self._store(now, replace(row, status=NodeStatus.SUSPECT), found, soon=soon)
         elif row.status is NodeStatus.SUSPECT and soon:
-            standing = self._standings[node]
             standing.until_ns = min(standing.until_ns, max(now + _SHORT_SUSPICION_NS, self.grace_ns))
+
+    def excuse(self, node: NodeId, until: int) -> None:
+        """Note that the node has announced its silence until this moment: nobody's suspicion ends before."""
+        standing = self._standings.get(node)
+        if standing is not None:
+            standing.excused_ns = until
+            standing.until_ns = max(standing.until_ns, until)
 
     def suspects(self) -> list[tuple[int, NodeId]]:
         """Return the suspects, each after the moment at which it is declared dead."""

@@ -12,7 +12,8 @@ for times and proofs by simulation.
 Prior art: SWIM (Das, Gupta, Motivala 2002) has random round-robin probing, indirect probes, suspicion and
 incarnations, and news that travels with probes. Lifeguard (Dadgar, Phillips, Currey 2018) informs a suspect
 first of all, and a node that was late itself does not trust its own judgement. In addition to both, a broken
-connection shortens the suspicion here, and any message from a node prolongs it.
+connection shortens the suspicion here, any message from a node prolongs it, and a node that replaces its
+program announces its silence, so that the others wait longer.
 """
 
 from __future__ import annotations
@@ -195,6 +196,11 @@ class Membership:
             if before is NodeStatus.ALIVE:
                 self._ask_others(now, node, self._probes.number(), decision)
         return self._end(now, decision, found)
+
+    def excuse(self, now: int, node: NodeId, until: int) -> None:
+        """Draw no conclusion from the node's silence before ``until``, because it has announced it. Cheap."""
+        self._table.excuse(node, until)
+        self.heard(now, node)
 
     def closed(self, node: NodeId) -> None:
         """Note that the connection ended because neither node had used it for a while. Cheap."""

@@ -9,7 +9,7 @@ from typing import Final
 
 from dios import limits
 from dios.core import effects, lifetimes
-from dios.core.events import LoadMeasured, NodesRemoved, PeerDown, PeerUp, Received, UnderWay
+from dios.core.events import LoadMeasured, NodesRemoved, PeerDown, PeerPaused, PeerUp, Received, UnderWay
 from dios.core.membership.swim import Change, Decision
 from dios.core.model.records import LocalHolder, RemoteTask
 from dios.core.model.work_items import LostPeer
@@ -66,6 +66,7 @@ def peer_up(step: Step, event: PeerUp) -> None:
     _revive(step, cluster, peer)
     if not cluster.membership.probes_all:
         step.emit(effects.Contact(event.node, event.name, event.address, on_demand=True))
+    peer.excused_until = min(peer.excused_until, step.now)
     requests.repeat_all(step, peer)
     requests.repeat_notices(step, peer)
     reconciliation.reconcile(step, cluster, peer)
@@ -94,6 +95,17 @@ def peer_down(step: Step, event: PeerDown) -> None:
         cluster.membership.closed(event.node)
     else:
         follow(step, cluster, cluster.membership.disconnected(step.now, event.node))
+
+
+def peer_paused(step: Step, event: PeerPaused) -> None:
+    """Be patient with a node that replaces its program, or end that."""
+    cluster = step.require_cluster()
+    peer = cluster.peers.get(event.node)
+    if peer is None or event.epoch != peer.epoch:
+        return
+    patience_ns = limits.CONTINUATION_PATIENCE_MS * _MS if event.begins else 0
+    peer.excused_until = step.now + patience_ns
+    cluster.membership.excuse(step.now, event.node, peer.excused_until)
 
 
 def received(step: Step, event: Received) -> None:

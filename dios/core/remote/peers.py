@@ -257,6 +257,7 @@ class Peer:
         "cut_off",
         "dead_since",
         "epoch",
+        "excused_until",
         "granted",
         "guesses",
         "handing_over",
@@ -306,6 +307,7 @@ class Peer:
         self.met = False  # True if the node itself reported its epoch on a connection
         self.cut_off = False  # True if nothing arrives from it, although it may be alive
         self.heard_ns = 0
+        self.excused_until = 0  # silence before this moment says nothing: the node replaces its program
         self.dead_since: int | None = None
         self.lost: list[TaskId] = []  # tasks on the node that were treated as lost
         self.asked: dict[int, PendingRequest] = {}

@@ -286,13 +286,20 @@ def _silent_ms(step: Step, cluster: Cluster, request: PendingRequest) -> int:
 
     Any message is a sign of life, so that a request to a slow node has no clock of its own.
     """
-    quiet_since = max(request.silent_since, request.peer.heard_ns, cluster.resumed_ns)
+    peer = request.peer
+    quiet_since = max(request.silent_since, peer.heard_ns, peer.excused_until, cluster.resumed_ns)
     return (step.now - quiet_since) // _MS - _bulk_ms(request)
 
 
 def _unconfirmed_ms(step: Step, cluster: Cluster, request: PendingRequest) -> int:
     """Return the time since the node last reported that it has the request, or since the request began."""
-    since = max(request.silent_since, request.confirmed_ns, request.moving_since, cluster.resumed_ns)
+    since = max(
+        request.silent_since,
+        request.confirmed_ns,
+        request.moving_since,
+        request.peer.excused_until,
+        cluster.resumed_ns,
+    )
     return (step.now - since) // _MS - _bulk_ms(request)
 
 

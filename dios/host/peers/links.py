@@ -20,7 +20,7 @@ from typing import Final, Protocol, TypeAlias
 import trio
 
 from dios import limits
-from dios.core.events import LabelsStored, NodesRemoved, PeerDown, PeerUp, UnderWay
+from dios.core.events import LabelsStored, NodesRemoved, PeerDown, PeerPaused, PeerUp, UnderWay
 from dios.errors import (
     DiosError,
     InvalidError,
@@ -41,7 +41,7 @@ from dios.host.peers.sending import TransferQueue
 from dios.host.peers.statements import RevocationList
 from dios.ids import NodeId, Principal, TaskId
 from dios.wire import dcp
-from dios.wire.dcp_frames import Channel, Revoked, version_with
+from dios.wire.dcp_frames import CONTINUING_VERSION, Channel, Continuing, Revoked, version_with
 
 _log: Final = logging.getLogger(__name__)
 _NOBODY: Final = TaskId(0)
@@ -91,6 +91,7 @@ class PeerLinks:
         self._links: Final[dict[NodeId, PeerLink]] = {}
         self._channels = handshake.CONTROL
         self._met = trio.Event()
+        self._pauses = False
         self.counts: Final[Counter[str]] = Counter()
         self._reading: Final = MessageReader(
             around, guard, nursery, self.counts, self._restated, self._continued
@@ -176,6 +177,28 @@ class PeerLinks:
 
     def _continued(self, node: NodeId, session: PeerSession, begins: bool) -> None:  # noqa: FBT001 - a callback
         self.streamer.peer_continues(node, session, begins=begins)
+        around = self._parts
+        around.driver.post(PeerPaused(around.clock.now(), node, session.epoch, begins))
+
+    # -- the replacement of this node's program ---------------------------------------------------------
+    def announce_pause(self, *, begins: bool) -> None:
+        """Tell the connected nodes that this node's program is being replaced, or is not after all."""
+        if begins == self._pauses:
+            return
+        self._pauses = begins
+        for session in self._open_sessions():
+            if session.version >= CONTINUING_VERSION:
+                session.send_message(Continuing(begins=begins))
+
+    async def flush(self) -> None:
+        """Wait, at most CONTINUATION_NOTICE_MS_MAX, until all that is queued was sent to the connected nodes."""
+        with trio.move_on_after(limits.CONTINUATION_NOTICE_MS_MAX / 1000):
+            for session in self._open_sessions():
+                await session.line.flush()
+
+    def _open_sessions(self) -> list[PeerSession]:
+        sessions = (link.session for link in self._links.values())
+        return [session for session in sessions if session is not None and not session.closed]
 
     def _report_removed(self, call: tuple[TaskId, int, int] | None = None, failure: str = "") -> None:
         around = self._parts

@@ -357,9 +357,6 @@ class RemoteStreams:
     def pause(self) -> None:
         """Stop all streams, because the program of this node is being replaced."""
         self._pauses = True
-        for session in {opened.session for opened in self._open.values()}:
-            if session is not None:
-                session.send_message(Continuing(begins=True))
         for opened in self._open.values():
             opened.pump.pause()
 
@@ -374,7 +371,6 @@ class RemoteStreams:
         for node in {key.node for key in (*self._waiting, *self._open)}:
             session = self._links.session_of(node)
             if session is not None:
-                session.send_message(Continuing(begins=False))
                 self.met(node, session)
 
     def obstacle(self) -> str:

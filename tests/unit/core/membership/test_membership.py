@@ -73,6 +73,42 @@ def becomes(found: list[tuple[int, Decision]], node: NodeId, status: NodeStatus)
     )
 
 
+def test_an_announced_silence_is_no_evidence() -> None:
+    """Nothing that is seen or said makes the node dead before its time is over; afterwards silence does."""
+    membership = view(B, C)
+    until = NOW + 10 * (SUSPECTED + PING)
+    membership.excuse(NOW, B, until)
+    membership.disconnected(NOW, B)
+    for number in range(9):
+        moment = NOW + number * (SUSPECTED + PING)
+        settle(membership, [C], moment)
+        statement = DEAD if number % 2 else SUSPECT
+        membership.received(moment, C, News(row(C), (row(B, statement, number),)))
+        assert membership.members[B].status in {ALIVE, SUSPECT}
+    found = tick_until(membership, until + 3 * (SUSPECTED + PING + ACK))
+    assert becomes(found, B, DEAD) + NOW >= until
+
+
+@pytest.mark.parametrize("returns", ["connects", "continues"])
+def test_an_announced_silence_ends_with_the_next_sign(returns: str) -> None:
+    """A node that is back, or goes on after all, is judged as any other."""
+    membership = view(B)
+    membership.excuse(NOW, B, NOW + 60 * SUSPECTED)
+    if returns == "connects":
+        membership.connected(NOW, row(B))
+    else:
+        membership.excuse(NOW, B, NOW)
+    found = tick_until(membership, NOW + 3 * (SUSPECTED + PING + ACK))
+    assert becomes(found, B, DEAD) <= SUSPECTED + 2 * (PING + ACK)
+
+
+def test_an_excuse_of_a_stranger_changes_nothing() -> None:
+    """A node that is not in the table has no record to note it in."""
+    membership = view(B)
+    membership.excuse(NOW, C, NOW + SUSPECTED)
+    assert C not in membership.members
+
+
 def test_a_node_alone_wants_no_tick() -> None:
     """There is nobody to ask: an idle machine is left asleep."""
     assert view().next_tick is None

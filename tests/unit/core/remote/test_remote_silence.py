@@ -62,6 +62,64 @@ def test_a_word_is_enough_to_be_asked_again(
     assert isinstance(cluster.call(session, messages.ReadOnce(reference.ref)), messages.Buffer)
 
 
+@pytest.mark.parametrize("begins", [True, False])
+def test_a_node_that_replaces_its_program_is_waited_for(
+    scene: tuple[Cluster, ClusterNode, Client, messages.Reference], *, begins: bool
+) -> None:
+    """A call waits out a silence that was announced, also one that no node would survive otherwise."""
+    cluster, there, session, reference = scene
+    for node in cluster.nodes:
+        if node is not there:
+            cluster.cut.add(frozenset({node.node, there.node}))
+            node.step(events.PeerPaused(node.now, there.node, there.epoch, begins=begins))
+            node.step(events.PeerDown(node.now, there.node, there.epoch, "its program was replaced"))
+    seq = session.send(messages.ReadOnce(reference.ref))
+    cluster.advance(limits.CONTINUATION_PATIENCE_MS - 1_000)
+    assert (session.answer(seq) is None) == begins
+    cluster.cut.clear()
+    for node in cluster.nodes:
+        if node is not there:
+            cluster.connect(node, there)
+    if begins:
+        assert isinstance(cluster.wait(session, seq), messages.Buffer)
+        assert _status(cluster, there) is NodeStatus.ALIVE
+
+
+def test_a_node_that_never_comes_back_is_dead(
+    scene: tuple[Cluster, ClusterNode, Client, messages.Reference],
+) -> None:
+    """The patience with an announced silence ends."""
+    cluster, there, session, reference = scene
+    for node in cluster.nodes:
+        if node is not there:
+            cluster.cut.add(frozenset({node.node, there.node}))
+            node.step(events.PeerPaused(node.now, there.node, there.epoch, begins=True))
+            node.step(events.PeerDown(node.now, there.node, there.epoch, "its program was replaced"))
+    seq = session.send(messages.ReadOnce(reference.ref))
+    failure = cluster.wait(session, seq, limits.CONTINUATION_PATIENCE_MS + 5_000)
+    assert isinstance(failure, messages.Failure)
+    assert failure.code == Code.EHOSTUNREACH
+    assert _status(cluster, there) is NodeStatus.DEAD
+
+
+def test_an_earlier_start_excuses_nothing(
+    scene: tuple[Cluster, ClusterNode, Client, messages.Reference],
+) -> None:
+    """A notice of a connection that belonged to another start of the node is void."""
+    cluster, there, _, _ = scene
+    here = cluster.nodes[0]
+    here.step(events.PeerPaused(here.now, there.node, there.epoch + 1, begins=True))
+    members = here.core.state.cluster
+    assert members is not None
+    assert members.peers[there.node].excused_until == 0
+
+
+def _status(cluster: Cluster, there: ClusterNode) -> NodeStatus:
+    members = cluster.nodes[0].core.state.cluster
+    assert members is not None
+    return members.membership.members[there.node].status
+
+
 def test_who_was_away_itself_blames_nobody(
     scene: tuple[Cluster, ClusterNode, Client, messages.Reference],
 ) -> None:

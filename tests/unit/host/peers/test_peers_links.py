@@ -11,7 +11,7 @@ import trio.testing
 
 from dios import limits
 from dios.core import effects as fx
-from dios.core.events import PeerDown, PeerUp, Received
+from dios.core.events import PeerDown, PeerPaused, PeerUp, Received
 from dios.host.peers.connection_protocols import PeerConnection
 from dios.ids import NodeId, TaskId
 from dios.transport.identity import identity
@@ -47,6 +47,18 @@ async def test_a_connection_that_breaks_is_made_anew(tmp_path: Path) -> None:
             assert not down.refused
         await heard(one, other)
         await heard(other, one)
+
+
+async def test_the_others_are_told_that_a_program_is_replaced(tmp_path: Path) -> None:
+    """Each connected node learns once that it begins, and once that it does not happen after all."""
+    async with two_hosts(tmp_path) as (one, other):
+        await connected(one, other)
+        for begins in (True, True, False, False):
+            one.links.announce_pause(begins=begins)
+        await one.links.flush()
+        await heard(one, other)
+        assert [event.begins for event in other.core.seen(PeerPaused)] == [True, False]
+        assert not one.core.seen(PeerPaused)
 
 
 async def test_a_connection_on_demand_is_made_for_gossip(tmp_path: Path) -> None:

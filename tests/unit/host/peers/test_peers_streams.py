@@ -127,6 +127,18 @@ async def test_a_lost_node_is_no_end_of_stream(tmp_path: Path, mode: Mode) -> No
             await until(lambda: writer.peer_closed, "the writer is told")
 
 
+def pause(host: PeerHost) -> None:
+    """Let a node do what it does before its program is replaced."""
+    host.links.announce_pause(begins=True)
+    between(host).pause()
+
+
+def resume(host: PeerHost) -> None:
+    """Let it go on with the same program."""
+    host.links.announce_pause(begins=False)
+    between(host).resume()
+
+
 @pytest.mark.parametrize("mode", list(Mode))
 async def test_a_stream_waits_and_goes_on(tmp_path: Path, mode: Mode) -> None:
     """Whichever node stops its streams, all bytes come in their order, also those with a full ring."""
@@ -135,18 +147,18 @@ async def test_a_stream_waits_and_goes_on(tmp_path: Path, mode: Mode) -> None:
         with both(await attached(one, other, mode), mode) as (writer, reader):
             writer.send(b"first", WAIT_S)
             assert await trio.to_thread.run_sync(reader.receive, WAIT_S) == b"first"
-            between(other).pause()
+            pause(other)
             for host in (one, other):
                 await until(partial(at_rest, host), "all streams wait")
                 assert len(between(host)) == 1
-            between(other).resume()
+            resume(other)
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(trio.to_thread.run_sync, write_all, writer)
                 number = 0
                 for host in (one, other, one):
-                    between(host).pause()
+                    pause(host)
                     await until(partial(at_rest, host), "all streams wait")
-                    between(host).resume()
+                    resume(host)
                     for _ in range(60):
                         assert await trio.to_thread.run_sync(reader.receive, WAIT_S) == b"%d" % number
                         number += 1
@@ -167,7 +179,7 @@ async def test_a_stream_does_not_wait_for_another_start(tmp_path: Path, mode: Mo
         with both(await attached(one, other, mode), mode) as (writer, reader):
             writer.send(b"first", WAIT_S)
             assert await trio.to_thread.run_sync(reader.receive, WAIT_S) == b"first"
-            between(one).pause()
+            pause(one)
             for host, node in ((one, other.node), (other, one.node)):
                 await until(partial(at_rest, host), "all streams wait")
                 for waiting in between(host)._waiting.values():
