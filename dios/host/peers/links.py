@@ -191,7 +191,7 @@ class PeerLinks:
                 session.send_message(Continuing(begins=begins))
 
     async def flush(self) -> None:
-        """Wait, at most CONTINUATION_NOTICE_MS_MAX, until all that is queued was sent to the connected nodes."""
+        """Wait until all that is queued was sent to the nodes, at most CONTINUATION_NOTICE_MS_MAX."""
         with trio.move_on_after(limits.CONTINUATION_NOTICE_MS_MAX / 1000):
             for session in self._open_sessions():
                 await session.line.flush()
