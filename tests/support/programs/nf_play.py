@@ -46,18 +46,23 @@ def main() -> None:
             sys.stdout.write("ready\n")
             sys.stdout.flush()
             sys.stdin.read()
-        # What waits in rings belongs to what arrived.
-        while any(workers.turn(core) for core in range(given.cores)):
-            pass
+        cores_in_turn = range(given.cores)
+        while True:
+            # What waits in rings belongs to what arrived, and a frame may come while that is counted.
+            while any(workers.turn(core) for core in cores_in_turn):
+                pass
+            engines = [asdict(engine.statistics(core)) for core in cores_in_turn]
+            if not any(workers.turn(core) for core in cores_in_turn):
+                break
         cores = report(workers, engine)["cores"]
         assert isinstance(cores, list)
         told = [
             {
                 **asdict(workers.statistics(core)),
-                "engine": asdict(engine.statistics(core)),
+                "engine": engines[core],
                 "dropped": cores[core]["dropped"],
             }
-            for core in range(given.cores)
+            for core in cores_in_turn
         ]
         sys.stdout.write(json.dumps(told))
 
