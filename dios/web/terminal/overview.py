@@ -24,6 +24,10 @@ def _state(task: Status) -> str:
     return "exited" if task.ok else task.cause.name.lower()
 
 
+def _secrecy(task: Status) -> str:
+    return plain(" ".join(task.secrecy)) or "-"
+
+
 def _seconds(task: Status, now_ns: int) -> float:
     return max(0, (task.ended_ns or now_ns) - task.started_ns) / 1e9 if task.started_ns else 0.0
 
@@ -36,6 +40,7 @@ TASK_COLUMNS: Final[Mapping[str, Callable[[Status, int], _Value]]] = {
     "USER": lambda task, _: plain(task.principal),
     "SECONDS": _seconds,
     "DONE": lambda task, _: -1.0 if task.progress is None else task.progress,
+    "SECRECY": lambda task, _: _secrecy(task),
 }
 """The columns of tasks, with the value by which each is sorted."""
 
@@ -74,6 +79,7 @@ def task_cells(task: Status, now_ns: int) -> tuple[str, ...]:
         plain(task.principal),
         seconds,
         done,
+        _secrecy(task),
     )
 
 

@@ -26,7 +26,7 @@ EVIL = "[red]x[/] [@click=app.quit]y[/]\x1b[2J\u202e"
 SHOWN = "[red]x[/] [@click=app.quit]y[/]\\x1b[2J\\u202e"
 TASKS = (
     Status("aa", EVIL, TaskState.RUNNING, started_ns=3 * S, node="n2", progress=0.5),
-    Status("bb", "count", TaskState.RUNNING, started_ns=1 * S, node="n1"),
+    Status("bb", "count", TaskState.RUNNING, started_ns=1 * S, node="n1", secrecy=("payroll",)),
     Status("cc", "old", TaskState.ENDED, started_ns=1 * S, ended_ns=2 * S, cause=Cause.KILLED),
 )
 
@@ -42,6 +42,7 @@ def test_tasks_are_sorted_by_values_and_filtered_by_any_cell() -> None:
     assert marks("NODE") == ["bb", "aa"]
     assert marks("SECONDS", reverse=True, ended=True) == ["bb", "aa", "cc"]
     assert marks("TASK", ended=True, word="KILL") == ["cc"]
+    assert marks("SECRECY", ended=True, word="pay") == ["bb"]
     assert task_cells(TASKS[0], 20 * S)[1] == SHOWN
 
 
