@@ -50,6 +50,7 @@ from dios.sprayer.packets.packet import (
     NO_ADDRESS,
     NO_FLOW,
     NO_PORT,
+    PROTOCOL,
     REFUSED,
     TABLE_FULL,
     TOO_LONG,
@@ -190,6 +191,9 @@ class Nat64(NetworkFunction):
                 continue
             if (packet.version == 6) != (packet.side == INSIDE):
                 drop(packet, NO_ADDRESS)
+                continue
+            if packet.side == INSIDE and is_authenticated(packet):
+                drop(packet, PROTOCOL)
                 continue
             entry = flows.get_flow(inside_first(packet))
             if entry is None:
@@ -555,6 +559,25 @@ def four_of(
         if ours[i] == found:
             return found, True
     return found, False
+
+
+@no_refcount_kernel
+def is_authenticated(packet: Packet) -> bool:
+    """Return True for a packet of IPv6 with an authentication header (RFC 4302).
+
+    That covers the addresses, so no translated packet has a valid one, and without it the receiver would take
+    a packet whose sender wanted it to be checked.
+    """
+    here = packet.address + packet.network
+    kind, at = int64(peek8(here + 6)), int64(40)
+    end = int64(packet.transport) - int64(packet.network)
+    while at < end:
+        if kind == 51:
+            return True
+        size = int64(8) if kind == 44 else (int64(peek8(here + at + 1)) + 1) * 8
+        kind = int64(peek8(here + at))
+        at += size
+    return False
 
 
 @no_refcount_kernel

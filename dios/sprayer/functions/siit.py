@@ -18,7 +18,15 @@ from dios.kernels import no_refcount_kernel
 from dios.sprayer.compile.intrinsics import int64, peek8, peek16, peek32, peek64, uint16, uint64
 from dios.sprayer.flows.five_tuple import drop, get_five_tuple, reverse, with_source
 from dios.sprayer.flows.flow_table import Flows
-from dios.sprayer.functions.nat64 import MTU_MAX, MTU_MIN, four_of, fragment_of, read_prefix, six_of
+from dios.sprayer.functions.nat64 import (
+    MTU_MAX,
+    MTU_MIN,
+    four_of,
+    fragment_of,
+    is_authenticated,
+    read_prefix,
+    six_of,
+)
 from dios.sprayer.network_function import NetworkFunction
 from dios.sprayer.packets.packet import (
     FINE,
@@ -98,6 +106,8 @@ class Siit(NetworkFunction):
                 drop(packet, NO_ADDRESS)
             elif packet.version == 4:
                 self.inward(packet, flows.core)
+            elif is_authenticated(packet):
+                drop(packet, PROTOCOL)
             else:
                 self.outward(packet, part, flows.core)
 

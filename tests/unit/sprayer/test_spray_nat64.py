@@ -104,6 +104,16 @@ def renewed(frame: bytes, **fields: int) -> bytes:
     return frame[:14] + bytes(head) + frame[34:]
 
 
+def test_a_header_that_proves_its_sender_is_not_taken_away(shared: Translator) -> None:
+    """A packet with an authentication header is dropped, also one of a session."""
+    made = client(source_port=4777)
+    shared.opened(made)
+    before = shared.causes().get("protocol", 0)
+    proof = b"\x33" + bytes([TCP, 4, *bytes(22)])
+    assert shared.give([replace(made, flags=ACK, options=proof).frame()], INSIDE) == {}
+    assert shared.causes()["protocol"] == before + 1
+
+
 @pytest.mark.parametrize(("prefix", "text"), RULES)
 def test_addresses_are_those_of_the_table_of_rfc_6052(prefix: str, text: str) -> None:
     """192.0.2.33 is embedded with each length of prefix, and read again; other addresses stand for none."""

@@ -232,3 +232,15 @@ def test_settings_of_a_translator_are_checked() -> None:
     ):
         with pytest.raises(ValueError, match=told):
             Siit(**settings)
+
+
+def test_a_header_that_proves_its_sender_is_not_taken_away(shared: Translator) -> None:
+    """A packet with an authentication header is dropped; behind another header, too. Others pass."""
+    before = shared.workers.statistics().causes["protocol"]
+    proof, hops = bytes([TCP, 4, *bytes(22)]), bytes([0, 1, 4, 0, 0, 0, 0])
+    frames = [
+        shared.out(options=headers).frame() for headers in (b"\x33" + proof, b"\0" + b"\x33" + hops + proof)
+    ]
+    assert shared.give(frames, INSIDE) == {}
+    assert shared.workers.statistics().causes["protocol"] == before + 2
+    assert shared.one(shared.out(options=b"\0" + bytes([TCP]) + hops).frame(), INSIDE)
