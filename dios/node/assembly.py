@@ -275,7 +275,7 @@ class NodeHost:
         return ""
 
     async def pause_links(self) -> None:
-        """Tell the other nodes that the program is being replaced, and stop the streams with them.
+        """Announce to the other nodes that the program is being replaced, and stop the streams with them.
 
         The streams go on in the new program or after ``resume_links``.
         """
@@ -285,7 +285,7 @@ class NodeHost:
             await self.links.flush()
 
     def resume_links(self) -> None:
-        """Tell the other nodes that the program was not replaced, and continue the streams with them."""
+        """Announce that the program was not replaced, and continue the streams with the other nodes."""
         if self.links is not None and self._between is not None:
             self.links.announce_pause(begins=False)
             self._between.resume()

@@ -274,7 +274,7 @@ class MemberTable:
         )
 
     def _spared_until(self, standing: MemberRecord) -> int:
-        """Return the moment before which the node is not declared dead, whatever is said about it."""
+        """Return the moment until which no statement makes the node dead."""
         return max(self.grace_ns, standing.excused_ns)
 
     def _merge_own(self, row: MemberRow, found: TableChanges) -> None:

@@ -182,7 +182,7 @@ class PeerLinks:
 
     # -- the replacement of this node's program ---------------------------------------------------------
     def announce_pause(self, *, begins: bool) -> None:
-        """Tell the connected nodes that this node's program is being replaced, or is not after all."""
+        """Announce to the connected nodes that this node's program is being replaced, or is not after all."""
         if begins == self._pauses:
             return
         self._pauses = begins
