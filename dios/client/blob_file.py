@@ -11,6 +11,17 @@ if TYPE_CHECKING:
 _PEEK_BYTES: Final = 64 * 1024
 
 
+def position_after(offset: int, whence: int, position: int, size: int) -> int:
+    """Return where ``seek`` leads in a file of ``size`` bytes. Raise ValueError if that is nowhere."""
+    bases = {io.SEEK_SET: 0, io.SEEK_CUR: position, io.SEEK_END: size}
+    if whence not in bases:
+        raise ValueError(f"whence must be 0, 1 or 2, not {whence}")
+    place = bases[whence] + offset
+    if place < 0:
+        raise ValueError(f"cannot seek to {place}, before the beginning of the file")
+    return place
+
+
 class BlobFile(io.BufferedIOBase):
     """A seekable, read-only file over a view of an object's bytes.
 
@@ -46,14 +57,8 @@ class BlobFile(io.BufferedIOBase):
     def seek(self, offset: int, whence: int = io.SEEK_SET, /) -> int:
         """Move to ``offset`` bytes from the beginning, the position or the end, and return the position."""
         self._require_open()
-        bases = {io.SEEK_SET: 0, io.SEEK_CUR: self._at, io.SEEK_END: self.size}
-        if whence not in bases:
-            raise ValueError(f"whence must be 0, 1 or 2, not {whence}")
-        place = bases[whence] + offset
-        if place < 0:
-            raise ValueError(f"cannot seek to {place}, before the beginning of the file")
-        self._at = place
-        return place
+        self._at = position_after(offset, whence, self._at, self.size)
+        return self._at
 
     def read_buffer(self, size: int | None = -1, /) -> memoryview:
         """Return a view of up to ``size`` bytes (all that follow by default), and move behind them."""

@@ -148,6 +148,9 @@ def test_a_file_is_stored_while_it_is_written(place: Place) -> None:
     with files.open(path, "wb") as file:
         for start in range(0, len(DATA), 1000):
             file.write(DATA[start : start + 1000])
+        for offset, whence in ((0, 3), (-1, io.SEEK_SET)):
+            with pytest.raises(ValueError, match=r"whence|before the beginning"):
+                file.seek(offset, whence)
         file.seek(10)
         file.write(b"patched")
         assert tracemalloc.get_traced_memory()[1] < 4 * PART

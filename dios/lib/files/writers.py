@@ -9,6 +9,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Final
 
 from dios import limits
+from dios.client.blob_file import position_after
 from dios.errors import DiosError, UnreachableError
 from dios.lib.catalogue import Part
 from dios.lib.files.pages import Original, Pages
@@ -121,11 +122,8 @@ class FileWriter(io.BufferedIOBase):
     def seek(self, offset: int, whence: int = io.SEEK_SET, /) -> int:
         """Move to ``offset`` bytes from the beginning, the position or the end, and return the position."""
         self._require_open()
-        place = {io.SEEK_SET: 0, io.SEEK_CUR: self._at, io.SEEK_END: self._pages.size}[whence] + offset
-        if place < 0:
-            raise ValueError(f"cannot seek to {place}, before the beginning of the file")
-        self._at = place
-        return place
+        self._at = position_after(offset, whence, self._at, self._pages.size)
+        return self._at
 
     def write(self, data: Buffer, /) -> int:
         """Write at the position, or with mode "a" at the end; return the number of bytes."""

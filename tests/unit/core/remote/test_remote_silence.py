@@ -62,17 +62,22 @@ def test_a_word_is_enough_to_be_asked_again(
     assert isinstance(cluster.call(session, messages.ReadOnce(reference.ref)), messages.Buffer)
 
 
+def _pause(cluster: Cluster, there: ClusterNode, *, begins: bool) -> None:
+    """Let a node fall silent after it has said that it begins to replace its program, or has not."""
+    for node in cluster.nodes:
+        if node is not there:
+            cluster.cut.add(frozenset({node.node, there.node}))
+            node.step(events.PeerPaused(node.now, there.node, there.epoch, begins=begins))
+            node.step(events.PeerDown(node.now, there.node, there.epoch, "its program was replaced"))
+
+
 @pytest.mark.parametrize("begins", [True, False])
 def test_a_node_that_replaces_its_program_is_waited_for(
     scene: tuple[Cluster, ClusterNode, Client, messages.Reference], *, begins: bool
 ) -> None:
     """A call waits out a silence that was announced, also one that no node would survive otherwise."""
     cluster, there, session, reference = scene
-    for node in cluster.nodes:
-        if node is not there:
-            cluster.cut.add(frozenset({node.node, there.node}))
-            node.step(events.PeerPaused(node.now, there.node, there.epoch, begins=begins))
-            node.step(events.PeerDown(node.now, there.node, there.epoch, "its program was replaced"))
+    _pause(cluster, there, begins=begins)
     seq = session.send(messages.ReadOnce(reference.ref))
     cluster.advance(limits.CONTINUATION_PATIENCE_MS - 1_000)
     assert (session.answer(seq) is None) == begins
@@ -90,11 +95,7 @@ def test_a_node_that_never_comes_back_is_dead(
 ) -> None:
     """The patience with an announced silence ends."""
     cluster, there, session, reference = scene
-    for node in cluster.nodes:
-        if node is not there:
-            cluster.cut.add(frozenset({node.node, there.node}))
-            node.step(events.PeerPaused(node.now, there.node, there.epoch, begins=True))
-            node.step(events.PeerDown(node.now, there.node, there.epoch, "its program was replaced"))
+    _pause(cluster, there, begins=True)
     seq = session.send(messages.ReadOnce(reference.ref))
     failure = cluster.wait(session, seq, limits.CONTINUATION_PATIENCE_MS + 5_000)
     assert isinstance(failure, messages.Failure)
