@@ -2,9 +2,10 @@
 
 Spraying pays where one core is full and other processors are idle. Elsewhere it only lets packets overtake
 each other, which TCP takes for losses. So steering begins with ``rss``. When a worker is nearly always busy
-and processors are idle, ``spray`` and ``flowlet`` are tried for a moment each, and the one that carries more
-stays. It is compared with ``rss`` again from time to time, and given up when one core suffices. Payload that
-TCP sends again does not count.
+and processors are idle, ``flowlet`` is tried for two seconds, and stays if it carries more. ``spray`` is
+tried after it only if senders repeated next to nothing meanwhile: a connection that was sprayed and could
+not bear it stays slow for many seconds, whatever steers it then. What stays is compared with ``rss`` again
+from time to time, and given up when one core suffices. Payload that TCP sends again does not count.
 """
 
 from __future__ import annotations
@@ -36,14 +37,15 @@ GAIN: Final = 1.05
 """A tried steering stays if it carries at least this many times as much."""
 SUFFICES: Final = 0.6
 """All workers together use less than this part of a processor: one core suffices."""
-TRIALS: Final = ("spray", "flowlet")
+HARMED: Final = 0.8
+"""A tried steering that carries less than this part of the best is given up at once."""
+REPEATED: Final = 0.002
+"""The part of the payload that ``flowlet`` may make senders repeat if ``spray`` is to be tried, too."""
 _SETTLE: Final = 1
 """Samples after a change that do not count: packets under way still overtake each other."""
-_COUNTED: Final = 2
-_PAUSE: Final = 16
-"""Samples between a trial that failed and the next; doubled each time."""
-_AGAIN: Final = 120
-"""Samples until a steering that stays is compared with rss again."""
+_COUNTED: Final = 3
+_PAUSE: Final = 32
+"""Samples between a trial that failed, or a steering that stays, and the next trial; doubled each time."""
 
 
 class SteeringSample(NamedTuple):
@@ -55,6 +57,8 @@ class SteeringSample(NamedTuple):
     """The part of the time that each worker used a processor."""
     idle: float
     """Idle processors, of those that workers may use."""
+    repeated: float = 0.0
+    """The part of the carried bytes that was sent again, which ``carried`` does not have."""
 
 
 class AutoSteering:
@@ -73,11 +77,14 @@ class AutoSteering:
         self._samples: list[SteeringSample] = []
         """Samples with the present steering, without the first."""
         self._age = 0
-        self._pause = self._next_pause = 0
-        self._best = ("", 0.0)
-        """The steering that stays so far, and what it carried; empty without a trial."""
-        self._left: list[str] = []
-        """The steerings of the present trial that were not tried yet."""
+        self._pause = 0
+        """Samples with ``steer`` before the next trial; it doubles while trials change nothing."""
+        self._before = "rss"
+        """The steering before the present trial."""
+        self._against = ""
+        """The best steering of the present trial, with which ``steer`` is compared; empty without a trial."""
+        self._most = 0.0
+        """What it carried."""
 
     def observe(self, sample: SteeringSample) -> str:
         """Add a sample; return the steering to use from now on."""
@@ -87,51 +94,60 @@ class AutoSteering:
         if self._age <= _SETTLE:
             return self.steer
         self._samples = [*self._samples, sample][-_COUNTED:]
-        if len(self._samples) < _COUNTED:
-            return self.steer
-        carried = sum(each.carried for each in self._samples) / _COUNTED
-        if self._best[0]:
-            self._judge(carried)
-        elif self.steer == "rss":
-            self._consider(carried)
-        elif sum(sample.busy) < SUFFICES:
-            self._change("rss", f"workers use {sum(sample.busy):.2f} of a processor: one core suffices")
-        elif self._age > _AGAIN:
-            self._best, self._left = (self.steer, carried), []
-            self._change("rss", f"comparing with {self.steer}")
+        if self._against and sample.carried < HARMED * self._most:
+            self._judge(sample)
+        elif len(self._samples) == _COUNTED:
+            found = _mean(self._samples)
+            if self._against:
+                self._judge(found)
+            elif self.steer == "rss":
+                self._consider(found)
+            else:
+                self._reconsider(found)
         return self.steer
 
-    def _consider(self, carried: float) -> None:
+    def _consider(self, found: SteeringSample) -> None:
         """Begin a trial if a worker is full and processors are idle."""
-        self._pause -= 1
         full = min(max(each.busy) for each in self._samples)
         idle = min(each.idle for each in self._samples)
         if full < FULL:
             self.why = f"the busiest worker uses {full:.2f} of its processor"
         elif idle < IDLE:
             self.why = f"a worker is full, but only {idle:.2f} processors are idle"
-        elif self._pause < 0:
-            self._best, self._left = ("rss", carried), list(TRIALS)
-            self._change(self._left.pop(0), f"a worker is full and {idle:.2f} processors are idle: trial")
+        elif self._age > self._pause:
+            self._before = "rss"
+            self._try("flowlet", found, f"a worker is full and {idle:.2f} processors are idle: trial")
 
-    def _judge(self, carried: float) -> None:
-        """Compare what was carried with the best so far; try the next, or end the trial."""
-        name, most = self._best
-        # In doubt rss, which keeps the order.
-        need = most * GAIN if name == "rss" else most / GAIN if self.steer == "rss" else most
-        if carried > need:
-            self._best = (self.steer, carried)
-        if self._left:
-            self._change(self._left.pop(0), f"trial; so far {self._best[0]} carries most")
+    def _reconsider(self, found: SteeringSample) -> None:
+        """Return to rss if one core suffices; compare with it in time, or when much less is carried."""
+        used = sum(found.busy)
+        if used < SUFFICES:
+            self._pause = 0
+            self._change("rss", f"workers use {used:.2f} of a processor: one core suffices")
+        elif self._age > (_PAUSE if found.carried < HARMED * self._most else self._pause):
+            self._before = self.steer
+            self._try("rss", found, f"comparing with {self.steer}")
+
+    def _try(self, steer: str, best: SteeringSample, why: str) -> None:
+        """Compare another steering with the present one, which carried ``best``."""
+        self._against, self._most = self.steer, best.carried
+        self._change(steer, why)
+
+    def _judge(self, found: SteeringSample) -> None:
+        """Compare what was carried with the best so far; try spraying, or end the trial."""
+        tried, best, most = self.steer, self._against, self._most
+        # In doubt the steering that keeps the order better.
+        if found.carried > (most / GAIN if tried == "rss" else most * GAIN):
+            best, most = tried, found.carried
+        bears = found.carried >= HARMED * most and found.repeated < REPEATED
+        if tried == "flowlet" and bears:
+            self._against, self._most = best, most
+            self._change("spray", f"trial; so far {best} carries most, and next to nothing is sent again")
             return
-        name, most = self._best
-        self._best = ("", 0.0)
-        if name == "rss":
-            self._next_pause = min(max(2 * self._next_pause, _PAUSE), SPRAYER_STEER_PAUSE_MAX)
-            self._pause = self._next_pause
-        else:
-            self._next_pause = 0
-        self._change(name, f"it carried most in a trial: {8e-9 * most:.3g} Gbit/s")
+        self._against, self._most = "", most
+        again = best == self._before
+        self._pause = min(max(2 * self._pause, _PAUSE), SPRAYER_STEER_PAUSE_MAX) if again else _PAUSE
+        self._change(best, f"it carried most in a trial: {8e-9 * most:.3g} Gbit/s")
 
     def _change(self, steer: str, why: str) -> None:
         self.why = why
@@ -139,6 +155,16 @@ class AutoSteering:
             self.steer, self._age, self._samples = steer, 0, []
         else:
             self._age = _SETTLE
+
+
+def _mean(samples: list[SteeringSample]) -> SteeringSample:
+    count = len(samples)
+    return SteeringSample(
+        sum(each.carried for each in samples) / count,
+        tuple(sum(parts) / count for parts in zip(*(each.busy for each in samples), strict=True)),
+        sum(each.idle for each in samples) / count,
+        sum(each.repeated for each in samples) / count,
+    )
 
 
 class _Meter:
@@ -164,7 +190,9 @@ class _Meter:
         self._period += 1
         self._workers.control[PERIOD] = self._period
         busy = tuple((late - early) / span for early, late in zip(before[2], now[2], strict=True))
-        return SteeringSample((now[1] - before[1] - again) / span, busy, (now[3] - before[3]) / span)
+        carried = now[1] - before[1]
+        idle = (now[3] - before[3]) / span
+        return SteeringSample((carried - again) / span, busy, idle, again / max(carried, 1))
 
 
 def idle_seconds(allowed: set[int], stat: Path = Path("/proc/stat")) -> float:
