@@ -44,6 +44,8 @@ class Throughput(NamedTuple):
     """The fraction of the receiver's segments that arrived before an earlier one."""
     answers: float
     """Segments that the receiver sent for each arriving one: half of one in order, one if out of order."""
+    steer: str
+    """The steering at the end: with ``auto`` the one that it chose."""
 
 
 class _Rate(TypedDict):
@@ -87,14 +89,16 @@ def throughput(
         workers = Workers(function, engine, seed=setting.seed)
         workers.turn(0, 0)
         with workers, _serving(veth_pairs.right), contextlib.ExitStack() as stack:
+            choice = None
             if setting.steer == AUTO:
-                stack.enter_context(steering_automatically(workers, engine))
+                choice = stack.enter_context(steering_automatically(workers, engine))
             if first:
                 workers.use_realtime_priority()
             before = _counters(veth_pairs)
             words = ["-c", RIGHT, "-P", str(setting.flows), "-t", str(seconds), "-O", str(settle_s), "-J"]
             report = _client(veth_pairs.left, words, seconds + settle_s + GRACE_S)
             after = _counters(veth_pairs)
+            steer = choice.steer if choice else setting.steer
     if "end" not in report or not report["end"].get("streams"):
         raise NotHereError(f"{IPERF}: {report.get('error', 'no result')}")
     shares = [round(stream["receiver"]["bits_per_second"]) for stream in report["end"]["streams"]]
@@ -105,6 +109,7 @@ def throughput(
         again=again / max(sent + again, 1),
         late=late / max(come, 1),
         answers=answers / max(come, 1),
+        steer=steer,
     )
 
 
