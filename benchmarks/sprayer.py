@@ -48,8 +48,10 @@ TCP_SECONDS: Final = 3
 DEFAULT_SECONDS: Final = 3
 SETTLE_SECONDS: Final = 5
 """The default steering begins with rss and has chosen after four seconds, unless it tries spraying, too."""
-AGAIN: Final = "rss again"
-"""The control: what two runs with the same steering differ."""
+TRAFFIC: Final = ((1, 0, "flowlet"), (FLOWS, 0, "rss"), (1, CYCLES, "flowlet"))
+"""Connections, cycles of processor time for each packet, and the steering of the control: the likely best."""
+AGAIN: Final = "again"
+"""The control: by how much two sessions with the same steering differ."""
 TABLE_FLOWS: Final = 1_000_000
 TURNS: Final = 20_000
 _MIDDLE_LINK: Final = bytes.fromhex("02d105010001")
@@ -363,7 +365,7 @@ def _by_default(section: Section, cables: VethPairs) -> None:
     Each round has all of them and the control, in another order, so that a ratio is one of neighbours in
     time. The median of these ratios decides.
     """
-    for flows, cycles in ((1, 0), (FLOWS, 0), (1, CYCLES)):
+    for flows, cycles, control in TRAFFIC:
         found: dict[str, list[float]] = {"auto": [], "rss": [], "flowlet": [], "spray": [], AGAIN: []}
         chosen: list[str] = []
         for turn, seed in enumerate(ROUNDS):
@@ -371,7 +373,7 @@ def _by_default(section: Section, cables: VethPairs) -> None:
             for name in order[turn:] + order[:turn]:
                 setting = MeasurementSetting(
                     cores=2,
-                    steer="rss" if name == AGAIN else name,
+                    steer=control if name == AGAIN else name,
                     flows=flows,
                     seed=seed,
                     seconds=DEFAULT_SECONDS,
@@ -380,10 +382,13 @@ def _by_default(section: Section, cables: VethPairs) -> None:
                 found[name].append(one.bits_s / 1e9)
                 if name == "auto":
                     chosen.append(one.steer)
-        _default_row(section, f"{flows} connections, {cycles:,} cycles", found, chosen)
+        plural = "s" if flows > 1 else ""
+        _default_row(section, f"{flows} connection{plural}, {cycles:,} cycles", found, chosen, control)
 
 
-def _default_row(section: Section, name: str, found: dict[str, list[float]], chosen: list[str]) -> None:
+def _default_row(
+    section: Section, name: str, found: dict[str, list[float]], chosen: list[str], control: str
+) -> None:
     """Add the row of one kind of traffic; ``found`` has Gbit/s by steering and round."""
     rates = {steer: median(each) for steer, each in found.items()}
     for steer, rate in rates.items():
@@ -391,9 +396,9 @@ def _default_row(section: Section, name: str, found: dict[str, list[float]], cho
     fixed = [steer for steer in rates if steer not in ("auto", AGAIN)]
     best = max(fixed, key=lambda steer: rates[steer])
     ratios = _paired(found["auto"], found[best])
-    control = _paired(found[AGAIN], found["rss"])
+    noise = _paired(found[AGAIN], found[control])
     section.figure(f"{name}, auto compared with {best}, median of pairs", median(ratios), "x")
-    section.figure(f"{name}, rss compared with itself, median of pairs", median(control), "x")
+    section.figure(f"{name}, {control} compared with itself, median of pairs", median(noise), "x")
     choices = ", ".join(f"{steer} {chosen.count(steer)}" for steer in sorted(set(chosen)))
     section.rows.append(
         Row(
@@ -404,8 +409,8 @@ def _default_row(section: Section, name: str, found: dict[str, list[float]], cho
             judge("0.95 of the best", median(ratios), 0.95, below=False),
             judge("0.95 of the best", median(ratios), 0.95, below=False),
             f"iperf3, {DEFAULT_SECONDS} s each after {SETTLE_SECONDS} s, {len(chosen)} rounds in turns; "
-            f"compared with {best} in each round: {_spread(ratios)}; rss compared with itself: "
-            f"{_spread(control)}; chosen at the end: {choices}; sender, receiver and workers share the "
+            f"compared with {best} in each round: {_spread(ratios)}; {control} compared with "
+            f"itself: {_spread(noise)}; chosen at the end: {choices}; sender, receiver and workers share the "
             "processors",
         )
     )
