@@ -48,7 +48,11 @@ except OSError:
 ctypes.memmove(id(sys.copyright) + sys.getsizeof(sys.copyright) - len(sys.copyright) - 1, data, len(data))
 libc = ctypes.CDLL(None)
 libc.setenv(b"HIDDEN_IN_C", data, 1)
-page = mmap.mmap(-1, 1 << 20); page.write(data * 1000)
+try:
+    page = mmap.mmap(-1, 1 << 20)
+except PermissionError:  # where no control group counts memory, shared memory is refused
+    page = mmap.mmap(-1, 1 << 20, mmap.MAP_PRIVATE)
+page.write(data * 1000)
 for name in ("encodings.utf_8", "json", "colorsys"):
     if name in sys.modules:
         sys.modules[name].hidden = mark

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from dios.errors import InvalidError
+from dios.errors import InvalidError, NotPermittedError
 from dios.host.network.shaping import RECORD, shaped
 
 
@@ -23,8 +23,8 @@ def test_a_shape_needs_a_rate(tmp_path: Path) -> None:
 
 
 def test_what_tc_says_is_told(tmp_path: Path) -> None:
-    """An interface that is not there is refused, and nothing is remembered of it."""
-    with pytest.raises((InvalidError, PermissionError)) as caught, shaped(tmp_path, "nowhere0", 10**6):
+    """An interface that is not there is refused, as every one is without root, and nothing is remembered."""
+    with pytest.raises((InvalidError, NotPermittedError)) as caught, shaped(tmp_path, "nowhere0", 10**6):
         raise AssertionError("it must not begin")
     assert "nowhere0" in str(caught.value)
     assert not (tmp_path / RECORD).exists()
