@@ -364,8 +364,7 @@ def forget(
     """Remove tiered files from their group without their store, which may be lost: nobody can read them then.
 
     A local file stays, with its bytes, and only what a broken run noted of the store goes. `dios rm` removes
-    a file with its bytes. Whatever the store has stays there, encrypted, until `dios tier
-    prune`.
+    a file with its bytes. Whatever the store has stays there, encrypted, until `dios tier prune`.
     """
     with reporting("dios tier forget", as_json=as_json), opened(node) as place:
         found = [_found(place, text, group) for text in names]

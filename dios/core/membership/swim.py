@@ -197,10 +197,9 @@ class Membership:
                 self._ask_others(now, node, self._probes.number(), decision)
         return self._end(now, decision, found)
 
-    def excuse(self, now: int, node: NodeId, until: int) -> None:
+    def excuse(self, node: NodeId, until: int) -> None:
         """Draw no conclusion from the node's silence before ``until``, because it has announced it. Cheap."""
         self._table.excuse(node, until)
-        self.heard(now, node)
 
     def closed(self, node: NodeId) -> None:
         """Note that the connection ended because neither node had used it for a while. Cheap."""

@@ -94,6 +94,9 @@ def peer_down(step: Step, event: PeerDown) -> None:
     if event.idle:
         cluster.membership.closed(event.node)
     else:
+        if event.refused:
+            # A program that is being replaced keeps its listener, so this process has ended.
+            _excuse(cluster, peer, step.now)
         follow(step, cluster, cluster.membership.disconnected(step.now, event.node))
 
 
@@ -104,8 +107,14 @@ def peer_paused(step: Step, event: PeerPaused) -> None:
     if peer is None or event.epoch != peer.epoch:
         return
     patience_ns = limits.CONTINUATION_PATIENCE_MS * _MS if event.begins else 0
-    peer.excused_until = step.now + patience_ns
-    cluster.membership.excuse(step.now, event.node, peer.excused_until)
+    _excuse(cluster, peer, step.now + patience_ns)
+    cluster.membership.heard(step.now, event.node)
+
+
+def _excuse(cluster: Cluster, peer: Peer, until: int) -> None:
+    """Draw no conclusion from a node's silence until this moment."""
+    peer.excused_until = until
+    cluster.membership.excuse(peer.node, until)
 
 
 def received(step: Step, event: Received) -> None:

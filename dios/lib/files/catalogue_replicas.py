@@ -37,7 +37,7 @@ class CatalogueReplicas:
         self._find: Final = find
         self._found_at = time.monotonic()
         self._equal: dict[int, int] = {}
-        """By object id: the versions of replicas with bytes that are known to be equal."""
+        """The version at which a replica has the bytes of the others, for each object id."""
 
     def version(self) -> int | None:
         """Return the present version without a call; None if the latest replica is on another node."""

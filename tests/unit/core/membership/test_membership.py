@@ -77,7 +77,7 @@ def test_an_announced_silence_is_no_evidence() -> None:
     """Nothing that is seen or said makes the node dead before its time is over; afterwards silence does."""
     membership = view(B, C)
     until = NOW + 10 * (SUSPECTED + PING)
-    membership.excuse(NOW, B, until)
+    membership.excuse(B, until)
     membership.disconnected(NOW, B)
     for number in range(9):
         moment = NOW + number * (SUSPECTED + PING)
@@ -93,11 +93,11 @@ def test_an_announced_silence_is_no_evidence() -> None:
 def test_an_announced_silence_ends_with_the_next_sign(returns: str) -> None:
     """A node that is back, or goes on after all, is judged as any other."""
     membership = view(B)
-    membership.excuse(NOW, B, NOW + 60 * SUSPECTED)
+    membership.excuse(B, NOW + 60 * SUSPECTED)
     if returns == "connects":
         membership.connected(NOW, row(B))
     else:
-        membership.excuse(NOW, B, NOW)
+        membership.excuse(B, NOW)
     found = tick_until(membership, NOW + 3 * (SUSPECTED + PING + ACK))
     assert becomes(found, B, DEAD) <= SUSPECTED + 2 * (PING + ACK)
 
@@ -105,7 +105,7 @@ def test_an_announced_silence_ends_with_the_next_sign(returns: str) -> None:
 def test_an_excuse_of_a_stranger_changes_nothing() -> None:
     """A node that is not in the table has no record to note it in."""
     membership = view(B)
-    membership.excuse(NOW, C, NOW + SUSPECTED)
+    membership.excuse(C, NOW + SUSPECTED)
     assert C not in membership.members
 
 

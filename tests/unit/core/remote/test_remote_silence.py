@@ -62,13 +62,20 @@ def test_a_word_is_enough_to_be_asked_again(
     assert isinstance(cluster.call(session, messages.ReadOnce(reference.ref)), messages.Buffer)
 
 
-def _pause(cluster: Cluster, there: ClusterNode, *, begins: bool) -> None:
-    """Let a node fall silent after it has said that it begins to replace its program, or has not."""
+def _pause(cluster: Cluster, there: ClusterNode, *, begins: bool, refused: bool = False) -> None:
+    """Let a node fall silent after it has said that it begins to replace its program, or does not.
+
+    With ``refused`` its process has ended since, so that its machine refuses connections.
+    """
     for node in cluster.nodes:
         if node is not there:
             cluster.cut.add(frozenset({node.node, there.node}))
             node.step(events.PeerPaused(node.now, there.node, there.epoch, begins=begins))
-            node.step(events.PeerDown(node.now, there.node, there.epoch, "its program was replaced"))
+            node.step(
+                events.PeerDown(
+                    node.now, there.node, there.epoch, "its program was replaced", refused=refused
+                )
+            )
 
 
 @pytest.mark.parametrize("begins", [True, False])
@@ -90,14 +97,15 @@ def test_a_node_that_replaces_its_program_is_waited_for(
         assert _status(cluster, there) is NodeStatus.ALIVE
 
 
+@pytest.mark.parametrize("refused", [False, True])
 def test_a_node_that_never_comes_back_is_dead(
-    scene: tuple[Cluster, ClusterNode, Client, messages.Reference],
+    scene: tuple[Cluster, ClusterNode, Client, messages.Reference], *, refused: bool
 ) -> None:
-    """The patience with an announced silence ends."""
+    """The patience with an announced silence ends, at once if the process has certainly ended."""
     cluster, there, session, reference = scene
-    _pause(cluster, there, begins=True)
+    _pause(cluster, there, begins=True, refused=refused)
     seq = session.send(messages.ReadOnce(reference.ref))
-    failure = cluster.wait(session, seq, limits.CONTINUATION_PATIENCE_MS + 5_000)
+    failure = cluster.wait(session, seq, (0 if refused else limits.CONTINUATION_PATIENCE_MS) + 5_000)
     assert isinstance(failure, messages.Failure)
     assert failure.code == Code.EHOSTUNREACH
     assert _status(cluster, there) is NodeStatus.DEAD
