@@ -21,7 +21,7 @@ from benchmarks.nodes import running_node
 from benchmarks.report import Goal, Row, Section, judge, number, times
 from benchmarks.security_task import CALLS
 from dios.host.process.zygote_pool import ZygotePool, open_zygote
-from dios.host.sandbox.mechanisms import Mechanism, missing_for_pure, probe
+from dios.host.sandbox.mechanisms import Availability, Mechanism, obstacle_to_pure, probe
 from dios.wire.messages import Limits
 from dios.wire.types import Brand
 
@@ -43,7 +43,7 @@ LOOSE: Final = "objects=1000000000 bytes=1000GiB references=1000000000 requests=
 def run(section: Section) -> None:
     """Measure, and compare with the goals."""
     mechanisms = probe()
-    missing = missing_for_pure(mechanisms)
+    missing = obstacle_to_pure(mechanisms)
     if missing:
         section.trouble.append(f"this machine cannot confine a pure task ({missing})")
     else:
@@ -75,7 +75,9 @@ async def _layers(section: Section, mechanisms: Mapping[str, Mechanism]) -> None
 
 def _off(mechanisms: Mapping[str, Mechanism], names: tuple[str, ...]) -> dict[str, Mechanism]:
     return {
-        name: replace(found, available=False, detail="switched off") if name in names else found
+        name: replace(found, availability=Availability.MISSING, detail="switched off")
+        if name in names
+        else found
         for name, found in mechanisms.items()
     }
 

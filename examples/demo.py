@@ -33,7 +33,7 @@ from rich.progress import (
 from rich.table import Table
 
 import dios
-from dios.host.sandbox.mechanisms import missing_for_pure, probe
+from dios.host.sandbox.mechanisms import obstacle_to_pure, probe
 from dios.lib import mapreduce
 from dios.node import daemon, local_cluster
 
@@ -160,7 +160,7 @@ def running_cluster(
     console: Console, nodes: int, *, schedules: bool = False
 ) -> Iterator[tuple[local_cluster.LocalCluster, dios.Node]]:
     """Start nodes in a temporary directory; stop them at the end, and report processes that are left."""
-    missing = missing_for_pure(probe())
+    missing = obstacle_to_pure(probe())
     # The demo places its tasks itself, and a coordinator would be a task outside the sandbox.
     # Few tasks fit on a node, so that a scheduler that prefers the node with the input uses the others, too.
     settings = {"tasks_max": str(_TASKS_MAX)} if schedules else {"coordinator": "off"}

@@ -26,7 +26,7 @@ from rich.table import Table
 
 import dios
 from dios.host.audit.reader import AuditReader
-from dios.host.sandbox.mechanisms import missing_for_pure, probe
+from dios.host.sandbox.mechanisms import obstacle_to_pure, probe
 from dios.lib import mapreduce
 from examples.demo import running_cluster
 from examples.evil_attempts import ALL, CHAPTERS, Attempt, Chapter
@@ -112,7 +112,7 @@ class Evidence:
 def main() -> int:
     """Run the demo; the statuses are those of the module."""
     console = Console(highlight=False)
-    missing = missing_for_pure(probe())
+    missing = obstacle_to_pure(probe())
     if missing:
         console.print(
             f"This machine cannot confine pure tasks ({escape(missing)}), so the demo cannot run.\n"

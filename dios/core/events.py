@@ -16,7 +16,7 @@ from dios.wire import dcp
 from dios.wire.codec import DCP_VERSION
 from dios.wire.fields import ByteCount, Counter, Secrecy
 from dios.wire.messages import AnyCall, Bound
-from dios.wire.types import Buffering, Cause, Deletion, ObjectType, Resource
+from dios.wire.types import Buffering, Cause, Deletion, Fitness, ObjectType, Resource
 
 
 class ObjectRecord(Struct, frozen=True, array_like=True):
@@ -285,6 +285,18 @@ class LoadMeasured(Struct, frozen=True, tag=16):
     memory_bytes: int
 
 
+class FitnessChanged(Struct, frozen=True, tag=27):
+    """The host learned more of this node's ability to run pure tasks.
+
+    ``reason`` is empty if the node is fit. ``enforcement`` is that of ``Here``.
+    """
+
+    now: int
+    fitness: Fitness
+    reason: str = ""
+    enforcement: tuple[tuple[str, str], ...] = ()
+
+
 class NetworkOpened(Struct, frozen=True, tag=17):
     """The socket of a network stream is open; ``address`` has the form of ``Reference.address``."""
 
@@ -340,6 +352,7 @@ Event: TypeAlias = (
     | UnderWay
     | LogLeft
     | LoadMeasured
+    | FitnessChanged
     | NodesRemoved
     | LabelsStored
     | NetworkOpened

@@ -221,6 +221,8 @@ class Core:
                 node_calls.labels_stored(step, event)
             case events.LoadMeasured():
                 cluster_events.load_measured(step, event)
+            case events.FitnessChanged():
+                cluster_events.fitness_changed(step, event)
             case _:
                 raise InvariantError(f"no handler for {type(event).__name__}")
 

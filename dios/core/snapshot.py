@@ -313,7 +313,7 @@ class _Read(NamedTuple):
 
 
 def _defaults(kind: type) -> dict[str, Callable[[], object]]:
-    """Return functions that make the defaults of the fields of a Struct or NamedTuple which have one."""
+    """Return functions that make the defaults of the fields of a class which have one."""
     if issubclass(kind, Struct):
         made: dict[str, Callable[[], object]] = {}
         for each in structs.fields(kind):
@@ -324,8 +324,10 @@ def _defaults(kind: type) -> dict[str, Callable[[], object]]:
         return made
     if issubclass(kind, tuple):
         values: dict[str, object] = kind._field_defaults  # type: ignore[attr-defined]
-        return {name: partial(_same, value) for name, value in values.items()}
-    return {}
+    else:
+        # Classes of tables name the fields that an earlier release did not have, all with immutable values.
+        values = getattr(kind, "ADDED_FIELDS", {})
+    return {name: partial(_same, value) for name, value in values.items()}
 
 
 def _same(value: object) -> object:

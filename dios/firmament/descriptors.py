@@ -41,6 +41,9 @@ class Resources(NamedTuple):
     """Devices of all kinds together, such as GPUs. Constraints exclude machines without the right kind."""
 
 
+NOT_FIT = "not fit for pure tasks"
+"""The label of machines that are not known to be fit for pure tasks. Operators give none with spaces."""
+
 DIMENSIONS = len(Resources._fields)
 
 COUNT_MAX = 2**31
@@ -87,6 +90,18 @@ class Constraint(NamedTuple):
     value: str = ""
     hard: bool = True
     """True: the task never runs elsewhere. False: running elsewhere costs more."""
+
+    @property
+    def unmet(self) -> str:
+        """What machines that do not satisfy it do, as the end of a sentence about them."""
+        if self.key == NOT_FIT:
+            return "are not fit for pure tasks: `dios node ls` and `dios node describe` say why"
+        return {
+            Operator.EQUAL: f"lack {self.key}={self.value}",
+            Operator.UNEQUAL: f"have {self.key}={self.value}",
+            Operator.PRESENT: f"lack the label {self.key}",
+            Operator.ABSENT: f"have the label {self.key}",
+        }[self.operator]
 
 
 class Block(NamedTuple):

@@ -35,7 +35,7 @@ from dios.trusted_files import require_trusted, weakness
 
 if TYPE_CHECKING:
     from dios.host.process.zygote_process import StartedZygote
-    from dios.host.sandbox.mechanisms import Mechanism
+    from dios.host.sandbox.mechanisms import Probe
 
 T = TypeVar("T")
 
@@ -381,23 +381,24 @@ def run(
             recovering(done, every)
 
         # Imported late, so that commands that start or stop a node load no event loop and no store.
-        from dios.host.sandbox.mechanisms import probe  # noqa: PLC0415 - see above
+        from dios.host.sandbox.mechanisms import Probe  # noqa: PLC0415 - see above
 
-        probed = early(probe)
+        probe = Probe()
+        probe.start()
         from dios.node.task_zygote import started_first  # noqa: PLC0415 - the same
 
         with started_first(settings) as zygote_process:
             from dios.store.environment import prepare_new  # noqa: PLC0415 - the same
 
             prepared = early(lambda: prepare_new(settings.data))
-            _run_loop(settings, started, progress, probed, prepared, zygote_process, launch, continued)
+            _run_loop(settings, started, progress, probe, prepared, zygote_process, launch, continued)
 
 
 def _run_loop(
     settings: Settings,
     started: Callable[[], None],
     recovering: Callable[[int, int], None],
-    probed: Callable[[], Mapping[str, Mechanism]],
+    probe: Probe,
     prepared: Callable[[], None],
     zygote_process: StartedZygote | None,
     launch: Launch | None,
@@ -431,7 +432,7 @@ def _run_loop(
             settings,
             started=announce,
             recovering=recovering,
-            probed=probed,
+            probe=probe,
             zygote_process=zygote_process,
             launch=launch,
             predecessor=predecessor,

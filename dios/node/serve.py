@@ -21,9 +21,9 @@ from typing import TYPE_CHECKING, Final
 import trio
 
 from dios import limits
-from dios.core.events import DormantUse, ObjectRecord, Recovered, ShutdownBegan, TimerFired
+from dios.core.events import DormantUse, FitnessChanged, ObjectRecord, Recovered, ShutdownBegan, TimerFired
 from dios.core.machine import Core
-from dios.errors import DiosError
+from dios.errors import MESSAGE_CHARS_MAX, DiosError
 from dios.host.audit.log import AuditLog
 from dios.host.handover.format import HostState
 from dios.host.loop.entropy import Entropy
@@ -31,11 +31,12 @@ from dios.host.loop.node_log import NodeLog, close_log, open_log
 from dios.host.process.session_server import SessionServer
 from dios.host.process.zygote_pool import ZygotePool, open_zygote
 from dios.host.process.zygote_process import StartedZygote
-from dios.host.sandbox.mechanisms import LOST_WITHOUT, Mechanism, missing_for_pure, probe
+from dios.host.sandbox.mechanisms import Probe, all_unknown
 from dios.ids import Principal
 from dios.node import log_table, metrics, restart_status
 from dios.node.assembly import NodeHost
 from dios.node.continuation import Continuation, Predecessor
+from dios.node.fitness import NodeFitness
 from dios.node.launch import Launch
 from dios.node.machine import come_before_tasks
 from dios.node.scrubbing import ScrubbedNode, Scrubbing
@@ -64,7 +65,7 @@ async def serve(
     *,
     started: Callable[[], None] = lambda: None,
     recovering: Callable[[int, int], None] = lambda _, __: None,
-    probed: Callable[[], Mapping[str, Mechanism]] = probe,
+    probe: Probe | None = None,
     zygote_process: StartedZygote | None = None,
     launch: Launch | None = None,
     predecessor: Predecessor | None = None,
@@ -72,8 +73,8 @@ async def serve(
     """Run a node until it is stopped by a signal or a request; a second signal ends it at once.
 
     ``started`` is called once programs can connect, and ``recovering`` before that, in another thread, with
-    the number of objects in the store that are done, and of all. ``probed`` returns the machine's mechanisms
-    and may block. ``zygote_process`` is a zygote that was started early. ``launch`` is the command for a
+    the number of objects in the store that are done, and of all. ``probe`` is a probe of the machine's
+    mechanisms, and ``zygote_process`` a zygote, that were started early. ``launch`` is the command for a
     program that continues the node, and ``predecessor`` has the state of the former program. Raise DiosError
     if the node cannot start.
     """
@@ -88,15 +89,14 @@ async def serve(
         come_before_tasks()
         settings.data.mkdir(mode=0o700, parents=True, exist_ok=True)
         with _open_store(settings) as store, _open_audit(settings) as audit:
-            mechanisms = await trio.to_thread.run_sync(probed)
+            fitness = NodeFitness(probe or _started_probe(), accept_weaker=settings.accept_weaker_sandbox)
             modules = modules_of_tasks(settings)
-            _tell_of_machine(mechanisms, settings)
             async with open_zygote(
                 entry=modules.entry,
                 preload=modules.preload,
                 warm_up=modules.warm_up,
                 pool_size=settings.pool_size,
-                mechanisms=mechanisms,
+                mechanisms=all_unknown(),
                 accept_weaker=settings.accept_weaker_sandbox,
                 started=zygote_process,
                 defaults=Limits(memory_bytes=settings.task_memory_bytes),
@@ -114,7 +114,7 @@ async def serve(
                     recovered,
                     audit,
                     zygote,
-                    mechanisms,
+                    fitness,
                     node_log,
                     started,
                     launch,
@@ -130,7 +130,7 @@ async def _serve(
     recovered: tuple[tuple[ObjectRecord, ...], DormantUse],
     audit: AuditLog,
     zygote: ZygotePool,
-    mechanisms: Mapping[str, Mechanism],
+    fitness: NodeFitness,
     node_log: NodeLog,
     started: Callable[[], None],
     launch: Launch | None,
@@ -164,7 +164,7 @@ async def _serve(
                     else _completed(
                         answer,
                         settings,
-                        mechanisms,
+                        fitness,
                         zygote.templates.rows(),
                         host,
                         scrubbing.counts
@@ -191,6 +191,7 @@ async def _serve(
                 nursery.start_soon(_keep_audit, audit, host)
                 nursery.start_soon(_collect_when_quiet, host)
                 await nursery.start(_obey_signals, host)
+                await _find_fitness(host, fitness, zygote, nursery)
                 _join_others(host, port, settings, nursery)
                 if before is not None:
                     host.reconnect(before)
@@ -480,44 +481,43 @@ def _raise_descriptor_limit() -> None:
         resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
 
 
-def _tell_of_machine(mechanisms: Mapping[str, Mechanism], settings: Settings) -> None:
-    missing = missing_for_pure(mechanisms)
-    if missing and settings.accept_weaker_sandbox:
-        _log.warning("pure tasks run in a weaker sandbox, as the settings accept", extra={"missing": missing})
-    elif missing:
-        _log.warning("pure tasks are refused on this machine", extra={"missing": missing})
-    for name, mechanism in mechanisms.items():
-        if not mechanism.available and not mechanism.needed_for_pure:
-            _log.warning(
-                "the machine lacks a mechanism",
-                extra={"what": name, "why": mechanism.detail, "lost": LOST_WITHOUT[name]},
-            )
+def _started_probe() -> Probe:
+    probe = Probe()
+    probe.start()
+    return probe
+
+
+async def _find_fitness(
+    host: NodeHost, fitness: NodeFitness, zygote: ZygotePool, nursery: trio.Nursery
+) -> None:
+    """Keep finding out if this node is fit for pure tasks; return once it is known, or after a short time."""
+
+    def report() -> None:
+        reason = fitness.reason[:MESSAGE_CHARS_MAX]
+        host.driver.feed(FitnessChanged(host.clock.now(), fitness.fitness, reason, zygote.enforcement()))
+
+    nursery.start_soon(fitness.keep, zygote, report, name="fitness for pure tasks")
+    await fitness.wait_first()
+    report()
 
 
 def _completed(
     info: Info,
     settings: Settings,
-    mechanisms: Mapping[str, Mechanism],
+    fitness: NodeFitness,
     templates: tuple[TemplateRow, ...],
     host: NodeHost | None,
     further_counts: Mapping[str, int],
 ) -> Info:
     if info.version:
         return info  # another node's answer, which that node has completed
-    guarantees = {
-        name: mechanism.detail if mechanism.available else f"missing: {mechanism.detail}"
-        for name, mechanism in mechanisms.items()
-    }
-    missing = missing_for_pure(mechanisms)
-    weaker = "weaker than it should be" if settings.accept_weaker_sandbox else "refused"
-    guarantees["pure tasks"] = f"{weaker}: {missing}" if missing else "confined"
     counts = dict(info.counts)
     counts |= further_counts
     if host is not None:
         counts |= host.journal.counts
     if host is not None and host.links is not None:
         counts |= {f"peer_{name}": count for name, count in host.links.counts.items()}
-    return Info(_release(), str(settings.data), counts, guarantees, templates)
+    return Info(_release(), str(settings.data), counts, fitness.guarantees(), templates, fitness.fitness)
 
 
 @functools.cache

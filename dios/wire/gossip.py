@@ -16,7 +16,7 @@ from dios import limits
 from dios.errors import ProtocolError
 from dios.ids import NodeId
 from dios.wire.fields import Address, ByteCount, Count, Counter, Epoch, Label, LabelText, Nanoseconds
-from dios.wire.types import NodeStatus
+from dios.wire.types import Fitness, NodeStatus
 
 Node: TypeAlias = Annotated[NodeId, Meta(ge=1, le=2**63 - 1)]
 TableHash: TypeAlias = Annotated[int, Meta(ge=0, le=2**63 - 1)]
@@ -51,6 +51,8 @@ class MemberRow(Struct, frozen=True, array_like=True):
     coordinated: bool = False
     """True if the node has a living coordinator."""
     labels: LabelText = ""
+    fitness: Fitness = Fitness.FIT
+    """Releases without this field count as fit, as they always did."""
 
 
 Updates: TypeAlias = Annotated[tuple[MemberRow, ...], Meta(max_length=limits.GOSSIP_UPDATES_MAX)]

@@ -46,6 +46,7 @@ from dios.wire.types import (
     Buffering,
     Cause,
     Deletion,
+    Fitness,
     NodeStatus,
     ObjectType,
     Persistence,
@@ -299,6 +300,8 @@ class Info(Struct, frozen=True, array_like=True, tag=9):
     counts: Annotated[dict[Text, Annotated[int, _INT64]], _PART_NAMES]
     guarantees: Annotated[dict[Text, Message], _PART_NAMES]
     templates: Annotated[tuple[TemplateRow, ...], Meta(max_length=64)] = ()
+    fitness: Fitness = Fitness.FIT
+    """The node's ability to run pure tasks; the guarantee of that name has the reason."""
 
 
 class ClockReading(Struct, frozen=True, array_like=True):
@@ -332,6 +335,8 @@ class NodeRow(Struct, frozen=True, array_like=True):
     labels: LabelText = ""
     clock: ClockReading | None = None
     """None if the asked node has not measured the node's clock, or is the node itself."""
+    fitness: Fitness = Fitness.FIT
+    """The node's ability to run pure tasks."""
 
 
 class Nodes(Struct, frozen=True, array_like=True, tag=14):

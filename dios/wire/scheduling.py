@@ -28,7 +28,7 @@ from dios.wire.fields import (
     Text,
     Thousandths,
 )
-from dios.wire.types import Affinity, Operator, TaskState
+from dios.wire.types import Affinity, Fitness, Operator, TaskState
 
 
 class Constraint(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
@@ -247,6 +247,8 @@ class Submission(Struct, frozen=True, array_like=True):
     work: Work
     node: Label
     """The node of its caller."""
+    pure: bool = False
+    """True if it needs a node that is fit for pure tasks."""
 
 
 class Occupant(Struct, frozen=True, array_like=True):
@@ -331,6 +333,8 @@ class QueueRows(Struct, frozen=True, array_like=True, tag=15):
     """The number of the node's devices of each kind."""
     threads: Annotated[tuple[ThreadPlace, ...], Meta(max_length=limits.TOPOLOGY_CPUS_MAX)] = ()
     """The hardware threads for tasks, in answers with all rows; empty in others, or if unknown."""
+    fitness: Fitness = Fitness.FIT
+    """The node's ability to run pure tasks."""
 
 
 class Placed(Struct, frozen=True, array_like=True, tag=16):

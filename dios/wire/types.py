@@ -205,6 +205,14 @@ class NodeStatus(Named):
     LEFT = 3  # it ended regularly
 
 
+class Fitness(Named):
+    """The ability of a node to run pure tasks, as far as it is known."""
+
+    FIT = 0
+    UNKNOWN = 1  # the node is still finding out, and tries again until it knows
+    UNFIT = 2  # its machine lacks a mechanism
+
+
 class NodeWish(Named):
     """The changes that an operator can request for a node."""
 

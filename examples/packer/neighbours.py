@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Final
 
 import dios
-from dios.host.sandbox.mechanisms import missing_for_pure, probe
+from dios.host.sandbox.mechanisms import obstacle_to_pure, probe
 from dios.lib.reservations import reserve
 from dios.node import local_cluster
 
@@ -40,7 +40,7 @@ LOADED_S: Final = 900
 def cluster() -> Iterator[dios.Node]:
     """Run two nodes and a coordinator until the end; yield a connection with the first node."""
     settings = {"coordinator": "on", "link_rate": str(LINK), "pool_size": "1"}
-    if missing_for_pure(probe()):
+    if obstacle_to_pure(probe()):
         settings["accept_weaker_sandbox"] = "yes"
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="dios-neighbours-")))

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from dios.host.sandbox.mechanisms import missing_for_pure, probe
+from dios.host.sandbox.mechanisms import obstacle_to_pure, probe
 from examples.demo_evil import NOT_HERE, WORKERS, Said, reason, tell, was_stopped
 from examples.evil_attempts import ALL, CHAPTERS
 from examples.evil_traps import Traps
@@ -37,7 +37,7 @@ def story(tmp_path_factory: pytest.TempPathFactory) -> subprocess.CompletedProce
         check=False,
     )
     assert not list(temporary.iterdir())
-    missing = missing_for_pure(probe())
+    missing = obstacle_to_pure(probe())
     if missing:
         assert run.returncode == NOT_HERE, run.stdout + run.stderr
         assert "dios doctor" in run.stdout

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from dios import limits
-from dios.host.sandbox.mechanisms import LOST_WITHOUT, Mechanism, probe
+from dios.host.sandbox.mechanisms import LOST_WITHOUT, Availability, Mechanism, probe
 from dios.node.doctor import processor
 from dios.node.doctor.diagnosis import Diagnosis, DoctorFinding, DoctorLevel, examine
 from dios.node.doctor.processor import ProcessorTest
@@ -28,12 +28,17 @@ def found() -> dict[str, Mechanism]:
 @pytest.fixture(scope="module")
 def all_there(found: dict[str, Mechanism]) -> dict[str, Mechanism]:
     """A machine that has everything."""
-    return {name: replace(mechanism, available=True) for name, mechanism in found.items()}
+    return {
+        name: replace(mechanism, availability=Availability.AVAILABLE) for name, mechanism in found.items()
+    }
 
 
 def without(mechanisms: dict[str, Mechanism], name: str) -> dict[str, Mechanism]:
     """The same machine without one mechanism."""
-    return {**mechanisms, name: replace(mechanisms[name], available=False, detail="was refused")}
+    return {
+        **mechanisms,
+        name: replace(mechanisms[name], availability=Availability.MISSING, detail="was refused"),
+    }
 
 
 def finding(diagnosis: Diagnosis, name: str) -> DoctorFinding:

@@ -22,7 +22,7 @@ from dios.host.process.task_process import TaskProcess
 from dios.host.process.zygote_messages import LowerLimits, ZygoteModules, decode_from_zygote, encode
 from dios.host.process.zygote_pool import ZygotePool, open_zygote
 from dios.host.process.zygote_process import StartedZygote, start_zygote
-from dios.host.sandbox.mechanisms import Mechanism, missing_for_pure, probe
+from dios.host.sandbox.mechanisms import Availability, Mechanism, obstacle_to_pure, probe
 from dios.wire.messages import Limits
 from dios.wire.types import Brand, Cause
 from tests.support.host.harness import no_descriptors
@@ -39,7 +39,7 @@ BRANDS = [Brand.PURE, Brand.LIMBO]
 def mechanisms() -> dict[str, Mechanism]:
     """What the machine has; without what pure tasks need there is nothing to test here."""
     found = probe()
-    missing = missing_for_pure(found)
+    missing = obstacle_to_pure(found)
     if missing:
         pytest.skip(f"pure tasks cannot be confined here: {missing}")
     return found
@@ -187,8 +187,8 @@ async def test_memory_beyond_the_group_ends_the_task(mechanisms: dict[str, Mecha
 
 async def test_uncounted_memory_is_refused(mechanisms: dict[str, Mechanism]) -> None:
     """Where no group counts memory, a pure task gets no anonymous shared memory but all private memory."""
-    missing = {"cgroup_memory": Mechanism(available=False, detail="EROFS", needed_for_pure=False)}
-    missing |= {"cgroup_pids": Mechanism(available=False, detail="EROFS", needed_for_pure=False)}
+    missing = {"cgroup_memory": Mechanism(Availability.MISSING, "EROFS", needed_for_pure=False)}
+    missing |= {"cgroup_pids": Mechanism(Availability.MISSING, "EROFS", needed_for_pure=False)}
     async with zygote_of(mechanisms | missing) as zygote:
         task = await zygote.spawn(Brand.PURE, Limits())
         assert await attempt(task, f"share_memory {limits.MIB}") == "refused:EPERM"
@@ -265,9 +265,9 @@ async def test_a_thousand_starts_leave_nothing(mechanisms: dict[str, Mechanism])
 
 async def test_a_machine_without_a_mechanism_refuses_pure_tasks(mechanisms: dict[str, Mechanism]) -> None:
     """Where Landlock is missing a pure task is refused with the reason, and limbo works."""
-    poorer = mechanisms | {"landlock": Mechanism(False, "ENOSYS", needed_for_pure=True)}
+    poorer = mechanisms | {"landlock": Mechanism(Availability.MISSING, "ENOSYS", needed_for_pure=True)}
     async with zygote_of(poorer) as zygote:
-        with pytest.raises(NotSupportedError, match="landlock: ENOSYS"):
+        with pytest.raises(NotSupportedError, match=r"landlock missing \(ENOSYS\)"):
             await zygote.spawn(Brand.PURE, Limits())
         task = await zygote.spawn(Brand.LIMBO, Limits())
         assert await attempt(task, "use_memory") == "did:hello"
@@ -283,7 +283,9 @@ async def test_a_weaker_sandbox_may_be_accepted(
     """Told to accept less, the node starts pure tasks with all that is left."""
     if "mount" in missing:
         library_open_to_all_or_skip()
-    poorer = mechanisms | {name: Mechanism(False, "taken away", needed_for_pure=True) for name in missing}
+    poorer = mechanisms | {
+        name: Mechanism(Availability.MISSING, "taken away", needed_for_pure=True) for name in missing
+    }
     async with zygote_of(poorer, accept_weaker=True) as zygote:
         task = await zygote.spawn(Brand.PURE, Limits())
         assert await attempt(task, "use_threads") == "did:285"

@@ -13,7 +13,7 @@ import pytest
 
 import dios
 from benchmarks.deniability import BLOCK, as_expected, by_kind, compare, compare_all, measure, prepare
-from dios.host.sandbox.mechanisms import missing_for_pure, probe
+from dios.host.sandbox.mechanisms import obstacle_to_pure, probe
 from tests.support.node.running_node import running_node
 
 TRIES = 1_500
@@ -24,7 +24,7 @@ SMALL = "control: planted wait of 2 us"
 
 def test_names_of_others_take_no_other_time(tmp_path: Path) -> None:
     """With tries enough to find a planted wait of 5 us, names of others and of nothing look alike."""
-    missing = missing_for_pure(probe())
+    missing = obstacle_to_pure(probe())
     if missing:
         pytest.skip(f"pure tasks cannot be confined here: {missing}")
     samples: dict[str, list[float]] = {}

@@ -9,7 +9,7 @@ import trio
 
 from dios import limits
 from dios.host.sandbox import limits_of_task
-from dios.host.sandbox.mechanisms import Mechanism
+from dios.host.sandbox.mechanisms import Availability, Mechanism
 from dios.wire.messages import Limits
 from dios.wire.types import Cause
 from tests.support.node.confinement import (
@@ -23,7 +23,7 @@ from tests.support.node.confinement import (
 
 SMALL = limits.TASK_MEMORY_BYTES_MIN
 BOUNDS = Limits(memory_bytes=SMALL, processes=32)
-NO_GROUP = Mechanism(available=False, detail="the test has none", needed_for_pure=False)
+NO_GROUP = Mechanism(Availability.MISSING, "the test has none", needed_for_pure=False)
 
 
 @pytest.fixture(scope="module")

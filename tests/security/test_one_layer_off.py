@@ -22,7 +22,7 @@ from dios import limits
 from dios.host.process.task_process import TaskProcess
 from dios.host.process.zygote_pool import ZygotePool, open_zygote
 from dios.host.sandbox import landlock, linux_calls
-from dios.host.sandbox.mechanisms import Mechanism
+from dios.host.sandbox.mechanisms import Availability, Mechanism
 from dios.wire.messages import Limits
 from dios.wire.types import Brand, Cause
 from tests.support.node.confinement import library_open_to_all_or_skip, mechanisms_or_skip, passes_as_nobody
@@ -236,7 +236,7 @@ def witness(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Witness]:
 async def without(mechanisms: dict[str, Mechanism], *layers: str) -> AsyncIterator[ZygotePool]:
     """A zygote that believes the machine to be without some layers."""
     left = {
-        name: dataclasses.replace(each, available=each.available and name not in layers)
+        name: dataclasses.replace(each, availability=Availability.MISSING) if name in layers else each
         for name, each in mechanisms.items()
     }
     async with open_zygote(

@@ -12,7 +12,7 @@ import trio
 import dios
 from dios import limits
 from dios.host.sandbox import private_folder
-from dios.host.sandbox.mechanisms import Mechanism
+from dios.host.sandbox.mechanisms import Availability, Mechanism
 from dios.wire.messages import Limits
 from tests.support.node.confinement import attempt, mechanisms_or_skip, pure_task
 from tests.support.security.escape import Attempt, Cage, name_of, open_cage, row
@@ -117,7 +117,7 @@ def test_the_folder_grows_with_the_limit_of_memory() -> None:
 @pytest.mark.parametrize("pooled", [False, True], ids=["fresh", "from the pool"])
 async def test_nothing_is_left_of_it(pooled: bool) -> None:  # noqa: FBT001 - a table's column
     """Where the daemon counts the folder, its descriptor is closed with the task."""
-    without = Mechanism(available=False, detail="the test has none", needed_for_pure=False)
+    without = Mechanism(Availability.MISSING, "the test has none", needed_for_pure=False)
     mechanisms = mechanisms_or_skip() | {"cgroup_memory": without, "cgroup_pids": without}
     before = _descriptors()
     async with pure_task(mechanisms, Limits(memory_bytes=SMALL), pooled=pooled) as task:

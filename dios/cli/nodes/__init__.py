@@ -7,5 +7,6 @@
 - ``local_cluster``: ``dios up`` and ``dios down``; ``compose`` does the same with containers.
 - ``members``: ``dios node``; ``node_logs``: ``dios node logs``; ``limits``: ``dios limits``; ``audit``:
   ``dios audit``; ``doctor``: ``dios doctor``; ``metrics``: ``dios metrics``; ``dashboard``: ``dios ui``.
+- ``fitness``: waits until nodes that were started know if they can run pure tasks.
 - ``bringup``: ``dios up`` and ``dios down`` for other machines; ``config``: ``dios config``.
 """

@@ -30,12 +30,14 @@ from dios.cli.common.output import (
 )
 from dios.cli.common.streams import open_standard_streams
 from dios.cli.nodes import check, config, joining, orphans, trust
+from dios.cli.nodes.fitness import wait_known
 from dios.cli.nodes.joining import JoinOption, TokenFileOption, TokenOption
 from dios.cli.nodes.setting_options import SHOWN, settings_given
 from dios.client.locate import default_socket, resolve_node
 from dios.client.ops.cluster import Member
 from dios.client.sync.node import connect
 from dios.errors import InvalidError, TimeLimitError
+from dios.host.sandbox.mechanisms import PURE_TASKS
 from dios.node import daemon, restart_status
 from dios.node.limit_text import parse_time_ms
 from dios.node.settings import PID_FILE_NAME, load
@@ -52,11 +54,16 @@ app: Final = typer.Typer(
 
 
 class StartedDaemonRow(TypedDict):
-    """A node that was started with --detach."""
+    """A node that was started with --detach.
+
+    ``fitness`` is its ability to run pure tasks (fit, unknown or unfit), and ``pure_tasks`` says more.
+    """
 
     pid: int
     data: str
     socket: str
+    fitness: str
+    pure_tasks: str
 
 
 class RecoveryRow(TypedDict):
@@ -84,6 +91,7 @@ class RunningDaemonRow(TypedDict):
     version: str
     counts: dict[str, int]
     guarantees: dict[str, str]
+    fitness: str
     nodes: dict[str, str]
 
 
@@ -185,11 +193,14 @@ def start(
                 flags=flags,
                 recovering=lambda done, every: show(f"index of {done:,} of {every:,} stored objects"),
             )
+            known = wait_known({"": running.socket}, report=show)[""]
         if as_json:
             begun: StartedDaemonRow = {
                 "pid": running.pid,
                 "data": str(settings.data),
                 "socket": str(running.socket),
+                "fitness": known.fitness.name.lower(),
+                "pure_tasks": known.text,
             }
             write_json(begun)
             return
@@ -198,6 +209,7 @@ def start(
                 ("node", f"started, process {running.pid}"),
                 ("data", str(settings.data)),
                 ("socket", str(running.socket)),
+                (PURE_TASKS, known.text),
             ]
         )
         if default_socket().resolve() != running.socket.resolve():
@@ -270,6 +282,7 @@ def status(*, data: MaybeData = None, node: NodeOption = None, as_json: JsonOpti
                 "version": info.version,
                 "counts": info.counts,
                 "guarantees": info.guarantees,
+                "fitness": info.fitness.name.lower(),
                 "nodes": {member.name: member.status.name.lower() for member in cluster},
             }
             write_json(found)

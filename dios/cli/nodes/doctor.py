@@ -17,7 +17,12 @@ from dios.client.plain_text import plain
 from dios.node.doctor.diagnosis import Diagnosis, DoctorLevel, examine
 
 _DEFAULT_DATA: Final = "node0"
-_SIGNS: Final = {DoctorLevel.OK: "ok", DoctorLevel.WEAK: "weak", DoctorLevel.MISSING: "NO"}
+_SIGNS: Final = {
+    DoctorLevel.OK: "ok",
+    DoctorLevel.WEAK: "weak",
+    DoctorLevel.MISSING: "NO",
+    DoctorLevel.UNKNOWN: "?",
+}
 
 app: Final = typer.Typer(rich_markup_mode=None)
 
@@ -64,6 +69,8 @@ def _show(diagnosis: Diagnosis) -> None:
     _line()
     if diagnosis.confined:
         _line("Pure tasks are fully confined here.")
+    elif diagnosis.fitness == "unknown":
+        _line("It is not known yet if pure tasks can be confined here: run this command again.")
     else:
         _line("Pure tasks are NOT fully confined here. A node refuses them, unless it is started with")
         _line("--accept-weaker-sandbox, which gives up the guarantees marked NO above.")

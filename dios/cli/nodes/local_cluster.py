@@ -17,9 +17,11 @@ import typer
 from dios.cli.common.output import JsonOption, facts, progress, reporting, say, table, write_json
 from dios.cli.common.signals import Stopped, stopped_by_signals
 from dios.cli.nodes import compose
+from dios.cli.nodes.fitness import KnownFitness, wait_known
 from dios.cli.nodes.setting_options import SHOWN, settings_given
 from dios.client.locate import local_cluster as usual_directory
 from dios.errors import DiosError, InvalidError
+from dios.wire.types import Fitness
 
 if TYPE_CHECKING:
     from dios.node.local_cluster import LocalCluster
@@ -267,6 +269,8 @@ def _up_here(
             )
             try:
                 started = local_cluster.start(made, report=report)
+                running = {node.name: node.socket for node in made.nodes if node.name in made.running()}
+                fitness = wait_known(running, report=report)
             except DiosError:
                 if found is None:
                     say(f"the cluster's logs were kept in {place}; `dios down` deletes them")
@@ -277,7 +281,7 @@ def _up_here(
                     local_cluster.remove(place)
                 raise
     _link(place)
-    _show(made, started, default=local_cluster.is_default(made), as_json=as_json)
+    _show(made, started, fitness, default=local_cluster.is_default(made), as_json=as_json)
 
 
 def _mode(*, hosts: str, on: str, compose: bool) -> str:
@@ -346,7 +350,7 @@ def _link(place: Path) -> None:
 
 
 class LocalNodeRow(TypedDict):
-    """A node of the local cluster; its pid is 0 if it does not run."""
+    """A node of the local cluster; its pid is 0, and its fitness for pure tasks empty, if it does not run."""
 
     name: str
     rack: str
@@ -356,6 +360,7 @@ class LocalNodeRow(TypedDict):
     pid: int
     started: bool
     forgotten: bool
+    fitness: str
 
 
 class LocalClusterRow(TypedDict):
@@ -375,7 +380,14 @@ class LocalDownRow(TypedDict):
     removed: bool
 
 
-def _show(made: LocalCluster, started: list[str], *, default: bool, as_json: bool) -> None:
+def _show(
+    made: LocalCluster,
+    started: list[str],
+    fitness: dict[str, KnownFitness],
+    *,
+    default: bool,
+    as_json: bool,
+) -> None:
     running = made.running()
     forgotten = made.forgotten()
     if as_json:
@@ -389,6 +401,7 @@ def _show(made: LocalCluster, started: list[str], *, default: bool, as_json: boo
                 "pid": running[node.name].pid if node.name in running else 0,
                 "started": node.name in started,
                 "forgotten": node.name in forgotten,
+                "fitness": fitness[node.name].fitness.name.lower() if node.name in fitness else "",
             }
             for node in made.nodes
         ]
@@ -414,6 +427,9 @@ def _show(made: LocalCluster, started: list[str], *, default: bool, as_json: boo
         ],
         right=("PROCESS",),
     )
+    for name, known in fitness.items():
+        if known.fitness is not Fitness.FIT:
+            say(f"{name}: pure tasks are {known.text}")
     first = made.nodes[0]
     if not default:
         say(f"another node is the default; for this cluster run: export DIOS_NODE={first.data}")

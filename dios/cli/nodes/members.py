@@ -61,7 +61,10 @@ NameArgument = Annotated[
 
 
 class NodeRow(TypedDict):
-    """A node as the asked node sees it. ``since`` is when its status began, in nanoseconds since 1970."""
+    """A node as the asked node sees it. ``since`` is when its status began, in nanoseconds since 1970.
+
+    ``fitness`` is its ability to run pure tasks: fit, unknown or unfit.
+    """
 
     name: str
     rack: str
@@ -69,6 +72,7 @@ class NodeRow(TypedDict):
     status: str
     since: int
     draining: bool
+    fitness: str
     here: bool
     epoch: int
     tasks: int
@@ -115,6 +119,7 @@ def described(member: Member) -> NodeRow:
         "status": member.status.name.lower(),
         "since": member.since_ns,
         "draining": member.draining,
+        "fitness": member.fitness.name.lower(),
         "here": member.here,
         "epoch": member.epoch,
         "tasks": member.tasks,
@@ -125,14 +130,6 @@ def described(member: Member) -> NodeRow:
         "clock_offset_ns": member.clock_offset_ns,
         "clock_error_ns": member.clock_error_ns,
     }
-
-
-def status_text(member: Member) -> str:
-    """Return a node's status for tables."""
-    status = member.status.name.lower()
-    if member.draining and member.status is NodeStatus.ALIVE:
-        return "draining"
-    return f"{status}, draining" if member.draining else status
 
 
 def silent(members: list[Member]) -> str:
@@ -167,7 +164,7 @@ def _show(members: list[Member], *, as_json: bool) -> None:
             (
                 member.name + (" *" if member.here else ""),
                 member.rack or "-",
-                status_text(member),
+                member.condition,
                 _since(member),
                 str(member.tasks),
                 str(member.cpus or "-"),
@@ -273,7 +270,7 @@ def describe(name: NameArgument, *, node: NodeOption = None, as_json: JsonOption
                 ("labels", _labels_text(member) or "-"),
                 ("clock", "of the asked node" if member.here else clock_text(member)),
                 ("address", member.address or "-"),
-                ("status", status_text(member) + when),
+                ("status", member.condition + when),
                 ("tasks", f"{member.tasks} on {member.cpus} processors"),
                 ("memory", f"{size_text(member.memory_bytes)} free"),
                 *(() if info is None else (("version", info.version),)),
@@ -530,7 +527,7 @@ def forget(
 def _confirmed(member: Member, what: str) -> bool:
     if not sys.stdin.isatty():
         raise InvalidError(f"this removes {member.name} from the cluster for good; confirm with --yes")
-    say(f"{member.name} is {status_text(member)}. Once forgotten, it can never come back under its identity.")
+    say(f"{member.name} is {member.condition}. Once forgotten, it can never come back under its identity.")
     return typer.confirm(f"{what} {member.name}?", err=True)
 
 
@@ -605,7 +602,7 @@ def _refuse_living(member: Member, *, force: bool) -> None:
         raise InvalidError(f"{member.name} is the asked node itself; ask another node with --node PATH")
     if _may_answer(member) and not force:
         raise InvalidError(
-            f"cannot replace {member.name}: it is {status_text(member)}, with {member.tasks} tasks. Drain it "
+            f"cannot replace {member.name}: it is {member.condition}, with {member.tasks} tasks. Drain it "
             f"(`dios node drain {member.name} --wait`) and stop it, then repeat the command. With --force it "
             "is removed now: its tasks end, and objects without a replica on another node cannot be reached "
             "any more."

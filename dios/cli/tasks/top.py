@@ -92,6 +92,7 @@ class NodeOverviewRow(TypedDict):
     node: str
     state: str
     draining: bool
+    fitness: str
     tasks: int
     cpus: float | None
     cpus_set_aside: float | None
@@ -139,6 +140,7 @@ def _node_row(view: ClusterView, member: Member) -> NodeOverviewRow:
         "node": member.name,
         "state": member.status.name.lower(),
         "draining": member.draining,
+        "fitness": member.fitness.name.lower(),
         "tasks": member.tasks,
         "cpus": reserved("cpus"),
         "cpus_set_aside": reserved("cpus_set_aside"),

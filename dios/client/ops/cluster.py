@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, is_dataclass
 from enum import Enum
-from typing import TypeVar
+from typing import Final, TypeVar
 
 from dios.client.ops.notebook_html import table
 from dios.client.ops.scheduling import SchedulingOps
@@ -18,7 +18,7 @@ from dios.limits import NAME_BYTES
 from dios.wire import messages
 from dios.wire.nametext import fingerprint
 from dios.wire.node_labels import check, labels_of
-from dios.wire.types import NodeStatus, NodeWish
+from dios.wire.types import Fitness, NodeStatus, NodeWish
 
 T = TypeVar("T")
 
@@ -61,7 +61,8 @@ class Member:
 
     ``since_ns`` is the time of its last change of status, by the clock of the asked node, 0 if it is not
     known; ``here`` is True for the asked node itself. ``tasks``, ``cpus`` and free ``memory_bytes`` are its
-    last report. Its clock is ahead of the asked node's by ``clock_offset_ns``, give or take
+    last report. ``fitness`` is its ability to run pure tasks.
+    Its clock is ahead of the asked node's by ``clock_offset_ns``, give or take
     ``clock_error_ns``, both None if that was not measured.
     """
 
@@ -81,11 +82,29 @@ class Member:
     labels: Mapping[str, str] = field(default_factory=dict, hash=False)
     clock_offset_ns: int | None = None
     clock_error_ns: int | None = None
+    fitness: Fitness = Fitness.FIT
+
+    @property
+    def fit(self) -> bool:
+        """Return True if it is known to be able to run pure tasks."""
+        return self.fitness is Fitness.FIT
+
+    @property
+    def condition(self) -> str:
+        """The status in words, with what keeps new tasks from the node."""
+        is_alive = self.status is NodeStatus.ALIVE
+        words = [] if is_alive and self.draining else [self.status.name.lower()]
+        words += ["draining"] if self.draining else []
+        words += [_FITNESS_WORDS[self.fitness]] if is_alive and not self.fit else []
+        return ", ".join(words)
 
     @property
     def usable(self) -> bool:
         """Return True if it answers, as far as is known."""
         return self.here or self.status is NodeStatus.ALIVE
+
+
+_FITNESS_WORDS: Final = {Fitness.UNKNOWN: "fitness unknown", Fitness.UNFIT: "unfit"}
 
 
 class ClusterOps(SchedulingOps):
@@ -187,6 +206,7 @@ def _members(found: messages.Nodes) -> list[Member]:
                 labels_of(row.labels),
                 None if row.clock is None else row.clock.offset_ns,
                 None if row.clock is None else row.clock.error_ns,
+                row.fitness,
             )
             for row in found.nodes
         ]

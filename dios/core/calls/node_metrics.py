@@ -14,6 +14,7 @@ from typing import Final, TypeAlias
 from dios.core.model.records import LocalHolder, Session, Task
 from dios.core.model.state import State
 from dios.core.remote.peers import Cluster
+from dios.wire.types import Fitness
 
 MetricRow: TypeAlias = tuple[str, str, int | str]
 
@@ -36,6 +37,8 @@ def _rows(state: State) -> Iterator[MetricRow]:
     yield "dios_queued_starts", "", len(state.starts)
     yield "dios_logs", "", len(state.logs)
     yield "dios_defects_total", "", state.defects.total
+    for fitness in Fitness:
+        yield "dios_fitness", f"state={fitness.name.lower()}", int(state.fitness is fitness)
     yield from _holders(state)
     for cause, number in sorted(state.ends.items()):
         yield "dios_tasks_ended_total", f"cause={cause}", number

@@ -49,7 +49,7 @@ from dios.errors import (
 )
 from dios.ids import Principal
 from dios.wire import dcp, messages
-from dios.wire.types import Flag, Permission, Resource
+from dios.wire.types import Brand, Flag, Permission, Resource
 
 NO_SCHEDULER: Final = (
     "no scheduler is responsible for this node. Does a node of the cluster have the extra 'cluster' "
@@ -152,7 +152,9 @@ def start(
             step.state.pending.remove(waited)
         remote_run.run_offered(step, task, seq, call, order, peer, chosen)
         return
-    submissions.require_fit(step, order.recipe.work, order.recipe.brand)
+    submissions.require_fit(
+        step, order.recipe.work, order.recipe.brand, scheduled=chosen is not None and waited is None
+    )
     given = (*order.recipe.inputs, *order.recipe.outputs)
     ends = [earlier(end_of(step, item.lifetime_ns), item.expires_ns) for item in given]
     task.table.require_room()
@@ -268,7 +270,8 @@ def _place(step: Step, call: messages.Run, flags: Flag) -> Peer | None:
     own = cluster.membership.own
     busy = sum(1 for _ in step.state.living_tasks())
     own = replace(own, load=replace(own.load, tasks=busy))
-    chosen = cluster.placement.choose(candidates, own, call.limits)
+    pure = call.brand is Brand.PURE or step.state.restricted
+    chosen = cluster.placement.choose(candidates, own, call.limits, pure=pure)
     return None if chosen.node == cluster.here.node else cluster.peer(chosen.node)
 
 

@@ -25,7 +25,7 @@ from dios.errors import (
 )
 from dios.ids import TaskId
 from dios.wire import messages
-from dios.wire.types import Cause
+from dios.wire.types import Brand, Cause
 
 _MS: Final = 1_000_000
 _ROW_BYTES: Final = 96
@@ -165,6 +165,7 @@ def _rows(step: Step, call: messages.ReadQueue) -> messages.QueueRows:
         cluster.here.enforcement,
         devices.kinds_of(cluster.here),
         cluster.here.threads if whole else (),
+        step.state.fitness,
     )
 
 
@@ -218,6 +219,7 @@ def _submission(step: Step, queued: QueuedRun) -> messages.Submission:
         (step.now - queued.since) // _MS,
         queued.call.work,
         step.state.place,
+        queued.call.brand is Brand.PURE or step.state.restricted,
     )
 
 

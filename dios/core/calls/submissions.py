@@ -19,13 +19,13 @@ from dios.core.model.records import ChildIdentity, HandedReference, Holder, Loca
 from dios.core.model.state import State
 from dios.core.model.submission_queue import QueuedRun
 from dios.core.remote import node_list
-from dios.core.remote.peers import Here
+from dios.core.remote.peers import Cluster, Here
 from dios.core.step import Step
 from dios.errors import InvalidError, NotSupportedError, WouldBlockError
 from dios.ids import Principal
 from dios.wire import messages
 from dios.wire.nametext import fingerprint
-from dios.wire.types import Brand, Cause, TaskState
+from dios.wire.types import Brand, Cause, Fitness, TaskState
 
 _MS: Final = 1_000_000
 _MILLI: Final = 1000
@@ -108,13 +108,22 @@ def require_sound(work: messages.Work) -> None:
         raise InvalidError("a kind of devices is named twice; give one number for each kind")
 
 
-def require_fit(step: Step, work: messages.Work, brand: Brand) -> None:
+def _named(cluster: Cluster | None) -> str:
+    return "this node" if cluster is None else f"node {cluster.here.name}"
+
+
+def require_fit(step: Step, work: messages.Work, brand: Brand, *, scheduled: bool = False) -> None:
     """Raise WouldBlockError if this run's reservation and those of the living tasks exceed the machine.
 
-    Raise NotSupportedError if the task is to be pinned, or needs a device, and this node cannot do that.
+    Raise NotSupportedError if the task is pure, is to be pinned, or needs a device, and this node cannot do
+    that. While a node does not know if it can run pure tasks, the host lets them wait. With ``scheduled``,
+    the scheduler chose the node, and will choose another one.
     """
     require_sound(work)
     cluster = step.state.cluster
+    if brand is Brand.PURE and step.state.fitness is Fitness.UNFIT:
+        refusal = WouldBlockError if scheduled else NotSupportedError
+        raise refusal(f"{_named(cluster)} cannot run pure tasks: {step.state.why_not_fit}")
     if cluster is None and work.devices:
         raise NotSupportedError(
             "this node is in no cluster, so it has no devices; `dios-node init` creates one"

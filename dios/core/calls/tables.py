@@ -107,6 +107,7 @@ def _node(state: State, start: int) -> Iterator[Row]:
         ("objects_in_store_only", state.dormant_count),
         ("dropped", len(state.dropped)),
         ("shutting_down", int(state.shutting_down)),
+        ("fitness", state.fitness.name),
         ("queue_version", state.queue.version),
     ]
     return iter(facts[start:])

@@ -33,7 +33,7 @@ from dios.core.membership.probes import Probe, Probes
 from dios.ids import NodeId
 from dios.wire import gossip
 from dios.wire.gossip import GossipMessage, Load, MemberRow
-from dios.wire.types import NodeStatus
+from dios.wire.types import Fitness, NodeStatus
 
 __all__ = ["Change", "Decision", "Membership"]
 
@@ -251,6 +251,16 @@ class Membership:
         if (rack, labels) != (self.own.rack, self.own.labels):
             version = next_count(self.own.version)
             self._table.own = replace(self.own, rack=rack, labels=labels, version=version)
+            self._send_to_all(decision)
+            found.urgent.append(self.own.node)
+        return self._end(now, decision, found)
+
+    def report_fitness(self, now: int, fitness: Fitness) -> Decision:
+        """State this node's ability to run pure tasks; announce it to all nodes."""
+        decision, found = self._begin(now)
+        if fitness != self.own.fitness:
+            version = next_count(self.own.version)
+            self._table.own = replace(self.own, fitness=fitness, version=version)
             self._send_to_all(decision)
             found.urgent.append(self.own.node)
         return self._end(now, decision, found)

@@ -6,9 +6,9 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import chain
-from typing import Final, TypeVar
+from typing import ClassVar, Final, TypeVar
 
 from dios.core.events import DormantUse, ObjectRecord
 from dios.core.model import names
@@ -38,7 +38,7 @@ from dios.core.model.work_items import WorkQueue
 from dios.core.remote.peers import Cluster
 from dios.ids import BufferId, InternalName, Name, NodeId, ObjectId, Principal, RefId, TaskId, Ticket
 from dios.limits import LOOKUP_REFERENCES_MAX, NAME_BYTES
-from dios.wire.types import ObjectType, Permission, Resource, Scope
+from dios.wire.types import Fitness, ObjectType, Permission, Resource, Scope
 
 _POSITIVE_63_BITS: Final = 2**63 - 1
 
@@ -66,6 +66,7 @@ class State:
         "entropy",
         "expiries",
         "failed_programs",
+        "fitness",
         "groups",
         "holder_key",
         "homes",
@@ -95,8 +96,12 @@ class State:
         "starts",
         "tasks",
         "unsettled",
+        "why_not_fit",
         "work",
     )
+
+    ADDED_FIELDS: ClassVar[Mapping[str, object]] = {"fitness": Fitness.FIT, "why_not_fit": ""}
+    """Fields that snapshots of earlier releases lack, with their values."""
 
     def __init__(
         self,
@@ -152,6 +157,8 @@ class State:
         self.labelled = False  # True once there was a secrecy label, so that calls are checked for flows
         self.work: Final = WorkQueue()
         self.shutting_down = False
+        self.fitness = Fitness.FIT  # of this node for pure tasks
+        self.why_not_fit = ""
         self.defects: Final = DefectAccounts()
         self.next_buffer = 1
 

@@ -7,9 +7,21 @@ from __future__ import annotations
 
 from typing import Final
 
+from msgspec.structs import replace
+
 from dios import limits
 from dios.core import effects, lifetimes
-from dios.core.events import LoadMeasured, NodesRemoved, PeerDown, PeerPaused, PeerUp, Received, UnderWay
+from dios.core.calls import submissions
+from dios.core.events import (
+    FitnessChanged,
+    LoadMeasured,
+    NodesRemoved,
+    PeerDown,
+    PeerPaused,
+    PeerUp,
+    Received,
+    UnderWay,
+)
 from dios.core.membership.swim import Change, Decision
 from dios.core.model.records import LocalHolder, RemoteTask
 from dios.core.model.work_items import LostPeer
@@ -164,6 +176,18 @@ def load_measured(step: Step, event: LoadMeasured) -> None:
     load = gossip.Load(running, cluster.here.cpus, event.memory_bytes)
     follow(step, cluster, cluster.membership.refresh(step.now, load))
     node_list.note_coordinator(step)
+
+
+def fitness_changed(step: Step, event: FitnessChanged) -> None:
+    """Note this node's ability to run pure tasks, and announce it to schedulers and other nodes."""
+    step.state.fitness, step.state.why_not_fit = event.fitness, event.reason
+    cluster = step.state.cluster
+    if cluster is None:
+        return
+    cluster.here = replace(cluster.here, enforcement=event.enforcement or cluster.here.enforcement)
+    follow(step, cluster, cluster.membership.report_fitness(step.now, event.fitness))
+    node_list.changed(step, cluster)
+    submissions.changed(step)
 
 
 def time_passed(step: Step, cluster: Cluster) -> None:

@@ -25,7 +25,7 @@ from dios.core.remote.watermark import Watermark
 from dios.ids import Name, NodeId, ObjectId, Principal, RefId, TaskId, Ticket
 from dios.wire import dcp, messages
 from dios.wire.gossip import MemberRow
-from dios.wire.types import Mode, NodeStatus, Persistence, Proximity
+from dios.wire.types import Fitness, Mode, NodeStatus, Persistence, Proximity
 
 _LASTING: Final = (messages.Run, messages.Select, messages.ReadQueue)
 """The calls that may wait for something else than the work of their node, such as the end of a task."""
@@ -558,6 +558,7 @@ class Cluster:
             member.coordinated,
             member.labels,
             None if clock is None else messages.ClockReading(*clock),
+            member.fitness,
         )
 
     # -- placement ----------------------------------------------------------------------------------
@@ -567,6 +568,11 @@ class Cluster:
         if version != member.version or not count:
             return member
         return replace(member, load=replace(member.load, tasks=member.load.tasks + count))
+
+    def is_unfit(self, node: NodeId) -> bool:
+        """Return True if a node is known to be unable to run pure tasks."""
+        member = self.membership.members.get(node)
+        return member is not None and member.fitness is Fitness.UNFIT
 
     def note_placed(self, node: NodeId) -> None:
         """Count a task that was sent to a node."""

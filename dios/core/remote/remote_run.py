@@ -283,7 +283,7 @@ def start_offered(step: Step, row: Pending, start: StartProgress) -> None:
         if held is None and own[-1] is None:
             raise BadReferenceError("cannot start the task: one of its references has been deleted")
     order = run_orders.Order(start.recipe, (), start.label, None)
-    submissions.require_fit(step, start.recipe.work, start.recipe.brand)
+    submissions.require_fit(step, start.recipe.work, start.recipe.brand, scheduled=start.scheduled)
     budget = admission.admit(step, task, order)
     if not step.state.starts.has(row):
         waiting_starts.require_turn(step, task, cast("messages.Run", row.call))
@@ -388,7 +388,8 @@ def answer_started(step: Step, then: StartAnswer, answer: dcp.Answer) -> Pending
     peer = step.require_cluster().peer(start.node)
     failure = answer if isinstance(answer, messages.Failure) else requests.unreachable(peer)
     never_sent = step.unsent and failure.code == Code.EHOSTUNREACH
-    if start.scheduled and (never_sent or failure.code == Code.EAGAIN):
+    unfit = failure.code == Code.ENOSYS and step.require_cluster().is_unfit(start.node)
+    if start.scheduled and (never_sent or unfit or failure.code == Code.EAGAIN):
         _requeue(step, row, start)
     elif never_sent and not cast("messages.Run", row.call).host:
         return row

@@ -14,7 +14,7 @@ import msgspec
 
 from dios import limits
 from dios.firmament import descriptors
-from dios.firmament.descriptors import MachineDescriptor, Resources
+from dios.firmament.descriptors import NOT_FIT, MachineDescriptor, Resources
 from dios.wire.fields import U63, Identifier
 from dios.wire.messages import Constraint, Work
 from dios.wire.types import Operator
@@ -101,21 +101,23 @@ class IdleRoom:
                 self._avoided[task, each.node] = now + _AVOID_S
         self._booked = [each for each in self._booked if each.task != task]
 
-    def choose(self, task: int, work: Work, machines: Mapping[str, MachineDescriptor]) -> str:
+    def choose(self, task: int, work: Work, machines: Mapping[str, MachineDescriptor], *, pure: bool) -> str:
         """Return the node with the most idle processors that has room for a task; empty if none has."""
         found = [
             (-self._missed(work.constraints, machine), self._free(name, machine).cpus, name)
             for name, machine in machines.items()
-            if (task, name) not in self._avoided and not self.obstacle(work, machine)
+            if (task, name) not in self._avoided and not self.obstacle(work, machine, pure=pure)
         ]
         return max(found)[2] if found else ""
 
-    def obstacle(self, work: Work, machine: MachineDescriptor) -> str:
+    def obstacle(self, work: Work, machine: MachineDescriptor, *, pure: bool) -> str:
         """Return why a machine has no room for a best-effort task now; empty if it has."""
         labels = dict(machine.labels)
         for constraint in work.constraints:
             if constraint.hard and not satisfies(labels, constraint):
                 return f"{machine.name} does not satisfy the constraint on {constraint.key}"
+        if pure and NOT_FIT in labels:
+            return f"{machine.name} is not fit for pure tasks: `dios node describe {machine.name}` says why"
         if machine.name not in self.loads:
             return f"the use of {machine.name} is not measured yet"
         free = self._free(machine.name, machine)

@@ -273,7 +273,7 @@ class TrackedCluster:
         }
         for task in sorted(self.patient, key=lambda each: -self.tasks[each].row.work.priority):
             tracked = self.tasks[task]
-            name = self.idle.choose(task, tracked.row.work, machines)
+            name = self.idle.choose(task, tracked.row.work, machines, pure=_is_pure(tracked))
             if not name:
                 continue
             del self.patient[task]
@@ -284,8 +284,11 @@ class TrackedCluster:
 
     def why_patient(self, task: int) -> list[str]:
         """Return the reasons why no node has room for a best-effort task."""
-        work = self.tasks[task].row.work
-        found = [self.idle.obstacle(work, machine) for machine in self._machines.values()]
+        tracked = self.tasks[task]
+        found = [
+            self.idle.obstacle(tracked.row.work, machine, pure=_is_pure(tracked))
+            for machine in self._machines.values()
+        ]
         return [why for why in found if why]
 
     def tasks_on(self, name: str) -> list[TrackedTask]:
@@ -683,6 +686,10 @@ class TrackedCluster:
 def _begin_of(row: Occupant, now: float) -> float:
     """Return the time at which a task began to run."""
     return now - row.age_ms / 1000
+
+
+def _is_pure(tracked: TrackedTask) -> bool:
+    return isinstance(tracked.row, Submission) and tracked.row.pure
 
 
 def _is_patient(tracked: TrackedTask) -> bool:

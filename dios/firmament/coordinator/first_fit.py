@@ -33,7 +33,7 @@ from dios.firmament.descriptors import (
     TaskDescriptor,
 )
 from dios.limits import FIRST_FIT_KINDS_MAX
-from dios.wire.types import Affinity, Operator
+from dios.wire.types import Affinity
 
 _TASKS_NEAR: Final = 4
 """Tasks for each processor up to which a machine is preferred for its input, as in the model ``spread``."""
@@ -472,7 +472,7 @@ class FirstFitScheduler:
             return f"are not machine {described.pinned}, to which the task is pinned"
         for constraint in described.constraints:
             if constraint.hard and not satisfies(machine.labels, constraint):
-                return _unmet(constraint)
+                return constraint.unmet
         for name, wanted, most in zip(Resources._fields, described.demand, has.capacity, strict=True):
             if 0 < most * (1 + _TOLERANCE) < wanted:
                 return f"too small: {_amount(name, wanted)} wanted"
@@ -616,16 +616,6 @@ class FirstFitScheduler:
     def _held_by(self, principal: str) -> list[float]:
         demands = [(1.0, *self._tasks[task].described.demand) for task in self._running.get(principal, ())]
         return [math.fsum(column) for column in zip(*demands, strict=True)] or [0.0, *_NOTHING]
-
-
-def _unmet(constraint: Constraint) -> str:
-    if constraint.operator is Operator.PRESENT:
-        return f"lack the label {constraint.key}"
-    if constraint.operator is Operator.ABSENT:
-        return f"have the label {constraint.key}"
-    if constraint.operator is Operator.EQUAL:
-        return f"lack {constraint.key}={constraint.value}"
-    return f"have {constraint.key}={constraint.value}"
 
 
 def _amount(name: str, amount: float) -> str:

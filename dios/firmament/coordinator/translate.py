@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Final
 
 from blake3 import blake3
 
 from dios.firmament.coordinator.best_effort import wanted_by
 from dios.firmament.descriptors import (
+    NOT_FIT,
     Block,
     Constraint,
     Inner,
@@ -20,7 +22,10 @@ from dios.firmament.descriptors import (
     TaskDescriptor,
 )
 from dios.wire.messages import DeviceRequest, Occupant, QueueRows, Submission
-from dios.wire.types import Operator
+from dios.wire.types import Fitness, Operator
+
+_FOR_PURE: Final = (Constraint(NOT_FIT, Operator.ABSENT),)
+"""The constraint of pure tasks. While all machines are fit it costs nothing (``policies.restrictions``)."""
 
 
 def device_label(request: DeviceRequest) -> str:
@@ -81,6 +86,8 @@ def described_machine(board: QueueRows, machine_type: str, *, inside: bool = Fal
     With ``inside`` the machine has its sockets, caches, cores and threads, and otherwise it is a leaf.
     """
     labels = {"node": board.name, "rack": board.rack, **dict(board.labels), **_device_labels(board)}
+    if board.fitness is not Fitness.FIT:
+        labels[NOT_FIT] = board.fitness.name.lower()
     return MachineDescriptor(
         board.node,
         board.name,
@@ -148,6 +155,7 @@ def described_task(
         (
             *(Constraint(one.key, one.operator, one.value, one.hard) for one in work.constraints),
             *(Constraint(device_label(one), Operator.PRESENT) for one in work.devices),
+            *(_FOR_PURE if isinstance(row, Submission) and row.pure else ()),
         ),
         pinned=pinned,
         # Members of a job over time are stopped when its time is over, and not to make room.

@@ -9,10 +9,10 @@ import numpy as np
 
 from dios.firmament.cluster.columns import ABSENT, Flags, Ints
 from dios.firmament.cluster.state import RUNNING, ClusterState
-from dios.firmament.descriptors import Constraint, Level, Resources
+from dios.firmament.descriptors import Level, Resources
 from dios.firmament.explain.explanation import ExcludedMachines
 from dios.firmament.policies.restrictions import Restrictions, allowed_by_affinity
-from dios.wire.types import Affinity, Operator
+from dios.wire.types import Affinity
 
 EXCLUDED_NAMES = 16
 """The number of machines that an explanation names for each reason."""
@@ -53,7 +53,7 @@ def excluded_machines(
         out(rows != state.machine_row(described.pinned), f"the task is pinned to machine {described.pinned}")
     for constraint in described.constraints:
         if constraint.hard:
-            out(~restrictions.labels.matches(constraint, len(rows)), _unmet(constraint))
+            out(~restrictions.labels.matches(constraint, len(rows)), constraint.unmet)
     demand, known = tasks.demand[task], tree.capacity > 0
     for at, name in enumerate(Resources._fields):
         out(
@@ -91,13 +91,3 @@ def _want(name: str, amount: float) -> str:
     power = min(int(np.log2(max(amount, 1))) // 10, 4)
     prefix = ["", "Ki", "Mi", "Gi", "Ti"][power]
     return f"{amount / 1024**power:.3g} {prefix}{unit} of {name.replace('_', ' ')} are needed"
-
-
-def _unmet(constraint: Constraint) -> str:
-    key, value = constraint.key, constraint.value
-    return {
-        Operator.EQUAL: f"lack {key}={value}",
-        Operator.UNEQUAL: f"have {key}={value}",
-        Operator.PRESENT: f"have no label {key}",
-        Operator.ABSENT: f"have the label {key}",
-    }[constraint.operator]

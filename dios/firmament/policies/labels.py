@@ -35,6 +35,13 @@ class LabelIndex:
             if row < len(column):
                 column[row] = ABSENT
 
+    def always_holds(self, constraint: Constraint) -> bool:
+        """Return True if every machine satisfies the constraint because no machine has its label."""
+        if constraint.operator is not Operator.ABSENT:
+            return False
+        column = self._columns.get(constraint.key)
+        return column is None or bool((column == ABSENT).all())
+
     def matches(self, constraint: Constraint, size: int) -> Flags:
         """Return, for rows 0 to size - 1, where a machine in that row satisfies the constraint."""
         column = np.full(size, ABSENT, np.int64)

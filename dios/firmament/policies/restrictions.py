@@ -73,6 +73,8 @@ class Restrictions:
         self._static_number: dict[_FilterRules, int] = {_FilterRules(): 0}
         self._static_of: Ints = np.zeros(16, np.int64)
         """By task row."""
+        self._needed: Ints | None = None
+        """By number of rules: that of the same rules without constraints that hold for all machines."""
         self._special: dict[int, _TaskRestrictions] = {}
         self._numbers: dict[_FilterRules, int] = {}
         """Of the filters of the last round."""
@@ -88,11 +90,13 @@ class Restrictions:
         """Add a machine."""
         self.labels.add(row, dict(machine.labels))
         self._kept.clear()
+        self._needed = None
 
     def remove_machine(self, row: int) -> None:
         """Remove a machine."""
         self.labels.remove(row)
         self._kept.clear()
+        self._needed = None
 
     def add_tasks(self, rows: Ints, tasks: list[TaskDescriptor]) -> None:
         """Add tasks."""
@@ -104,11 +108,27 @@ class Restrictions:
             rules = _NO_RULES
             if task.constraints or task.pinned is not None:
                 rules = _FilterRules(task.constraints, task.pinned)
-            number = self._static_number.get(rules)
-            if number is None:
-                number = self._static_number[rules] = len(self._static)
-                self._static.append(rules)
-            self._static_of[row] = number
+            self._static_of[row] = self._static_number_of(rules)
+
+    def _static_number_of(self, rules: _FilterRules) -> int:
+        number = self._static_number.get(rules)
+        if number is None:
+            number = self._static_number[rules] = len(self._static)
+            self._static.append(rules)
+        return number
+
+    def _needed_rules(self) -> Ints:
+        """Return, by number of rules, that of the rules without constraints that hold for all machines."""
+        needed = self._needed
+        if needed is None or len(needed) < len(self._static):
+            numbers = []
+            for rules in self._static[:]:
+                kept = tuple(one for one in rules.constraints if not self.labels.always_holds(one))
+                numbers.append(self._static_number_of(replace(rules, constraints=kept)))
+            # Rules that came into being here are in their final form.
+            numbers.extend(range(len(numbers), len(self._static)))
+            needed = self._needed = np.array(numbers, np.int64)
+        return needed
 
     def forget_task(self, row: int) -> None:
         """Forget a task."""
@@ -147,7 +167,7 @@ class Restrictions:
 
     def choose(self, state: ClusterState, tasks: Ints, now: float) -> tuple[Ints, dict[int, PlacementFilter]]:
         """Return the number of each task's filter (0: none), and the filters."""
-        static = self._static_of[tasks] if len(tasks) else np.zeros(0, np.int64)
+        static = self._needed_rules()[self._static_of[tasks]] if len(tasks) else np.zeros(0, np.int64)
         job = state.tasks.job[tasks]
         job = np.where(state.jobs.affinity[job] != Affinity.NONE, job, ABSENT)
         special = np.zeros(len(state.tasks.alive), np.bool_)

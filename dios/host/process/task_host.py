@@ -56,6 +56,10 @@ _FORK_S_MAX: Final = 120.0
 class ProcessSpawner(Protocol):
     """A factory of task processes."""
 
+    async def wait_fit(self) -> None:
+        """Wait until it is known if pure tasks can run. Raise DiosError with the reason if they cannot."""
+        ...
+
     async def prepare(self, template: str) -> None:
         """Wait until a template runs. Raise DiosError with advice if it cannot."""
         ...
@@ -396,11 +400,13 @@ class TaskHost:
         """Start the process when its principal has a turn; return None for a task that has ended."""
         if effect.fork_of:
             return await self._fork(effect, running)
-        if effect.forkable:
-            self._spawner.require_forkable()
-        if effect.template or effect.forkable:
-            # Before the turn: a template takes seconds to load, and others want to start tasks meanwhile.
-            with running.preparing:
+        # Before the turn: a template takes seconds to load, and others want to start tasks meanwhile.
+        with running.preparing:
+            if effect.brand is Brand.PURE:
+                await self._spawner.wait_fit()
+            if effect.forkable:
+                self._spawner.require_forkable()
+            if effect.template or effect.forkable:
                 await self._spawner.prepare(effect.template)
         turn = trio.Event()
         self._starters.add(effect.task, effect.principal)

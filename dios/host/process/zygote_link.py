@@ -18,8 +18,9 @@ import msgspec
 import trio
 
 from dios import limits
-from dios.errors import DiosError, NotSupportedError, OutOfMemoryError, ProtocolError
+from dios.errors import DiosError, NotSupportedError, OutOfMemoryError, ProtocolError, WouldBlockError
 from dios.host.handover.format import Zygote
+from dios.host.machine.activity import IdleWatch
 from dios.host.process.task_process import ProcessLimits, TaskProcess
 from dios.host.process.zygote_messages import (
     CancelFork,
@@ -49,6 +50,7 @@ if TYPE_CHECKING:
 
 _log: Final = logging.getLogger(__name__)
 
+_WATCH_PERIOD_S: Final = 1.0
 _INTS: Final = array.array("i")
 _numbers: Final = itertools.count(1)
 
@@ -73,7 +75,9 @@ class ZygoteLink:
     ) -> ZygoteLink:
         """Start a zygote, or use one that was started early, and wait until it is set up.
 
-        Raise ``NotSupportedError`` with its reason, ``OutOfMemoryError`` if the machine cannot start it.
+        A busy machine may take its time: only a process that hangs is given up. Raise ``NotSupportedError``
+        with the reason that the zygote reports, ``OutOfMemoryError`` if the machine cannot start it, and
+        ``WouldBlockError`` if it hung or ended without a message.
         """
         try:
             # Not in a worker thread: the zygote dies with the thread that started it (PR_SET_PDEATHSIG).
@@ -82,21 +86,29 @@ class ZygoteLink:
             raise OutOfMemoryError(f"cannot start the zygote process: {error.strerror}") from error
         link = cls(process, trio.socket.from_stdlib_socket(ours), setup)
         try:
-            with trio.fail_after(limits.ZYGOTE_START_MS_MAX / 1000):
-                await link._send(setup)
-                message = await link._receive()
-        except (trio.TooSlowError, OSError, ProtocolError) as error:
+            message = await link._set_up(setup)
+        except (OSError, ProtocolError) as error:
             await link.close()
-            raise NotSupportedError(f"the zygote process did not start: {error!r}") from error
+            raise WouldBlockError(f"the zygote process did not start: {error!r}. Try again.") from error
         except BaseException:
             await link.close()
             raise
         if not isinstance(message, ZygoteReady):
             await link.close()
-            reason = message.reason if isinstance(message, SetupFailed) else "it ended without a message"
-            raise NotSupportedError(f"cannot set up the zygote process: {reason}")
+            if isinstance(message, SetupFailed):
+                raise NotSupportedError(f"cannot set up the zygote process: {message.reason}")
+            raise WouldBlockError("the zygote process ended, or hung, before it was set up. Try again.")
         link.trees = message.trees
         return link
+
+    async def _set_up(self, setup: ZygoteSetup) -> FromZygote | None:
+        """Send the order and return the answer, or None if the process ends or hangs."""
+        await self._send(setup)
+        watch = IdleWatch(self.pid, limits.ZYGOTE_IDLE_SAMPLES_MAX)
+        while not watch.is_stuck():
+            with trio.move_on_after(_WATCH_PERIOD_S):
+                return await self._receive()
+        return None
 
     # -- the successor of this process -----------------------------------------------------------------
     @property

@@ -31,11 +31,18 @@ from dios.host.process.zygote_process import StartedZygote
 from dios.host.sandbox import limits_of_task
 from dios.host.sandbox.cgroups import ControlGroup, ControlGroups, GroupShare, open_control_groups
 from dios.host.sandbox.enforcement import enforcement
-from dios.host.sandbox.mechanisms import Mechanism, missing_for_pure, probe, require_pure
+from dios.host.sandbox.mechanisms import (
+    Availability,
+    Mechanism,
+    fitness_of,
+    not_confined,
+    probe,
+    require_pure,
+)
 from dios.host.sandbox.native_programs import NativeProgram, ProgramSetting, examine
 from dios.host.sandbox.notifications import FORKS
 from dios.wire.messages import Limits
-from dios.wire.types import Brand
+from dios.wire.types import Brand, Fitness
 
 _log: Final = logging.getLogger(__name__)
 
@@ -44,6 +51,8 @@ _OWN_DEFAULTS: Final = ProcessLimits(limits.TASK_MEMORY_BYTES_DEFAULT, 0, limits
 _REMOVAL_PAUSE_S: Final = 0.05
 _REMOVALS_MAX: Final = 6
 _NO_ROOM: Final = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.ENOSPC})
+_COUNTED: Final = frozenset({"cgroup_memory", "cgroup_pids"})
+"""Mechanisms that the node's control groups decide, and not an attempt to make some."""
 _group_numbers: Final = itertools.count(1)
 _nodes: Final = itertools.count(1)
 
@@ -91,29 +100,23 @@ async def open_zygote(
         raise InvalidError(
             f"cannot preload {len(preload)} modules: at most {limits.PRELOAD_MODULES_MAX} are allowed"
         )
-    found = mechanisms if mechanisms is not None else await trio.to_thread.run_sync(probe)
-    counted = {f"cgroup_{name}" for name in ("memory", "pids")}
-    wanted = any(found[name].available for name in counted & set(found))
+    if mechanisms is None:
+        mechanisms = await trio.to_thread.run_sync(probe)
+    fitness = fitness_of(mechanisms, accept_weaker=accept_weaker)
+    wanted = any(mechanisms[name].availability is not Availability.MISSING for name in _COUNTED)
     *former, name = (f"dios-{os.getpid()}-{next(_nodes)}" for _ in range(continuations + 1))
     groups = open_control_groups(name, former=former) if wanted else ControlGroups([])
-    available = {name for name, mechanism in found.items() if mechanism.available} - counted
-    available |= {f"cgroup_{name}" for name in groups.controllers}
-    confined = accept_weaker or not missing_for_pure(found)
     modules = ZygoteModules(entry, preload, paths, warm_up)
-    setup = ZygoteSetup(
-        Brand.PURE, tuple(sorted(available)), programs=await _examined(programs, missing_for_pure(found))
-    )
+    setup = await _setup(mechanisms, groups, programs)
     try:
         # Before the nursery, so that an error reaches the caller directly and not in an exception group.
-        link = await ZygoteLink.start(setup, modules, started) if confined else None
-        if link is None and started is not None:
-            await trio.to_thread.run_sync(started.close)
+        link = await ZygoteLink.start(setup, modules, started) if fitness is Fitness.FIT else None
         async with trio.open_nursery() as nursery:
             zygote = ZygotePool(
                 nursery,
                 modules,
                 setup,
-                found,
+                mechanisms,
                 groups,
                 pool_size,
                 _bounds(defaults, _OWN_DEFAULTS),
@@ -122,6 +125,8 @@ async def open_zygote(
                 base_of_templates=base_of_templates,
                 warm_up_of_templates=warm_up_of_templates,
                 processes_max=processes_max,
+                programs=programs,
+                started=None if link is not None else started,
             )
             try:
                 if link is not None:
@@ -135,14 +140,26 @@ async def open_zygote(
         groups.close()
 
 
-async def _examined(programs: Iterable[ProgramSetting], missing: str) -> tuple[NativeProgram, ...]:
+async def _setup(
+    mechanisms: Mapping[str, Mechanism], groups: ControlGroups, programs: Iterable[ProgramSetting]
+) -> ZygoteSetup:
+    """Return the order for a zygote for pure tasks on a machine with these mechanisms and control groups."""
+    available = {name for name, mechanism in mechanisms.items() if mechanism.available} - _COUNTED
+    available |= {f"cgroup_{name}" for name in groups.controllers}
+    return ZygoteSetup(Brand.PURE, tuple(sorted(available)), programs=await _examined(programs, mechanisms))
+
+
+async def _examined(
+    programs: Iterable[ProgramSetting], mechanisms: Mapping[str, Mechanism]
+) -> tuple[NativeProgram, ...]:
     """Return the native programs with their files; none where a layer of the sandbox is missing."""
     wanted = tuple(programs)
-    if wanted and missing:
-        why = f"this machine cannot confine them: {missing}"
-        _log.warning("native programs are refused", extra={"why": why})
+    fitness = fitness_of(mechanisms)
+    if wanted and fitness is Fitness.UNFIT:
+        _log.warning("native programs are refused", extra={"why": not_confined(mechanisms)})
+    if fitness is not Fitness.FIT:
         return ()
-    return tuple(await trio.to_thread.run_sync(lambda: [examine(each) for each in wanted]))
+    return tuple(await trio.to_thread.run_sync(lambda: [examine(program) for program in wanted]))
 
 
 class ZygotePool:
@@ -163,8 +180,15 @@ class ZygotePool:
         base_of_templates: tuple[str, ...] = (),
         warm_up_of_templates: str = "",
         processes_max: int = limits.TASKS_MAX,
+        programs: Iterable[ProgramSetting] = (),
+        started: StartedZygote | None = None,
     ) -> None:
         self._nursery = nursery
+        self._programs = tuple(programs)
+        self._started = started
+        """The process of a zygote that waits until this machine is known to be fit."""
+        self.fitness = fitness_of(mechanisms, accept_weaker=accept_weaker)
+        self._fitness_changed = trio.Event()
         self._processes_max = processes_max
         self._modules = modules
         self._setup = setup
@@ -172,7 +196,7 @@ class ZygotePool:
         self._groups = groups
         self._defaults = defaults
         self._accept_weaker = accept_weaker
-        self._pool_size = pool_size if accept_weaker or not missing_for_pure(mechanisms) else 0
+        self._pool_size = pool_size
         self._pool: deque[TaskProcess] = deque()
         self._failures = 0
         self._is_closing = False
@@ -198,6 +222,30 @@ class ZygotePool:
             defaults=defaults,
             prepared_max=pool_size,
         )
+
+    async def learn(self, mechanisms: Mapping[str, Mechanism]) -> None:
+        """Use what is known of the machine now; start the zygote for pure tasks if the machine is fit.
+
+        Raise ``DiosError`` if the zygote does not start; the fitness is that of before then.
+        """
+        fitness = fitness_of(mechanisms, accept_weaker=self._accept_weaker)
+        if fitness is Fitness.FIT and Brand.PURE not in self._links:
+            self._setup = await _setup(mechanisms, self._groups, self._programs)
+            started, self._started = self._started, None
+            self.serve_pure(await ZygoteLink.start(self._setup, self._modules, started))
+        self._mechanisms, self.fitness = mechanisms, fitness
+        self._fitness_changed.set()
+        self._fitness_changed = trio.Event()
+
+    async def wait_fit(self) -> None:
+        """Wait until it is known if this machine is fit for pure tasks.
+
+        Raise ``NotSupportedError`` with the reason if it is not.
+        """
+        while self.fitness is Fitness.UNKNOWN:
+            await self._fitness_changed.wait()
+        if self.fitness is Fitness.UNFIT:
+            raise NotSupportedError(not_confined(self._mechanisms), call="run")
 
     def serve_pure(self, link: ZygoteLink) -> None:
         """Use this zygote for pure tasks and start to fill the pool."""
@@ -271,7 +319,7 @@ class ZygotePool:
 
     async def wait_pool_full(self) -> None:
         """Wait until the pool is filled, or filling it failed too often."""
-        if self._pool_size:
+        if self._pool_size and self.fitness is Fitness.FIT:
             await self._filled.wait()
 
     async def prepare(self, template: str) -> None:
@@ -332,8 +380,6 @@ class ZygotePool:
             return None
         if template:
             return self.templates.take(template)
-        if not self._accept_weaker and missing_for_pure(self._mechanisms):
-            return None
         child = self._next_of_pool()
         if child is not None:
             self._failures = 0
@@ -357,8 +403,7 @@ class ZygotePool:
                 call="run",
             )
         if brand is Brand.PURE:
-            if not self._accept_weaker:
-                require_pure(self._mechanisms)
+            await self.wait_fit()
             if template or forkable:
                 return await self.templates.fork(template, bounds, forkable=forkable)
             child = await self._take_from_pool(bounds)
@@ -384,7 +429,10 @@ class ZygotePool:
             await trio.to_thread.run_sync(self._hold_group, child)
 
     def enforcement(self) -> tuple[tuple[str, str], ...]:
-        """Return for each resource why a task cannot be held to its part of it; empty texts if it can."""
+        """Return for each resource why a task cannot be held to its part of it; empty texts if it can.
+
+        Mechanisms that are not known yet count as missing; ask again when the fitness has changed.
+        """
         return enforcement(self._groups.held, self._mechanisms)
 
     def _hold_group(self, child: TaskProcess) -> None:
@@ -402,6 +450,8 @@ class ZygotePool:
     async def aclose(self) -> None:
         """End every task and zygote."""
         self._is_closing = True
+        if self._started is not None:
+            await trio.to_thread.run_sync(self._started.close)
         self.templates.close()
         for child in self._alive:
             child.kill()

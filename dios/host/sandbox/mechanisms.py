@@ -6,19 +6,30 @@ with threads must not fork.
 
 from __future__ import annotations
 
+import contextlib
+import errno
 import json
 import os
+import resource
+import select
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Mapping
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from enum import Enum
 from typing import Final
 
 from dios import limits
-from dios.errors import NotSupportedError
+from dios.errors import NotSupportedError, WouldBlockError
+from dios.host.machine.activity import IdleWatch
 from dios.host.sandbox.notifications import FORKS
+from dios.wire.types import Fitness
 
+PURE_TASKS: Final = "pure tasks"
+"""The name of a node's guarantee that it confines pure tasks."""
 NEEDED_FOR_PURE: Final = (
     *("user", "pid", "mount", "net", "ipc", "uts"),
     *("no_new_privs", "landlock", "seccomp", "memfd_seals", "pidfd"),
@@ -39,80 +50,247 @@ LOST_WITHOUT: Final[Mapping[str, str]] = {
 """The optional mechanisms, each with what does not hold without it."""
 
 
+class Availability(Enum):
+    """The result of the attempts to use a mechanism."""
+
+    AVAILABLE = "available"
+    MISSING = "missing"
+    UNKNOWN = "unknown"
+    """No attempt has come to an answer: it is not finished, was ended from outside, or lacked memory."""
+
+
 @dataclass(frozen=True, slots=True)
 class Mechanism:
-    """One mechanism: whether it is available here, a detail, and whether a pure task needs it."""
+    """One mechanism: its availability here, a detail, and True if a pure task needs it.
 
-    available: bool
+    ``tried_ns`` is the time of the last attempt that ended, in nanoseconds since 1970, 0 before the first.
+    """
+
+    availability: Availability
     detail: str
     needed_for_pure: bool
+    tried_ns: int = 0
+
+    @property
+    def available(self) -> bool:
+        """True if the mechanism is known to be available."""
+        return self.availability is Availability.AVAILABLE
+
+    def described(self) -> str:
+        """Return the detail; with the availability before it, unless the mechanism is available."""
+        return self.detail if self.available else f"{self.availability.value}: {self.detail}"
 
 
-def probe() -> dict[str, Mechanism]:
-    """Try every mechanism once and return the results by name; this takes tens of milliseconds.
+def all_unknown(detail: str = "not tried yet") -> dict[str, Mechanism]:
+    """Return every mechanism with the availability UNKNOWN, by name."""
+    names = (*NEEDED_FOR_PURE, *LOST_WITHOUT)
+    return {name: Mechanism(Availability.UNKNOWN, detail, name in NEEDED_FOR_PURE) for name in names}
 
-    It blocks: a daemon calls it before its event loop runs, or in a thread. A missing mechanism is never an
-    error. If the interpreter cannot be started, all mechanisms count as missing.
+
+def fitness_of(mechanisms: Mapping[str, Mechanism], *, accept_weaker: bool = False) -> Fitness:
+    """Return the fitness for pure tasks of a machine with these mechanisms.
+
+    With ``accept_weaker``, a machine is fit without mechanisms that are known to be missing. No machine is
+    fit while a mechanism is unknown.
     """
-    package = os.path.dirname(os.path.abspath(__file__))  # noqa: PTH100, PTH120 - runs before pathlib is wanted
-    root = package.removesuffix("/dios/host/sandbox")
-    code = f"import sys; sys.path.insert(0, sys.argv[1]); from {__name__} import main; main()"
-    command = [sys.executable, "-I", "-S", "-c", code, root]
-    try:
-        done = subprocess.run(
-            command,
-            capture_output=True,
-            check=True,
-            timeout=limits.SANDBOX_PROBE_MS_MAX / 1000,
-            env={},
-            cwd="/",
-        )
-        found: dict[str, list[str]] = json.loads(done.stdout)
-    except (OSError, subprocess.SubprocessError, ValueError) as error:
-        found = {}
-        missing = f"the probe failed: {error}"
-    else:
-        missing = "not tried"
-    return {
-        name: Mechanism(*_read(found.get(name, ["", missing])), needed_for_pure=name in NEEDED_FOR_PURE)
-        for name in (*NEEDED_FOR_PURE, *LOST_WITHOUT)
-    }
+    needed = {m.availability for m in mechanisms.values() if m.needed_for_pure}
+    if Availability.MISSING in needed and not accept_weaker:
+        return Fitness.UNFIT
+    return Fitness.UNKNOWN if Availability.UNKNOWN in needed else Fitness.FIT
 
 
-def _read(row: list[str]) -> tuple[bool, str]:
-    return row[0] == "yes", row[1]
+def obstacle_to_pure(mechanisms: Mapping[str, Mechanism]) -> str:
+    """Return the reason why pure tasks cannot be confined here, as far as is known, or "" if they can.
 
-
-def missing_for_pure(mechanisms: Mapping[str, Mechanism]) -> str:
-    """Return the reasons why this machine cannot confine pure tasks as one line, or "" if it can."""
+    Mechanisms with the same reason are named together.
+    """
+    names: dict[tuple[str, str], list[str]] = {}
+    for name, mechanism in mechanisms.items():
+        if mechanism.needed_for_pure and not mechanism.available:
+            names.setdefault((mechanism.availability.value, mechanism.detail), []).append(name)
     return "; ".join(
-        f"{name}: {m.detail}" for name, m in mechanisms.items() if m.needed_for_pure and not m.available
+        f"{', '.join(group)} {availability} ({detail})" for (availability, detail), group in names.items()
     )
 
 
 def require_pure(mechanisms: Mapping[str, Mechanism]) -> None:
-    """Raise ``NotSupportedError`` with the reasons if this machine cannot confine pure tasks."""
-    missing = missing_for_pure(mechanisms)
-    if missing:
-        raise NotSupportedError(
-            f"this machine cannot confine pure tasks ({missing}). "
-            "Run limbo tasks, or accept a weaker sandbox explicitly."
+    """Raise ``NotSupportedError`` with the reasons if mechanisms for pure tasks are missing on this machine.
+
+    Raise ``WouldBlockError`` if none is missing, but some are not known yet.
+    """
+    fitness = fitness_of(mechanisms)
+    if fitness is Fitness.UNFIT:
+        raise NotSupportedError(not_confined(mechanisms), call="run")
+    if fitness is Fitness.UNKNOWN:
+        raise WouldBlockError(
+            f"it is not known yet if this machine can confine pure tasks: {obstacle_to_pure(mechanisms)}. "
+            "Try again in a moment.",
+            call="run",
         )
 
 
+def not_confined(mechanisms: Mapping[str, Mechanism]) -> str:
+    """Return the sentence about a machine that lacks mechanisms for pure tasks."""
+    return (
+        f"this machine cannot confine them: {obstacle_to_pure(mechanisms)}. `dios doctor` shows the remedy."
+    )
+
+
+# -- an attempt to use each mechanism -----------------------------------------------------------------
+class Probe:
+    """Attempts to use each mechanism, in an interpreter of its own.
+
+    An interpreter that a busy machine starves, or that somebody stopped, is waited for: only one that hangs
+    (``activity``), or that uses more than SANDBOX_PROBE_CPU_S_MAX of processor time, is given up. The
+    mechanisms that it has not tried then remain unknown.
+    """
+
+    def __init__(self, known: Mapping[str, Mechanism] | None = None) -> None:
+        """Prepare attempts with each mechanism that is not available according to ``known``."""
+        self.results = all_unknown("the probe has not come to it yet") if known is None else dict(known)
+        """All mechanisms by name, as far as they are known."""
+        self._process: subprocess.Popen[bytes] | None = None
+        self._is_cancelled = False
+        self._thread: threading.Thread | None = None
+
+    def start(self) -> None:
+        """Run in a thread; ``wait`` waits for the end."""
+        self._thread = threading.Thread(target=self.run, name="probe of the sandbox", daemon=True)
+        self._thread.start()
+
+    def wait(self, timeout_s: float | None = None) -> bool:
+        """Wait for the end of a probe that was started; return False if it has not ended in ``timeout_s``."""
+        assert self._thread is not None, "the caller started it"  # noqa: S101
+        self._thread.join(timeout_s)
+        return not self._thread.is_alive()
+
+    def cancel(self) -> None:
+        """End the attempts soon. Another thread may call this."""
+        self._is_cancelled = True
+        process = self._process
+        if process is not None:
+            _kill_session(process)
+
+    def run(self) -> dict[str, Mechanism]:
+        """Make the attempts and return all mechanisms by name.
+
+        This takes tenths of a second on an idle machine, and blocks. Nothing is raised.
+        """
+        wanted = {name: None for name, mechanism in self.results.items() if not mechanism.available}
+        try:
+            process = self._process = _start(list(wanted))
+        except OSError as error:
+            failure = f"the interpreter of the probe did not start: {error.strerror}"
+        else:
+            with process:
+                if self._is_cancelled:
+                    _kill_session(process)
+                failure = _read_answers(process, self.results, wanted)
+            self._process = None
+        for name in wanted if failure else ():
+            _settle(self.results, name, Availability.UNKNOWN, failure)
+        return self.results
+
+
+def _kill_session(process: subprocess.Popen[bytes]) -> None:
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGKILL)
+
+
+def _start(names: Sequence[str]) -> subprocess.Popen[bytes]:
+    package = os.path.dirname(os.path.abspath(__file__))  # noqa: PTH100, PTH120 - runs before pathlib is wanted
+    root = package.removesuffix("/dios/host/sandbox")
+    code = f"import sys; sys.path.insert(0, sys.argv[1]); from {__name__} import main; main(sys.argv[2:])"
+    command = [sys.executable, "-I", "-S", "-c", code, root, *names]
+    return subprocess.Popen(
+        command,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        env={},
+        cwd="/",
+        start_new_session=True,
+    )
+
+
+def _read_answers(
+    process: subprocess.Popen[bytes],
+    results: dict[str, Mechanism],
+    wanted: dict[str, None],
+) -> str:
+    """Put the answers of the interpreter into ``results`` and remove their names from ``wanted``.
+
+    Return the reason why answers are missing, empty if none is.
+    """
+    assert process.stdout is not None, "it is a pipe"  # noqa: S101
+    assert process.stderr is not None, "it is a pipe"  # noqa: S101
+    watch = IdleWatch(process.pid, limits.SANDBOX_PROBE_IDLE_SAMPLES_MAX)
+    text = b""
+    while True:
+        if not select.select([process.stdout], [], [], 1.0)[0]:
+            if watch.is_stuck():
+                _kill_session(process)
+                return f"an attempt hung: it used no processor time ({next(iter(wanted), '')})"
+            continue
+        data = os.read(process.stdout.fileno(), 65536)
+        if not data:
+            break
+        *lines, text = (text + data).split(b"\n")
+        for line in lines:
+            try:
+                name, availability, detail = json.loads(line)
+                _settle(results, name, Availability(availability), detail)
+            except (ValueError, KeyError, TypeError):
+                return f"the probe printed {line[:80]!r}"
+            wanted.pop(name, None)
+    status = process.wait()
+    if not wanted:
+        return ""
+    if status < 0:
+        return f"the probe was ended by {signal.Signals(-status).name}"
+    last = process.stderr.read().decode(errors="replace").strip().rpartition("\n")[2]
+    return f"the probe ended with status {status}" + (f": {last[:200]}" if last else "")
+
+
+def _settle(results: dict[str, Mechanism], name: str, availability: Availability, detail: str) -> None:
+    results[name] = Mechanism(availability, detail, results[name].needed_for_pure, time.time_ns())
+
+
+def probe() -> dict[str, Mechanism]:
+    """Try every mechanism and return all by name; see ``Probe.run``."""
+    return Probe().run()
+
+
 # -- in the probe's own interpreter ---------------------------------------------------------------
-def main() -> None:
-    """Try each mechanism in a fork and write the results to standard output as JSON."""
+def main(names: Sequence[str]) -> None:
+    """Try these mechanisms, each in a fork, and write a line of JSON for each to standard output."""
     # Imported here, because the daemon imports this module and does not need ctypes.
     from dios.host.sandbox import probing  # noqa: PLC0415
 
-    found = {name: _in_child(attempt) for name, attempt in probing.attempts().items()}
-    sys.stdout.write(json.dumps(found))
-    sys.stdout.flush()
+    most = limits.SANDBOX_PROBE_CPU_S_MAX
+    resource.setrlimit(resource.RLIMIT_CPU, (most, most))
+    attempts = probing.attempts()
+    for name in names:
+        availability, detail = _in_child(attempts[name])
+        sys.stdout.write(json.dumps((name, availability.value, detail)) + "\n")
+        sys.stdout.flush()
 
 
-def _in_child(attempt: Callable[[], str]) -> tuple[str, str]:
-    """Run one attempt in a fork. Return "yes" or "", and a detail."""
+_STATUSES: Final = {
+    0: Availability.AVAILABLE,
+    1: Availability.MISSING,
+    2: Availability.UNKNOWN,
+}
+"""The exit statuses of an attempt."""
+
+_TEMPORARY: Final = frozenset(
+    {errno.EAGAIN, errno.EINTR, errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.ETIMEDOUT}
+)
+_NAMESPACE_LIMITS: Final = "/proc/sys/user/max_{}_namespaces"
+
+
+def _in_child(attempt: Callable[[], str]) -> tuple[Availability, str]:
+    """Run one attempt in a fork. Return the availability and a detail."""
     read_end, write_end = os.pipe()
     pid = os.fork()
     if pid == 0:
@@ -121,9 +299,13 @@ def _in_child(attempt: Callable[[], str]) -> tuple[str, str]:
     with os.fdopen(read_end) as answer:
         text = answer.read()
     status = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
-    if status < 0:
-        return "", f"the attempt was ended by {signal.Signals(-status).name}"
-    return ("yes" if status == 0 else ""), text
+    if status >= 0:
+        return _STATUSES[status], text
+    ended_by = signal.Signals(-status)
+    # The machine's own filter of system calls ends a process by SIGSYS. Other signals prove nothing.
+    is_refused = ended_by is signal.Signals.SIGSYS
+    kind = Availability.MISSING if is_refused else Availability.UNKNOWN
+    return kind, f"the attempt was ended by {ended_by.name}"
 
 
 def _attempt_and_end(attempt: Callable[[], str], write_end: int) -> None:
@@ -132,8 +314,26 @@ def _attempt_and_end(attempt: Callable[[], str], write_end: int) -> None:
         text, status = attempt(), 0
     except OSError as error:
         text = str(error.strerror or error)
+        status = 2 if _is_temporary(error) else 1
+    except MemoryError:
+        status, text = 2, "no memory"
     except Exception as error:  # noqa: BLE001 - a probe reports whatever goes wrong
         text = f"{type(error).__name__}: {error}"
     finally:
         os.write(write_end, text.encode()[: limits.TEXT_BYTES_MAX])
         os._exit(status)
+
+
+def _is_temporary(error: OSError) -> bool:
+    """Return True if an attempt may succeed later on the same machine."""
+    if error.errno == errno.ENOSPC:  # as many namespaces as the machine permits exist
+        return not any(_forbids(name) for name in ("user", "pid", "mnt", "net", "ipc", "uts"))
+    return error.errno in _TEMPORARY
+
+
+def _forbids(namespace: str) -> bool:
+    try:
+        with open(_NAMESPACE_LIMITS.format(namespace), encoding="ascii") as file:  # noqa: PTH123 - no pathlib
+            return int(file.read()) == 0
+    except (OSError, ValueError):
+        return False

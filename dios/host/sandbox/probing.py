@@ -28,8 +28,6 @@ from dios.host.sandbox.notifications import FORKS, Listener
 from dios.host.sandbox.seccomp import SeccompFilter, program
 from dios.transport.unix.descriptors import refuse_descriptors
 
-_LISTEN_MS = 1000
-
 
 def attempts() -> dict[str, Callable[[], str]]:
     """Return every attempt by the mechanism's name; each returns a detail or raises ``OSError``."""
@@ -173,7 +171,8 @@ def _listeners() -> str:
     poll = select.poll()
     poll.register(listener, select.POLLIN)
     for _ in range(2):
-        if not any(event & select.POLLIN for _, event in poll.poll(_LISTEN_MS)):
+        # Without a limit of time: the listener hangs up when no process with its filter is left.
+        if not any(event & select.POLLIN for _, event in poll.poll()):
             break
         question = listener.receive()
         if question is None:

@@ -24,7 +24,14 @@ from dios.errors import DiosError, InvalidError
 from dios.host.machine.power import PowerMeter
 from dios.host.sandbox import cgroups, limits_of_task, syscall_numbers
 from dios.host.sandbox.enforcement import CPU, MEMORY, PIN, enforcement
-from dios.host.sandbox.mechanisms import LOST_WITHOUT, Mechanism, missing_for_pure, probe
+from dios.host.sandbox.mechanisms import (
+    LOST_WITHOUT,
+    Availability,
+    Mechanism,
+    fitness_of,
+    obstacle_to_pure,
+    probe,
+)
 from dios.lib.sandbox.network.authorities import BEGIN, authorities
 from dios.node import machine
 from dios.node.doctor import cluster as doctor_cluster
@@ -51,6 +58,7 @@ class DoctorLevel(enum.StrEnum):
     OK = "ok"
     WEAK = "weak"
     MISSING = "missing"
+    UNKNOWN = "unknown"
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,9 +90,13 @@ class DoctorGuarantee:
 
 @dataclass(frozen=True, slots=True)
 class Diagnosis:
-    """The whole result. ``confined`` means that pure tasks are fully confined; else see ``why_not``."""
+    """The whole result. ``confined`` means that pure tasks are fully confined; else see ``why_not``.
+
+    ``fitness`` is the ability to run pure tasks: fit, unfit, or unknown if an attempt came to no answer.
+    """
 
     confined: bool
+    fitness: str
     why_not: str
     user: str
     data: Path
@@ -97,6 +109,7 @@ _USER_NAMESPACES: Final = (
     "kernel.unprivileged_userns_clone=1 and kernel.apparmor_restrict_unprivileged_userns=0; in a container, "
     "its runtime must permit clone3 and unshare"
 )
+_AGAIN: Final = "run this command again; a node tries by itself until it knows"
 _NEWER_KERNEL: Final = "run a newer kernel"
 _CGROUPS: Final = (
     "optional: run the node in a control group that it may write (systemd: Delegate=yes in its unit), "
@@ -163,9 +176,10 @@ def examine(data: Path, *, mechanisms: Mapping[str, Mechanism] | None = None) ->
         *_of_releases(data),
         *_of_replicas(data),
     )
-    missing = missing_for_pure(found)
+    missing = obstacle_to_pure(found)
     return Diagnosis(
         confined=not missing,
+        fitness=fitness_of(found).name.lower(),
         why_not=missing,
         user=f"uid {os.geteuid()}",
         data=data,
@@ -220,6 +234,8 @@ def _sandbox(found: Mapping[str, Mechanism]) -> list[DoctorFinding]:
         purpose, advice = _MECHANISM_TEXTS[name]
         if mechanism.available:
             findings.append(DoctorFinding(name, DoctorLevel.OK, mechanism.detail, purpose))
+        elif mechanism.availability is Availability.UNKNOWN:
+            findings.append(DoctorFinding(name, DoctorLevel.UNKNOWN, mechanism.detail, purpose, _AGAIN))
         else:
             level = DoctorLevel.MISSING if mechanism.needed_for_pure else DoctorLevel.WEAK
             findings.append(DoctorFinding(name, level, mechanism.detail, purpose, advice))

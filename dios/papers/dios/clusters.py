@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 import dios
-from dios.host.sandbox.mechanisms import missing_for_pure, probe
+from dios.host.sandbox.mechanisms import obstacle_to_pure, probe
 from dios.node import local_cluster
 from dios.node.local_cluster import LocalCluster
 
@@ -37,7 +37,7 @@ class Nodes(NamedTuple):
 @contextlib.contextmanager
 def running_nodes(count: int, **settings: str) -> Iterator[Nodes]:
     """Start a new cluster of ``count`` nodes; stop it at the end of the context."""
-    weaker = missing_for_pure(probe())
+    weaker = obstacle_to_pure(probe())
     if weaker:
         settings = {"accept_weaker_sandbox": "yes", **settings}
     with tempfile.TemporaryDirectory(prefix="dios-repro-") as folder, _private(Path(folder)):

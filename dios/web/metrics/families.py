@@ -63,6 +63,9 @@ FAMILIES: Final[Mapping[str, Family]] = {
     "dios_queued_starts": Family(_GAUGE, "Runs that wait for a place on this node."),
     "dios_moving_runs": Family(_GAUGE, "Runs that are being moved to other nodes."),
     "dios_pool_processes": Family(_GAUGE, "Sandboxed processes that are ready for pure tasks."),
+    "dios_fitness": Family(
+        _GAUGE, "1 for the present ability to run pure tasks, 0 for the others.", ("state",)
+    ),
     "dios_logs": Family(_GAUGE, "Log objects."),
     "dios_defects_total": Family(_COUNTER, "Steps of the core that failed because of a defect in the node."),
     # The core and the store

@@ -58,8 +58,7 @@ def _node(member: Member, view: ClusterView) -> tuple[str, ...]:
         memory = _bar(
             number(row.get("memory_set_aside")) / _GIB, number(row.get("memory_bytes")) / _GIB, " GiB"
         )
-    state = member.status.name.lower() + (", draining" if member.draining else "")
-    return plain(member.name) or "this node", state, str(member.tasks), cpus, memory
+    return plain(member.name) or "this node", member.condition, str(member.tasks), cpus, memory
 
 
 def _bar(used: float, most: float, unit: str) -> str:

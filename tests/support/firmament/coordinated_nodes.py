@@ -9,7 +9,7 @@ from msgspec.structs import replace
 
 from dios.firmament.coordinator.cluster_state import TaskScheduler, TrackedCluster
 from dios.wire.messages import DeviceRequest, Occupant, Placed, QueueRows, Submission, ThreadPlace, Work
-from dios.wire.types import TaskState
+from dios.wire.types import Fitness, TaskState
 
 CPUS = 2
 """Of each node."""
@@ -26,6 +26,7 @@ class FakeNode:
     ended: list[Occupant] = field(default_factory=list)
     devices: tuple[DeviceRequest, ...] = ()
     threads: tuple[ThreadPlace, ...] = ()
+    fitness: Fitness = Fitness.FIT
 
     @property
     def name(self) -> str:
@@ -39,6 +40,7 @@ class FakeNode:
             waiting=tuple(self.waiting.values()),
             tasks=(*self.running.values(), *self.ended[-8:]),
             asked=(), reports=(), partial=False, devices=self.devices, threads=self.threads,
+            fitness=self.fitness,
         )  # fmt: skip
 
     def reserved(self) -> int:
@@ -62,12 +64,19 @@ class CoordinatedNodes:
         self.started: dict[int, int] = {}
         self._next = 100
 
-    def submit(self, host: str, work: Work = Work(), principal: str = "uid:0") -> int:  # noqa: B008 - it is frozen
+    def submit(
+        self,
+        host: str,
+        work: Work = Work(),  # noqa: B008 - it is frozen
+        principal: str = "uid:0",
+        *,
+        pure: bool = False,
+    ) -> int:
         """Submit a run on a node; return its task."""
         self._next += 1
         node = self.nodes[host]
         node.waiting[self._next] = Submission(
-            self._next, f"{self._next:012x}", f"job {self._next}", principal, 0, work, host
+            self._next, f"{self._next:012x}", f"job {self._next}", principal, 0, work, host, pure
         )
         node.version += 1
         return self._next

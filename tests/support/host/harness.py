@@ -127,6 +127,9 @@ class RecordingChannel:
 class NoTasks:
     """Starts nothing."""
 
+    async def wait_fit(self) -> None:
+        """The machine of the test is fit."""
+
     async def prepare(self, template: str) -> None:
         """Have no templates."""
         raise NotSupportedError(f"there is no template {template}")

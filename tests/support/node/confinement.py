@@ -16,7 +16,7 @@ from dios.host.process.task_process import TaskProcess
 from dios.host.process.template_setting import TemplateSetting
 from dios.host.process.zygote_pool import NO_LIMITS, ZygotePool, open_zygote
 from dios.host.sandbox import view
-from dios.host.sandbox.mechanisms import Mechanism, missing_for_pure, probe
+from dios.host.sandbox.mechanisms import Mechanism, obstacle_to_pure, probe
 from dios.wire.messages import Limits
 from dios.wire.types import Brand
 
@@ -35,7 +35,7 @@ ENVIRONMENT = [
 def mechanisms_or_skip() -> dict[str, Mechanism]:
     """What the machine has; skips, with the reasons, where it cannot hold a pure task."""
     found = probe()
-    missing = missing_for_pure(found)
+    missing = obstacle_to_pure(found)
     if missing:
         pytest.skip(f"pure tasks cannot be confined here: {missing}")
     return found

@@ -13,7 +13,9 @@ _DAEMON = """
 import dataclasses, sys
 from dios.host.sandbox import mechanisms
 found = mechanisms.probe()
-mechanisms.probe = lambda: {**found, "mount": dataclasses.replace(found["mount"], available=False)}
+missing = mechanisms.Availability.MISSING
+poorer = {**found, "mount": dataclasses.replace(found["mount"], availability=missing)}
+mechanisms.Probe.run = lambda probe: probe.results.update(poorer)
 from dios.node import daemon
 sys.exit(daemon.main(sys.argv[1:]))
 """

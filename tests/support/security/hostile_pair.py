@@ -19,7 +19,7 @@ from dios.client.sync.node import Group, Task
 from dios.errors import Code
 from dios.host.audit.log import AuditRecord
 from dios.host.audit.reader import AuditReader
-from dios.host.sandbox.mechanisms import missing_for_pure, probe
+from dios.host.sandbox.mechanisms import obstacle_to_pure, probe
 from dios.wire import messages
 from dios.wire.codec import decode_event, decode_reply, decode_status, encode_request
 from dios.wire.types import Cause, Flag, NameKind, ObjectType, Permission
@@ -292,7 +292,7 @@ def open_stage(folder: Path, place: Place = TASK, /, *, module: str = "", **flag
     ``module`` runs in place of the daemon's. The test is skipped where tasks cannot be confined: then there
     is nothing to break out of.
     """
-    missing = missing_for_pure(probe())
+    missing = obstacle_to_pure(probe())
     if missing:
         pytest.skip(f"pure tasks cannot be confined here: {missing}")
     require(place)

@@ -7,7 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from dios.host.sandbox.mechanisms import Probe
 from dios.node import serve
+from dios.node.fitness import NodeFitness
 from dios.node.settings import load
 from dios.wire.messages import Info
 
@@ -24,7 +26,8 @@ def test_the_version_of_the_package_is_read_once(tmp_path: Path, monkeypatch: py
     serve._release.cache_clear()
     try:
         settings = load(tmp_path, environ={})
-        answers = [serve._completed(Info("", "", {}, {}), settings, {}, (), None, {}) for _ in range(3)]
+        fitness = NodeFitness(Probe(), accept_weaker=False)
+        answers = [serve._completed(Info("", "", {}, {}), settings, fitness, (), None, {}) for _ in range(3)]
     finally:
         serve._release.cache_clear()
     assert [answer.version for answer in answers] == ["1.2.3"] * 3

@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 
 from dios.cli import main
 from dios.errors import InvalidError
-from dios.host.sandbox.mechanisms import missing_for_pure, probe
+from dios.host.sandbox.mechanisms import obstacle_to_pure, probe
 from dios.papers.dios import evaluation, peer_tasks, redis_peer, runs, word_count
 from dios.papers.dios.senders import CLOCK
 
@@ -45,7 +45,7 @@ def test_every_figure_of_chapter_5_is_written_next_to_the_thesis(tmp_path: Path)
 
 def test_table_5_1_is_tried_on_real_nodes(tmp_path: Path) -> None:
     """A task finds an object in its group alone, and reaches no file, no port and no right of others."""
-    if reason := missing_for_pure(probe()):
+    if reason := obstacle_to_pure(probe()):
         pytest.skip(f"this machine cannot confine pure tasks: {reason}")
     status, shown, said = invoke("--quick", "--figure", "table-5.1", "--out", str(tmp_path), "--json")
     assert status == 0, said

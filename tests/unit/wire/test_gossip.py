@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import msgspec
 import pytest
+from msgspec.structs import replace
 
 from dios import limits
 from dios.errors import ProtocolError
 from dios.ids import NodeId
 from dios.wire import gossip
 from dios.wire.gossip import Ack, Digests, GossipMessage, Load, MemberRow, News, Ping, PingRequest, Table
-from dios.wire.types import NodeStatus
+from dios.wire.types import Fitness, NodeStatus
 
 ROW = MemberRow(
     NodeId(7),
@@ -25,8 +26,9 @@ ROW = MemberRow(
     version=5,
     coordinated=True,
     labels="a=b",
+    fitness=Fitness.UNFIT,
 )
-BYTES = "9c07a26e31a27231a3683a31030201c39301040905c3a3613d62"
+BYTES = "9d07a26e31a27231a3683a31030201c39301040905c3a3613d6202"
 VECTORS: list[tuple[GossipMessage, str]] = [
     (Ping(ROW, 1), f"943c{BYTES}0190"),
     (Ack(ROW, 1, NodeId(8), (ROW,), 9), f"963d{BYTES}010891{BYTES}09"),
@@ -47,7 +49,9 @@ def test_the_bytes_of_a_message_are_frozen(message: GossipMessage, text: str) ->
 def test_a_row_may_be_short_and_may_be_long() -> None:
     """Fields that are missing at the end have defaults, and more fields than are known are left out."""
     assert gossip.decode(bytes.fromhex("933f9207a26e3190")) == News(MemberRow(NodeId(7), "n1"))
-    row = [7, "n1", "", "", 0, 0, 0, False, [], 0, False, "", "new"]
+    before_fitness = bytes.fromhex("933f9c07a26e31a27231a3683a31030201c39301040905c3a3613d6290")
+    assert gossip.decode(before_fitness) == News(replace(ROW, fitness=Fitness.FIT))
+    row = [7, "n1", "", "", 0, 0, 0, False, [], 0, False, "", 0, "new"]
     longer = msgspec.msgpack.encode([63, row, [], [], "new"])
     assert gossip.decode(longer) == News(MemberRow(NodeId(7), "n1"))
 
@@ -57,7 +61,7 @@ def plain(**changes: object) -> list[object]:
     fields: dict[str, object] = {
         "node": 7, "name": "n1", "rack": "", "address": "", "epoch": 1,
         "incarnation": 0, "status": 0, "draining": False, "load": [0, 0, 0], "version": 0,
-        "coordinated": False, "labels": "",
+        "coordinated": False, "labels": "", "fitness": 0,
     }  # fmt: skip
     return list((fields | changes).values())
 
@@ -81,6 +85,7 @@ def plain(**changes: object) -> list[object]:
         plain(load=[2**32]),
         plain(version=2**64 - 1),
         plain(coordinated=1),
+        plain(fitness=3),
         plain(labels="l" * (limits.NODE_LABELS_CHARS_MAX + 1)),
         [],
         None,

@@ -91,12 +91,11 @@ def _nodes(session: ClusterSession, traffic_of: Callable[[str], str], view: Clus
 
 def _card(session: ClusterSession, node: Member, row: Row, traffic: str) -> None:
     name = plain(node.name) or "this node"
-    words = [node.status.name.lower()] + (["draining"] if node.draining else [])
-    words += ["asked"] if node.here else []
+    words = [*node.condition.split(", "), *(["asked"] if node.here else [])]
     with ui.card().classes("min-w-60").props('role="group" aria-label="node"'):
         with ui.row().classes("items-center"):
             colour = "positive" if node.usable else "negative"
-            ui.badge(words[0], color="warning" if node.draining else colour)
+            ui.badge(words[0], color="warning" if node.draining or not node.fit else colour)
             ui.label(name).classes("text-bold")
             ui.label(", ".join(words[1:])).classes("text-caption")
         if not node.usable:

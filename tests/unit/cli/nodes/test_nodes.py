@@ -4,9 +4,9 @@ import dataclasses
 
 import pytest
 
-from dios.cli.nodes.members import described, silent, status_text
+from dios.cli.nodes.members import described, silent
 from dios.client.ops.cluster import Member
-from dios.wire.types import NodeStatus
+from dios.wire.types import Fitness, NodeStatus
 
 
 def member(status: NodeStatus, *, draining: bool = False) -> Member:
@@ -26,7 +26,16 @@ def member(status: NodeStatus, *, draining: bool = False) -> Member:
 )
 def test_a_status_is_one_word_where_it_can_be(status: NodeStatus, *, draining: bool, shown: str) -> None:
     """Draining is all there is to say of a node that is well, and comes beside anything else."""
-    assert status_text(member(status, draining=draining)) == shown
+    assert member(status, draining=draining).condition == shown
+
+
+@pytest.mark.parametrize(
+    ("fitness", "shown"), [(Fitness.UNKNOWN, "alive, fitness unknown"), (Fitness.UNFIT, "alive, unfit")]
+)
+def test_a_node_that_runs_no_pure_tasks_is_not_just_alive(fitness: Fitness, shown: str) -> None:
+    """Of a node that answers, people see that it may refuse their tasks; of a dead one that is no matter."""
+    assert dataclasses.replace(member(NodeStatus.ALIVE), fitness=fitness).condition == shown
+    assert dataclasses.replace(member(NodeStatus.DEAD), fitness=fitness).condition == "dead"
 
 
 def test_programs_get_every_field() -> None:
@@ -38,6 +47,7 @@ def test_programs_get_every_field() -> None:
         "status": "suspect",
         "since": 5,
         "draining": True,
+        "fitness": "fit",
         "here": False,
         "epoch": 3,
         "tasks": 1,

@@ -10,7 +10,7 @@ from dios.core.model.placement import LeastLoaded
 from dios.ids import NodeId
 from dios.wire.gossip import Load, MemberRow
 from dios.wire.messages import Limits
-from dios.wire.types import NodeStatus
+from dios.wire.types import Fitness, NodeStatus
 
 GIB = 1 << 30
 OWN = MemberRow(NodeId(1), "m", load=Load(0, 4, 8 * GIB))
@@ -18,9 +18,12 @@ EARLIER = MemberRow(NodeId(3), "a", load=Load(0, 4, 8 * GIB))
 LATER = MemberRow(NodeId(2), "z", load=Load(0, 4, 8 * GIB))
 
 
-def choose(own: MemberRow, *candidates: MemberRow, asked: Limits | None = None) -> str:
+def choose(own: MemberRow, *candidates: MemberRow, asked: Limits | None = None, pure: bool = True) -> str:
     """The name of the node chosen, which must not hang on the order of candidates."""
-    chosen = {LeastLoaded().choose(order, own, asked or Limits()).name for order in permutations(candidates)}
+    chosen = {
+        LeastLoaded().choose(order, own, asked or Limits(), pure=pure).name
+        for order in permutations(candidates)
+    }
     assert len(chosen) == 1
     return chosen.pop()
 
@@ -80,3 +83,12 @@ def test_where_the_memory_is_the_task_goes() -> None:
 def test_a_node_that_told_no_processors_counts_as_having_one() -> None:
     """A row without a load is no division by zero."""
     assert choose(busy(OWN, 2), MemberRow(NodeId(9), "new")) == "new"
+
+
+def test_a_pure_task_goes_where_it_can_run_for_certain() -> None:
+    """A busy node that is fit comes before one that does not know yet, and an unfit one comes last."""
+    unfit, unknown = replace(EARLIER, fitness=Fitness.UNFIT), replace(OWN, fitness=Fitness.UNKNOWN)
+    assert choose(unknown, unfit, busy(LATER, 9)) == "z"
+    assert choose(busy(unknown, 9), unfit) == "m"
+    assert choose(replace(OWN, fitness=Fitness.UNFIT), replace(LATER, status=NodeStatus.SUSPECT)) == "z"
+    assert choose(busy(OWN, 1), unfit, pure=False) == "a"

@@ -14,6 +14,7 @@ from dios.wire.codec import decode_status
 from dios.wire.types import (
     Brand,
     Cause,
+    Fitness,
     Flag,
     NameKind,
     NodeStatus,
@@ -318,6 +319,36 @@ def test_a_draining_node_gets_no_task(shop: Workshop) -> None:
     shop.parent.ask(messages.Nodes, messages.SetNode("n3", NodeWish.UNDRAIN))
     shop.cluster.advance(2_000, 100)
     assert 3 in {anywhere(shop) for _ in range(5)}
+
+
+def test_an_unfit_node_gets_no_pure_task(shop: Workshop) -> None:
+    """All nodes see that it is unfit; a caller that insists is refused; the node may recover."""
+    for node in shop.nodes:
+        node.step(events.LoadMeasured(node.now, 1 << 30))
+    unfit = shop.nodes[2]
+    unfit.step(events.FitnessChanged(unfit.now, Fitness.UNFIT, "it lacks landlock"))
+    shop.cluster.advance(2_000, 100)
+    rows = shop.parent.ask(messages.Nodes, messages.ListNodes()).nodes
+    assert {row.name: row.fitness for row in rows}["n3"] is Fitness.UNFIT
+    assert 3 not in {anywhere(shop) for _ in range(5)}
+    run = messages.Run(shop.program, host="n3", flags=int(Flag.NON_BLOCKING))
+    refused = shop.parent.ask(messages.Failure, run)
+    assert (refused.code, "it lacks landlock" in refused.message) == (Code.ENOSYS, True)
+    shop.parent.ask(messages.Created, replace(run, brand=Brand.LIMBO))
+    shop.cluster.start_spawned()
+    unfit.step(events.FitnessChanged(unfit.now, Fitness.FIT))
+    shop.cluster.advance(2_000, 100)
+    assert shop.run("n3")[1].node is unfit
+
+
+def test_a_node_that_does_not_know_yet_is_the_second_choice(shop: Workshop) -> None:
+    """It gets no task while others are fit, and the run of a caller that insists waits there."""
+    for node in shop.nodes:
+        node.step(events.LoadMeasured(node.now, 1 << 30))
+    shop.nodes[2].step(events.FitnessChanged(shop.nodes[2].now, Fitness.UNKNOWN, "the probe runs"))
+    shop.cluster.advance(2_000, 100)
+    assert 3 not in {anywhere(shop) for _ in range(5)}
+    assert shop.run("n3")[1].node is shop.nodes[2]
 
 
 def test_a_forgotten_node_is_nobody(shop: Workshop) -> None:

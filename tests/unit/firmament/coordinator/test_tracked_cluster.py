@@ -8,6 +8,7 @@ import pytest
 from msgspec.structs import replace
 
 from dios.firmament.cluster.state import RUNNING
+from dios.firmament.coordinator.best_effort import NodeLoad
 from dios.firmament.coordinator.cluster_state import Phase
 from dios.firmament.coordinator.first_fit import FirstFitScheduler
 from dios.firmament.coordinator.stated_bounds import JobBounds
@@ -17,7 +18,7 @@ from dios.firmament.rounds.results import Change
 from dios.firmament.scheduler import FlowScheduler
 from dios.firmament.settings import SchedulerSettings
 from dios.wire.messages import Constraint, DeviceRequest, Occupant, Placed, QueueRows, ThreadPlace, Work
-from dios.wire.types import TaskState
+from dios.wire.types import Fitness, TaskState
 from tests.support.firmament.coordinated_nodes import CoordinatedNodes, FakeNode
 
 
@@ -482,3 +483,46 @@ def test_the_flow_scheduler_takes_over_the_bounds_of_the_simple_rule() -> None:
     other.end(running, tasks[0])
     other.work_off()
     assert set(other.started) == set(tasks)
+
+
+class FirstFitNodes(CoordinatedNodes):
+    """Nodes whose runs the first-fit scheduler places."""
+
+    def __init__(self) -> None:
+        scheduler = FirstFitScheduler()
+        super().__init__(scheduler, lambda now: [(one.task, one.machine) for one in scheduler.round(now)])
+
+
+@pytest.mark.parametrize("nodes", [FlowNodes, FirstFitNodes])
+@pytest.mark.parametrize("fitness", [Fitness.UNKNOWN, Fitness.UNFIT])
+def test_pure_runs_go_to_nodes_that_are_fit(nodes: type[CoordinatedNodes], fitness: Fitness) -> None:
+    """A node becomes unfit after runs were submitted: they wait for the others, and limbo runs go there."""
+    play = nodes()
+    play.read()
+    pure = [play.submit("n1", Work(cpus_milli=1000), pure=True) for _ in range(6)]
+    limbo = [play.submit("n1", Work(cpus_milli=1000)) for _ in range(2)]
+    play.read("n1")
+    play.nodes["n2"].fitness = fitness
+    play.nodes["n2"].version += 1
+    play.work_off()
+    assert set(play.nodes["n2"].running) == set(limbo)
+    assert len(set(play.started) & set(pure)) == 4
+    play.nodes["n2"].fitness = Fitness.FIT
+    play.nodes["n2"].version += 1
+    for task in limbo:
+        play.end("n2", task)
+    play.work_off()
+    assert set(pure) <= set(play.started)
+
+
+def test_a_best_effort_run_needs_a_fit_node_too() -> None:
+    """It is offered to no node that is not known to be fit, and its owner learns which node that is."""
+    play = FlowNodes()
+    for node in play.nodes.values():
+        node.fitness = Fitness.UNKNOWN
+        play.cluster.note_load(node.name, NodeLoad(0, 0, 0, 0))
+    task = play.submit("n1", Work(cpus_milli=1000, best_effort=True), pure=True)
+    play.read()
+    play.cluster.offer_best_effort(play.now)
+    assert not play.round()
+    assert "n2 is not fit for pure tasks" in " ".join(play.cluster.why_patient(task))

@@ -25,6 +25,12 @@ class SlowSpawner:
     def __init__(self) -> None:
         self.begun: list[int] = []
         self.send, self._go = trio.open_memory_channel[None](1_000)
+        self.fit = trio.Event()
+        self.fit.set()
+
+    async def wait_fit(self) -> None:
+        """Wait until the test lets the machine be fit."""
+        await self.fit.wait()
 
     async def prepare(self, template: str) -> None:
         """Have no templates."""
@@ -98,3 +104,23 @@ async def test_no_process_is_made_for_a_task_that_was_ended_while_it_waited(tmp_
         await wait_all_tasks_blocked()
         # The innocent task may have been among the first.
         assert set(spawner.begun[begun:]) <= {INNOCENT_MEMORY}
+
+
+async def test_a_pure_task_waits_until_its_machine_is_known_to_be_fit(tmp_path: Path) -> None:
+    """It starts late and takes nobody's turn meanwhile; one that is ended while it waits never starts."""
+    spawner = SlowSpawner()
+    spawner.fit = trio.Event()
+    async with rig(tmp_path, spawner=spawner) as host:
+        pure = [spawn(number, "uid:1", number) for number in range(1, 9)]
+        limbo = Spawn(
+            TaskId(9), Brand.LIMBO, "", ObjectId(1), Limits(memory_bytes=INNOCENT_MEMORY), Principal("uid:1")
+        )
+        host.do(*pure, limbo)
+        await wait_all_tasks_blocked()
+        assert spawner.begun == [INNOCENT_MEMORY]
+        host.host.tasks.kill(TaskId(1))
+        spawner.fit.set()
+        for _ in range(9):
+            spawner.send.send_nowait(None)
+        await host.host.tasks.wait_all_ended()
+        assert sorted(spawner.begun) == [*range(2, 9), INNOCENT_MEMORY]

@@ -10,6 +10,7 @@ import pytest
 
 from dios.errors import InvalidError
 from dios.host.process import zygote_pool
+from dios.host.sandbox.mechanisms import Availability, Mechanism
 from dios.host.sandbox.native_programs import ProgramSetting, examine
 
 PYTHON = os.path.realpath(sys.executable)
@@ -60,7 +61,8 @@ def test_a_path_that_is_missing_is_refused(tmp_path: Path) -> None:
 async def test_where_a_layer_is_missing_there_are_none(caplog: pytest.LogCaptureFixture) -> None:
     """Also on a node that accepts a weaker sandbox; the log has the reason."""
     setting = ProgramSetting("python", PYTHON)
-    assert not await zygote_pool._examined([setting], "landlock: was refused")
+    landlock = Mechanism(Availability.MISSING, "was refused", needed_for_pure=True)
+    assert not await zygote_pool._examined([setting], {"landlock": landlock})
     assert "native programs are refused" in caplog.text
-    (found,) = await zygote_pool._examined([setting], "")
+    (found,) = await zygote_pool._examined([setting], {})
     assert found.name == "python"

@@ -1,0 +1,52 @@
+"""Waits until nodes that were started know if they are fit for pure tasks."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Final, NamedTuple
+
+from dios import limits
+from dios.client.sync.node import connect
+from dios.errors import DiosError
+from dios.host.sandbox.mechanisms import PURE_TASKS
+from dios.wire.types import Fitness
+
+_POLL_S: Final = 0.2
+
+
+class KnownFitness(NamedTuple):
+    """The fitness of a node, and its promise about pure tasks in words."""
+
+    fitness: Fitness
+    text: str
+
+
+def wait_known(
+    sockets: Mapping[str, Path], *, report: Callable[[str], None] = lambda _: None
+) -> dict[str, KnownFitness]:
+    """Return the fitness of the nodes at these sockets by name, once each of them knows its own.
+
+    Return after FITNESS_WAIT_MS_MAX anyway; ``report`` gets a text for each wait. Nothing is raised: the
+    fitness of a node that does not answer is unknown.
+    """
+    deadline = time.monotonic() + limits.FITNESS_WAIT_MS_MAX / 1000
+    states: dict[str, KnownFitness] = {}
+    for name, socket in sockets.items():
+        while True:
+            state = states[name] = _ask(socket)
+            if state.fitness is not Fitness.UNKNOWN or time.monotonic() > deadline:
+                break
+            report(f"{name} finds out if it can confine pure tasks" if name else "pure tasks are tried out")
+            time.sleep(_POLL_S)
+    return states
+
+
+def _ask(socket: Path) -> KnownFitness:
+    try:
+        with connect(str(socket), groups=()) as connected:
+            info = connected.info()
+    except DiosError as error:
+        return KnownFitness(Fitness.UNKNOWN, f"not known: {error.message}")
+    return KnownFitness(info.fitness, info.guarantees.get(PURE_TASKS, info.fitness.name.lower()))
