@@ -25,7 +25,7 @@ from dios.lib.supervised import records
 from dios.lib.supervised.copies import RecordCopies
 from dios.lib.supervised.decisions import Replica, ServiceDecision, Start, next_steps
 from dios.lib.supervised.leadership import Leadership
-from dios.lib.supervised.pauses import StartPause
+from dios.lib.supervised.pauses import NodeRefusals, StartPause
 from dios.lib.supervised.records import (
     SERVICES_NAME,
     STATE_LABEL,
@@ -44,6 +44,8 @@ if TYPE_CHECKING:
 _LIVING: Final = frozenset({TaskState.STARTING, TaskState.RUNNING, TaskState.PAUSED})
 _AT_ONCE: Final = frozenset({Cause.NODE_LOST, Cause.NODE, Cause.PREEMPTED, Cause.MOVED})
 """Ends for which the program is not to blame."""
+_NO_ATTEMPT: Final = _AT_ONCE | {Cause.SPAWN}
+"""Ends that count as no attempt of a kept job: a task that could not be started has run nothing."""
 
 
 class _Watched(NamedTuple):
@@ -55,13 +57,14 @@ class _Watched(NamedTuple):
 
 
 class _Health:
-    """The results of the health checks of one replica."""
+    """The results of the health checks of one replica; ``unknown`` is why the last one could not run."""
 
-    __slots__ = ("failed", "is_running", "next_at", "passed")
+    __slots__ = ("failed", "is_running", "next_at", "passed", "unknown")
 
     def __init__(self) -> None:
         self.failed = 0
         self.passed = False
+        self.unknown = ""
         self.is_running = False
         self.next_at = 0.0
 
@@ -81,6 +84,7 @@ class Supervisor:
         self._busy: set[tuple[str, Start]] = set()
         self._watched: dict[tuple[str, Start], _Watched] = {}
         self._pauses: dict[tuple[str, Start], StartPause] = {}
+        self._refusals: Final = NodeRefusals()
         self._starting: dict[tuple[str, Start], str] = {}
         self._health: dict[str, _Health] = {}
         self._stopped: set[str] = set()
@@ -148,6 +152,7 @@ class Supervisor:
             self._kept.clear()
             self._watched.clear()
             self._pauses.clear()
+            self._refusals.clear()
             self._starting.clear()
             self._health.clear()
             self._stopped.clear()
@@ -182,11 +187,13 @@ class Supervisor:
             place = record.place(row.label)
             if place is None:
                 continue
+            if row.state is TaskState.RUNNING:
+                self._refusals.forget(record.name, row.node)
             if row.state in _LIVING:
                 living.append(Replica(*place, row.fingerprint, row.node, row.started_ns, row.name))
             elif row.ended:
                 ended[row.fingerprint] = row
-                if place[1] == record.generation and row.cause not in _AT_ONCE:
+                if place[1] == record.generation and row.cause not in _NO_ATTEMPT:
                     done = row
         self._note_ends(record, living, ended, {one.name for one in nodes}, now)
         if record.job is not None and record.job.end is None and done is not None:
@@ -225,6 +232,12 @@ class Supervisor:
                 self._stopped.discard(seen.fingerprint)
                 continue
             row = ended.get(seen.fingerprint)
+            if row is not None and row.cause is Cause.SPAWN:
+                why = f"{seen.node} could not start it: {_first_line(row)}"
+                if self._refusals.is_open(record.name, seen.node, now):
+                    self._refusals.note(record.name, seen.node, now, why)
+                self._pause(key).wait(now, why)
+                continue
             lost = seen.node not in nodes or (row is not None and row.cause in _AT_ONCE)
             self._pause(key).note_end(now, now - seen.since, _reason(row, seen.node), lost=lost)
 
@@ -293,7 +306,11 @@ class Supervisor:
                 continue
             # This replica replaces the one in the same slot.
             others = [one for one in living if one.slot != place.slot and one not in steps.stop]
-            order = node_order(nodes, others, self._starting, record)
+            known = node_order(nodes, others, self._starting, record)
+            order = [name for name in known if self._refusals.is_open(record.name, name, now)]
+            if known and not order:
+                first = self._refusals.next(record.name, known)
+                self._pause(key).wait(first.not_before, first.reason)
             if order:
                 self._starting[key] = order[0]
                 nursery.start_soon(self._start, record, record.specs()[place.generation], place, order)
@@ -330,7 +347,7 @@ class Supervisor:
                     why = f"{host}: {error.message}"
                 else:
                     return
-            self._pause(key).note_end(trio.current_time(), 0, why)
+            self._pause(key).note_refusal(trio.current_time(), why)
         finally:
             self._starting.pop(key, None)
 
@@ -422,25 +439,31 @@ class Supervisor:
     async def _check_one(
         self, record: ServiceRecord, spec: ServiceGeneration, one: Replica, health: _Health
     ) -> None:
-        why = ""
+        why = health.unknown = ""
         label = f"{record.name}.{one.slot} check"
         arguments = (record.name, str(one.slot), one.node)
         task: AsyncTask | None = None
         try:
             task = await self._run(spec.check or b"", one.node, label, spec, arguments, is_check=True)
-            status = await task.wait(timeout=limits.SERVICE_CHECK_MS_MAX / 1000)
-            if not status.ok:
+            status = await _end_of_check(task)
+            if not status.ended and status.state is TaskState.RUNNING:
+                why = f"its health check took more than {limits.SERVICE_CHECK_MS_MAX // 1000} s"
+            elif status.ended and status.cause not in _NO_ATTEMPT and not status.ok:
                 why = f"its health check ended with {status.exit_status}"
-        except TimeLimitError:
-            why = f"its health check took more than {limits.SERVICE_CHECK_MS_MAX // 1000} s"
+            elif not status.ok:
+                health.unknown = _first_line(status) or "it did not start in time"
         except DiosError as error:
-            why = f"its health check could not run: {error.message}"
+            health.unknown = error.message
         finally:
             health.is_running = False
             with trio.CancelScope(shield=True), suppress(DiosError):
                 if task is not None:
                     await task.destroy()
                     await task.close()
+        if health.unknown:
+            # A check that did not run says nothing about the replica: the next one follows.
+            self._pause((record.name, Start(one.slot, one.generation)))
+            return
         health.passed = not why
         health.failed = health.failed + 1 if why else 0
         if health.failed >= limits.SERVICE_CHECKS_FAILED_MAX:
@@ -461,6 +484,15 @@ class Supervisor:
             if record is None or place.slot >= record.replicas or place.generation not in record.specs():
                 del self._pauses[key]
                 self._watched.pop(key, None)
+        self._refusals.keep(services)
+
+    def _unknown_health(self, name: str, place: Start) -> str:
+        """Return the reason why the health of a replica is not known; empty if it is."""
+        seen = self._watched.get((name, place))
+        health = None if seen is None else self._health.get(seen.fingerprint)
+        if health is None or not health.unknown:
+            return ""
+        return f"its health is not known yet, because its check could not run: {health.unknown}"
 
     async def _show(self, services: Mapping[str, ServiceRecord], here: str) -> None:
         """Write what only the leader knows where the user's commands read it."""
@@ -471,7 +503,7 @@ class Supervisor:
                     "slot": place.slot,
                     "generation": place.generation,
                     "restarts": pause.restarts,
-                    "reason": pause.reason,
+                    "reason": self._unknown_health(name, place) or pause.reason,
                     "starts": self._starting.get((name, place), ""),
                     "waits": pause.not_before > now,
                 }
@@ -520,6 +552,18 @@ def _reason(row: Status | None, node: str) -> str:
     """Return one line about the end of a replica."""
     if row is None:
         return f"lost with {node}"
-    first = row.detail.strip().partition("\n")[0][:200]
+    first = _first_line(row)
     how = f"ended with {row.exit_status} ({row.cause.name.lower().replace('_', ' ')})"
     return f"{how}: {first}" if first else how
+
+
+async def _end_of_check(task: AsyncTask) -> Status:
+    """Return the status of a health check at its end, or when its time is over."""
+    try:
+        return await task.wait(timeout=limits.SERVICE_CHECK_MS_MAX / 1000)
+    except TimeLimitError:
+        return await task.status()
+
+
+def _first_line(row: Status) -> str:
+    return row.detail.strip().partition("\n")[0][:200]
