@@ -19,14 +19,14 @@ import numpy as np
 import pytest
 
 import dios
-from dios.lib.executor import frames, output
+from dios.lib.executor import frames, output, pool
 from dios.lib.executor.errors import (
     InitializerError,
     NoWorkerError,
     UntrustedResultError,
     WorkerEndedError,
 )
-from dios.lib.executor.pool import FAILED_STARTS_MAX
+from dios.lib.executor.pool import FAILED_STARTS_MAX, REFUSED_STARTS_MAX
 from tests.support.node.running_node import RunningNode, wait_until
 from tests.support.node.unconfined_node import unconfined_node
 
@@ -345,13 +345,58 @@ def test_a_start_that_is_refused_for_good_is_reported_at_once(node: RunningNode)
 
 
 def test_a_machine_that_cannot_confine_tasks_is_reported(tmp_path: Path) -> None:
-    """Calls fail with the reason, when no worker's process can be started."""
-    with (
-        unconfined_node(tmp_path / "data") as data,
-        dios.Executor(1, node=data) as executor,
-        pytest.raises(NoWorkerError, match="cannot confine pure tasks"),
-    ):
-        executor.submit(abs, 1).result(60)
+    """Calls fail with the reason, when no worker's process can be started; later ones try again."""
+    with unconfined_node(tmp_path / "data") as data, dios.Executor(1, node=data) as executor:
+        for _ in range(2):
+            with pytest.raises(NoWorkerError, match="cannot confine pure tasks"):
+                executor.submit(abs, 1).result(60)
+        assert executor.stats().workers_started == 0
+
+
+@pytest.mark.parametrize("kind", [dios.LimitError, dios.DiosError])
+def test_refused_starts_do_not_break_an_executor(
+    node: RunningNode, monkeypatch: pytest.MonkeyPatch, kind: type[dios.DiosError]
+) -> None:
+    """Calls wait for refusals that pass by themselves, and fail after some others; then calls run again."""
+    monkeypatch.setattr(pool, "_RETRY_S", (0.001, 0.001))
+    original = dios.Node.run
+    left = [FAILED_STARTS_MAX]
+
+    def run(self: dios.Node, *args: object, **kwargs: object) -> dios.Task:
+        if left[0]:
+            left[0] -= 1
+            raise kind("not now")
+        return original(self, *args, **kwargs)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(dios.Node, "run", run)
+    with dios.Executor(1, node=node.place) as executor:
+        first = executor.submit(abs, -1)
+        if kind is dios.DiosError:
+            with pytest.raises(NoWorkerError, match="not now"):
+                first.result(60)
+            first = executor.submit(abs, -1)
+        assert first.result(60) == 1
+
+
+def test_calls_that_wait_too_long_for_refusals_fail_with_the_reason(
+    node: RunningNode, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The bound on the refusals of starts that may pass; the executor can be used later."""
+    monkeypatch.setattr(pool, "_RETRY_S", (0.001, 0.001))
+    attempts: list[int] = []
+
+    def run(self: dios.Node, *args: object, **kwargs: object) -> dios.Task:
+        del self, args, kwargs
+        attempts.append(1)
+        raise dios.LimitError("no more tasks")
+
+    with monkeypatch.context() as refusing, dios.Executor(1, node=node.place) as executor:
+        refusing.setattr(dios.Node, "run", run)
+        with pytest.raises(NoWorkerError, match="no more tasks"):
+            executor.submit(abs, -1).result(60)
+        assert len(attempts) == REFUSED_STARTS_MAX
+        refusing.undo()
+        assert executor.submit(abs, -1).result(60) == 1
 
 
 def test_a_refused_start_is_tried_again_and_a_slow_one_delays_no_call(

@@ -28,7 +28,8 @@ class Status:
     """The status of a task; times are nanoseconds of the node's clock, 0 for not yet.
 
     ``detail`` is the reason of its end as text, with its last lines if there are any, and the remedy;
-    ``node`` is the node on which it runs or ran. A task that was asked to leave its node is ended at
+    ``node`` is the node on which it runs or ran. ``exit_code`` of a task that a node could not start is the
+    code of the error, 0 if there is none. A task that was asked to leave its node is ended at
     ``leave_ns``. Its run was moved ``moves`` times and began again ``restarts`` times before; it continued
     from a checkpoint of ``kept_bytes``. ``progress`` is the share of its work that it has reported as done,
     from 0 to 1. ``secrecy`` are the tags of what it has read.

@@ -333,7 +333,8 @@ class TaskHost:
                 rates.limit_task(task, effect.share.network)
             end = await self._start_and_serve(effect, running)
         except (DiosError, OSError) as error:
-            end = Exit(Cause.SPAWN, detail=translate_os_error(error).message)
+            refusal = translate_os_error(error)
+            end = Exit(Cause.SPAWN, exit_code=int(refusal.code), detail=refusal.message)
         except Exception as error:
             if not self._parts.driver.sound:
                 raise

@@ -35,7 +35,8 @@ class ActorEndedError(WorkerEndedError):
 class NoWorkerError(DiosError, BrokenExecutor):
     """No worker of the executor can be started, or each of them ended before its first call.
 
-    The message has the last reason. Remove it, and make a new executor.
+    The message has the last reason, and says whether further calls try again: they do if nodes refused the
+    starts. Otherwise remove the reason, and make a new executor.
     """
 
     code = Code.ECANCELED

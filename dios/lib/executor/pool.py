@@ -22,8 +22,9 @@ from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
 import msgspec
 
 from dios.client.ops.status import Status
+from dios.client.plain_text import plain_lines
 from dios.client.sync.node import Node, Reference
-from dios.errors import DiosError, InvalidError, NotPermittedError, NotSupportedError, ProtocolError
+from dios.errors import Code, DiosError, ProtocolError
 from dios.lib.executor import frames
 from dios.lib.executor.call_data import (
     CallPreparation,
@@ -77,7 +78,14 @@ _MOVED: Final = frozenset({Cause.MOVED, Cause.PREEMPTED})
 _DATA_KINDS: Final = frozenset({frames.WANTED, frames.BLANK, frames.STORED, frames.UNREADABLE})
 
 FAILED_STARTS_MAX: Final = 5
-"""An executor without workers breaks after this number of failed starts without a completed call."""
+"""An executor breaks if its first workers end this number of times in a row before a call has run.
+
+If a node refuses that many starts, the calls that wait fail. The executor stays usable.
+"""
+
+REFUSED_STARTS_MAX: Final = 12
+"""The same number for refusals that pass by themselves, such as a limit that other tasks have reached: the
+calls wait for about two minutes."""
 
 _RETRY_S: Final = (0.05, 30.0)
 """The first and the longest delay after a failed start. It is doubled after each one."""
@@ -101,8 +109,11 @@ _COPY_CHECK_S: Final = 0.1
 _NEAR_CALLS_MAX: Final = 64
 """The number of waiting calls that are considered by where their arguments are."""
 
-_FINAL: Final = (InvalidError, NotPermittedError, NotSupportedError)
-"""Errors of a start that another attempt does not remove."""
+_WRONG: Final = frozenset({Code.EINVAL, Code.EPERM})
+"""Refusals of what the executor asks for, which another start does not change: they break it."""
+
+_PASSING: Final = frozenset({Code.EAGAIN, Code.ENOMEM, Code.EBUSY, Code.ENOBUFS, Code.ETIMEDOUT, Code.EDQUOT})
+"""Refusals that pass by themselves."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -877,7 +888,7 @@ class Pool:
                 self._started(event.worker)
             elif isinstance(event, Refused):
                 self._starting -= 1
-                self._start_failed(f"no worker can be started: {event.error}", event.error)
+                self._start_refused(str(event.error), event.error.code, event.error)
             elif isinstance(event, _Prepared):
                 self._prepared(event)
             elif isinstance(event, _InitializerCopied):
@@ -918,25 +929,62 @@ class Pool:
             return
         self._starting -= 1
         self._lifecycle.end(event.worker, kill=True)
-        self._start_failed(f"the arguments of the initializer cannot be copied: {event.error}", None)
+        self._start_refused(f"the arguments of the initializer cannot be copied: {event.error}")
 
-    def _start_failed(self, reason: str, error: DiosError | None) -> None:
-        """Delay the next start; break the pool if it has no worker, and starts failed too often.
+    def _ended_early(self, status: Status | None, reason: str, *, lost: bool) -> None:
+        """Note the end of a worker before its first call. Its program is to blame only if it has run."""
+        if lost:
+            self._start_refused(reason)
+            return
+        if status is not None and status.cause is Cause.SPAWN:
+            self._statistics.workers_started -= 1
+            self._start_refused(reason, status.exit_code)
+            return
+        self._delay_start(f"the workers end before their first call: {reason}")
+        if not self._has_workers() and self._failed_starts >= FAILED_STARTS_MAX:
+            self._broken = self._no_worker("Remove the cause, and make a new executor")
 
-        Starts that were requested together and failed count once.
+    def _start_refused(self, reason: str, code: int = 0, error: BaseException | None = None) -> None:
+        """Note that a node did not start a worker; after some refusals fail the calls that wait.
+
+        The next call tries again: the node may be able to start workers then.
         """
-        self._start_problem = reason
+        self._delay_start(f"no worker can be started: {reason}")
+        if self._has_workers():
+            return
+        if code in _WRONG:
+            self._broken = self._no_worker("Remove the cause, and make a new executor", error)
+            return
+        attempts = 1 if code == Code.ENOSYS else REFUSED_STARTS_MAX if code in _PASSING else FAILED_STARTS_MAX
+        if self._failed_starts == FAILED_STARTS_MAX < attempts:
+            self._output.show(f"[dios] {plain_lines(self._start_problem)}. The calls wait.\n")
+        if self._failed_starts < attempts:
+            return
+        refused = self._no_worker("Further calls try again", error)
+        self._failed_starts, self._retry_at = 0, 0.0
+        for call in (*self._queue, *self._parked):
+            self._fail(call, refused)
+        self._queue.clear()
+        self._parked.clear()
+
+    def _delay_start(self, problem: str) -> None:
+        """Delay the next start. Starts that were requested together and failed count once."""
+        self._start_problem = problem
         if time.monotonic() >= self._retry_at:
             self._failed_starts += 1
             delay, delay_max = _RETRY_S
             self._retry_at = time.monotonic() + min(delay_max, delay * 2 ** min(self._failed_starts - 1, 16))
-        if self._workers or self._starting:
-            return
-        if self._failed_starts >= FAILED_STARTS_MAX or isinstance(error, _FINAL):
-            tries = f" ({self._failed_starts} attempts)" if self._failed_starts > 1 else ""
-            broken = NoWorkerError(f"{reason}{tries}. Remove the cause, and make a new executor")
-            broken.__cause__ = error
-            self._broken = broken
+
+    def _has_workers(self) -> bool:
+        """Return True if there is a worker, or one is being started."""
+        return bool(self._workers or self._starting)
+
+    def _no_worker(self, advice: str, cause: BaseException | None = None) -> NoWorkerError:
+        """Return the error of calls that no worker can run."""
+        tries = f" ({self._failed_starts} attempts)" if self._failed_starts > 1 else ""
+        error = NoWorkerError(f"{self._start_problem}{tries}. {advice}")
+        error.__cause__ = cause
+        return error
 
     def _lost(self, each: _Worker, error: DiosError) -> None:
         """Take a worker out that ended or broke the rules; its calls that did not run go to others."""
@@ -975,19 +1023,17 @@ class Pool:
         violation = isinstance(each.error, ProtocolError)
         reason = str(each.error) if violation else _reason(status, each.error)
         moved = not violation and status is not None and status.cause in _MOVED
+        lost = not violation and (status is None or status.cause in _LOST)
         if moved:
             self._statistics.workers_lost -= 1
             self._statistics.workers_moved += 1
         elif not each.ready:
-            self._start_failed(f"the workers end before their first call: {reason}", None)
-        repeated = not violation and (status is None or status.cause in _LOST)
+            self._ended_early(status, reason, lost=lost)
         for call in each.running.values():
             if self._runs_elsewhere(call):
                 continue
             call.tries += not moved
-            if (moved and not self._options.actor_starts) or (
-                repeated and call.tries <= self._options.retries
-            ):
+            if (moved and not self._options.actor_starts) or (lost and call.tries <= self._options.retries):
                 self._statistics.repeated += 1
                 self._give_back([call])
             else:
