@@ -7,18 +7,17 @@ from __future__ import annotations
 
 import contextlib
 import os
-import select
 import shutil
 import subprocess
 import sys
 import tempfile
-import time
 import weakref
 from pathlib import Path
 from typing import Final
 
+from dios.client.start_watch import StartWatch
 from dios.errors import UnreachableError
-from dios.limits import NODE_START_MS_MAX
+from dios.limits import NODE_START_QUIET_MAX
 
 _LOG: Final = "node.log"
 
@@ -104,9 +103,9 @@ class PrivateNode:
         raise UnreachableError(f"no node runs, and a private one did not start: {why}")
 
     def wait_started(self) -> None:
-        """Wait until the node serves; raises UnreachableError if it does not."""
-        deadline = time.monotonic() + NODE_START_MS_MAX / 1000
-        while select.select([self.ready], [], [], max(deadline - time.monotonic(), 0.0))[0]:
+        """Wait until the node serves; raises UnreachableError if it cannot start, or hangs."""
+        watch = StartWatch(self._process.pid)
+        while watch.wait(self.ready):
             if self.started():
                 return
         raise late()
@@ -148,8 +147,10 @@ def _close(*descriptors: int) -> None:
 
 
 def late() -> UnreachableError:
-    """Return the error for a node that is not ready in time."""
-    return UnreachableError(f"no node runs, and a private one was not ready in {NODE_START_MS_MAX // 1000} s")
+    """Return the error for a node that hangs at its start."""
+    return UnreachableError(
+        f"no node runs, and a private one hung at its start: it did nothing for {NODE_START_QUIET_MAX} s"
+    )
 
 
 def _shared_modules() -> list[str]:

@@ -25,6 +25,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple, TypeVar
 
 from dios import limits
 from dios.client.locate import accepted_users
+from dios.client.start_watch import StartWatch
 from dios.errors import DiosError, ExistsError, TimeLimitError, UnreachableError
 from dios.node.launch import CONTINUE, TRY, Continued, Launch
 from dios.node.settings import Settings, load
@@ -47,6 +48,7 @@ _RECOVERING: Final = b"recovering "
 """The beginning of a line about the progress of a start; the objects that are done, and all, follow."""
 
 _PID_FILE_BYTES: Final = 128
+_LOOK_S: Final = 1.0
 
 
 class StartError(DiosError):
@@ -204,18 +206,24 @@ def _wait_ready(
     waiting: Callable[[float], None],
     recovering: Callable[[int, int], None],
 ) -> None:
-    began = reported = time.monotonic()
+    began = time.monotonic()
+    looked = began
+    watch = StartWatch(process.pid)
     said = b""
-    while (passed := time.monotonic() - reported) * 1000 < limits.NODE_START_MS_MAX:
+    while True:
         if not select.select([ready], [], [], 0.1)[0]:
-            waiting(passed + reported - began)
+            now = time.monotonic()
+            waiting(now - began)
+            if now - looked >= _LOOK_S:
+                looked = now
+                if watch.hangs():
+                    break
             continue
         data = os.read(ready, 4096)
         said += data
         while said.startswith(_RECOVERING) and b"\n" in said:
-            # A node that reports its progress may take as long as it needs.
             line, _, said = said.partition(b"\n")
-            reported = time.monotonic()
+            watch.progressed()
             done, every = line.removeprefix(_RECOVERING).split()
             recovering(int(done), int(every))
         if said == b"ready\n":
@@ -226,7 +234,10 @@ def _wait_ready(
             raise StartError(f"the node did not start: {why}. See its log {log}.")
     process.kill()
     process.wait()
-    raise StartError(f"the node was not ready after {limits.NODE_START_MS_MAX // 1000} s. See its log {log}.")
+    raise StartError(
+        f"the node hung at its start and was ended: it did nothing for {limits.NODE_START_QUIET_MAX} s, or "
+        f"used {limits.NODE_START_CPU_MS_MAX // 60_000} min of processor time. See its log {log}."
+    )
 
 
 def stop(

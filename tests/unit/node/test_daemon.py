@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import socket
 import subprocess
 import sys
@@ -10,6 +11,8 @@ from pathlib import Path
 import pytest
 
 from dios import limits
+from dios.client import start_watch
+from dios.client.start_watch import Activity, activity_of
 from dios.errors import DiosError, ExistsError
 from dios.node import daemon
 from dios.node.settings import SettingsError
@@ -132,37 +135,61 @@ def starting(monkeypatch: pytest.MonkeyPatch, program: str) -> Hours:
 def test_a_node_that_reports_its_progress_is_waited_for(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The time of a start counts from the last report, also if a report comes in two parts."""
+    """Each report is passed on, also if it comes in two parts, however long the start takes."""
     parts = "[b'recovering 1 4\\nrecov', b'ering 2 4\\n', b'recovering 3 4\\nrecovering 4 4\\n', b'ready\\n']"
     clock = starting(monkeypatch, f"[os.write(ready, part) for part in {parts}]")
     seen: list[tuple[int, int]] = []
 
     def recovering(done: int, every: int) -> None:
         seen.append((done, every))
-        clock.seconds += limits.NODE_START_MS_MAX / 1000 - 1
+        clock.seconds += 100_000
 
     running = daemon.start_detached(tmp_path / "data", recovering=recovering)
     assert seen == [(1, 4), (2, 4), (3, 4), (4, 4)]
     assert running.socket == tmp_path / "data" / "node.sock"
 
 
-def test_a_node_that_reports_nothing_more_is_not_waited_for(
+def test_a_node_that_does_nothing_more_is_not_waited_for(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A node that hangs after a report is killed when the time is over."""
+    """A node that hangs after a report is killed when it has used no processor at some looks in a row."""
+    monkeypatch.setattr(limits, "NODE_START_QUIET_MAX", 3)
     program = "os.write(ready, b'recovering 1 4\\n'); import time; time.sleep(600)"
     clock = starting(monkeypatch, program)
     seen: list[int] = []
 
-    def waiting(seconds: float) -> None:
-        if seen:
-            clock.seconds += limits.NODE_START_MS_MAX / 1000
+    def waiting(_: float) -> None:
+        clock.seconds += 1
 
-    with pytest.raises(daemon.StartError, match="was not ready after 60 s"):
+    with pytest.raises(daemon.StartError, match="hung at its start"):
         daemon.start_detached(
             tmp_path / "data", waiting=waiting, recovering=lambda done, _: seen.append(done)
         )
     assert seen == [1]
+
+
+def test_a_node_that_is_stopped_or_slow_is_waited_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """However late it is, a node that wants to go on has not failed: it is neither killed nor reported so."""
+    monkeypatch.setattr(limits, "NODE_START_QUIET_MAX", 3)
+    program = "import signal; os.kill(os.getpid(), signal.SIGSTOP); os.write(ready, b'ready\\n')"
+    clock = starting(monkeypatch, program)
+    looks: list[Activity] = []
+
+    def activity(session: int) -> Activity:
+        looks.append(activity_of(session))
+        if len(looks) == 6:
+            os.kill(session, signal.SIGCONT)
+        return looks[-1]
+
+    monkeypatch.setattr(start_watch, "activity_of", activity)
+
+    def waiting(_: float) -> None:
+        clock.seconds += 1
+
+    daemon.start_detached(tmp_path / "data", waiting=waiting)
+    assert len(looks) >= 6
 
 
 def test_stopping_asks_first() -> None:
