@@ -94,12 +94,13 @@ def _report_ready(directory: Path, data: Path, row: slurm.Row, count: int, *, fi
     if first and count > 1:
         token, address = cluster.issue(data, uses=count - 1, valid_s=_TOKEN_S)
         durable_files.write(directory / _JOIN_NAME, msgspec.json.encode(Join(token, address)))
-    deadline = time.monotonic() + limits.NODE_START_MS_MAX / 1000
+    told_at = time.monotonic() + limits.NODE_START_MS_MAX / 1000
     with connect(str(path), groups=()) as connected:
-        while sum(member.usable for member in connected.nodes()) < count:
-            if time.monotonic() > deadline:
-                sys.stderr.write(f"{row.name} does not see {count} nodes\n")
-                return
+        while (seen := sum(member.usable for member in connected.nodes())) < count:
+            if time.monotonic() > told_at:
+                # The others may be slow: the row is written when they are there, however late that is.
+                sys.stderr.write(f"{row.name} sees {seen} of {count} nodes so far\n")
+                told_at = float("inf")
             time.sleep(_POLL_S)
     folder = directory / slurm.NODES_FOLDER
     if first:

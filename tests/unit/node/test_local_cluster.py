@@ -1,11 +1,15 @@
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Self
 
 import pytest
 
-from dios.errors import DamagedError, ExistsError, InvalidError
-from dios.node import local_cluster, seeds
+from dios import limits
+from dios.errors import DamagedError, ExistsError, InvalidError, TimeLimitError
+from dios.node import daemon, local_cluster, seeds
 from dios.node.settings import SettingsError, load
 from dios.transport.identity import identity
 
@@ -82,6 +86,69 @@ def test_a_cluster_can_be_kept_later(tmp_path: Path) -> None:
     assert found is not None
     assert found.keep
     assert found.nodes == made.nodes
+
+
+class Views:
+    """Connected nodes: each sees one more node at each question, or after all questions nobody new."""
+
+    def __init__(self, *views: set[str]) -> None:
+        self.views = list(views)
+        self.seconds = 0.0
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Close nothing."""
+
+    def nodes(self) -> list[SimpleNamespace]:
+        """The present view, in which the time of a whole start has passed since the last one."""
+        self.seconds += limits.NODE_START_MS_MAX / 1000
+        view = self.views.pop(0) if len(self.views) > 1 else self.views[0]
+        return [SimpleNamespace(name=name, usable=True) for name in view]
+
+    def monotonic(self) -> float:
+        """A clock that moves with each question."""
+        return self.seconds
+
+    def sleep(self, _: float) -> None:
+        """Sleep in no time."""
+
+
+@pytest.fixture
+def started(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Callable[[Views], tuple[list[str], list[str]]]:
+    """Start three nodes that have these views; return the nodes that were started, and stopped again."""
+    made = local_cluster.make(tmp_path / "c", nodes=3)
+
+    def start(views: Views) -> tuple[list[str], list[str]]:
+        ended: list[str] = []
+        monkeypatch.setattr(local_cluster, "time", views)
+        monkeypatch.setattr(local_cluster, "connect", lambda *_, **__: views)
+        monkeypatch.setattr(local_cluster, "_stop_one", lambda node, _: ended.append(node.name))
+        monkeypatch.setattr(local_cluster, "_claim_default", lambda _: None)
+        monkeypatch.setattr(daemon, "start_detached", lambda *_, **__: None)
+        try:
+            return local_cluster.start(made), ended
+        except TimeLimitError:
+            return [], ended
+
+    return start
+
+
+def test_nodes_that_find_each_other_slowly_are_waited_for(
+    started: Callable[[Views], tuple[list[str], list[str]]],
+) -> None:
+    """The patience begins anew with each node that is found."""
+    assert started(Views({"n1"}, {"n1", "n2"}, {"n1", "n2", "n3"})) == (["n1", "n2", "n3"], [])
+
+
+def test_nodes_that_have_not_found_each_other_yet_are_not_stopped(
+    started: Callable[[Views], tuple[list[str], list[str]]],
+) -> None:
+    """They run, and find each other later."""
+    assert started(Views({"n1"})) == ([], [])
 
 
 def test_a_lock_leaves_no_empty_directory(tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 
+from dios import limits
 from dios.errors import DamagedError, ExistsError, InvalidError, NotSupportedError
 from dios.node.bringup import slurm
 from dios.node.bringup.slurm import SlurmError
@@ -18,6 +19,21 @@ def tools(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     folder.mkdir()
     monkeypatch.setenv("PATH", str(folder), prepend=":")
     return folder
+
+
+class Clock:
+    """A clock that moves by the time of a whole start whenever somebody sleeps."""
+
+    def __init__(self) -> None:
+        self.seconds = 0.0
+
+    def monotonic(self) -> float:
+        """The seconds."""
+        return self.seconds
+
+    def sleep(self, _: float) -> None:
+        """Sleep in no time."""
+        self.seconds += limits.NODE_START_MS_MAX / 1000 + 1
 
 
 def tool(folder: Path, name: str, script: str) -> None:
@@ -45,6 +61,24 @@ def test_a_job_is_submitted_once_and_found_again(tmp_path: Path, tools: Path) ->
     assert [row.host for row in slurm.wait_ready(place, job)] == ["s1"]
     slurm.remove(place)
     assert not place.exists()
+
+
+def test_a_job_whose_nodes_get_ready_slowly_is_waited_for(
+    tmp_path: Path, tools: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The patience begins anew with each node that is ready; after it the job is said to run."""
+    place = tmp_path / "cluster"
+    tool(tools, "sbatch", "echo 42")
+    slurm.submit(place, nodes=3, sbatch="", settings={}, port=7400)
+    job = slurm.Job(1, 42, 3)
+    # At each question the time of a whole start has passed, and one more node is ready.
+    tool(tools, "squeue", f"echo '{ROW}' >{place}/nodes/s$(ls {place}/nodes | wc -l).json; echo 'RUNNING|'")
+    clock = Clock()
+    monkeypatch.setattr(slurm, "time", clock)
+    assert len(slurm.wait_ready(place, job)) == 3
+    tool(tools, "squeue", "echo 'RUNNING|'")
+    with pytest.raises(SlurmError, match="job 42 runs, but 2 of 5 nodes are not ready yet"):
+        slurm.wait_ready(place, slurm.Job(1, 42, 5))
 
 
 def test_a_job_that_ends_too_early_is_an_error_with_its_log(tmp_path: Path, tools: Path) -> None:
