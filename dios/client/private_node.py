@@ -15,9 +15,9 @@ import weakref
 from pathlib import Path
 from typing import Final
 
-from dios.client.start_watch import StartWatch
 from dios.errors import UnreachableError
-from dios.limits import NODE_START_QUIET_MAX
+from dios.limits import START_QUIET_MAX
+from dios.start_watch import StartWatch
 
 _LOG: Final = "node.log"
 
@@ -149,7 +149,7 @@ def _close(*descriptors: int) -> None:
 def late() -> UnreachableError:
     """Return the error for a node that hangs at its start."""
     return UnreachableError(
-        f"no node runs, and a private one hung at its start: it did nothing for {NODE_START_QUIET_MAX} s"
+        f"no node runs, and a private one hung at its start: it did nothing for {START_QUIET_MAX} s"
     )
 
 

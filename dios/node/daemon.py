@@ -25,10 +25,10 @@ from typing import TYPE_CHECKING, Final, NamedTuple, TypeVar
 
 from dios import limits
 from dios.client.locate import accepted_users
-from dios.client.start_watch import StartWatch
 from dios.errors import DiosError, ExistsError, TimeLimitError, UnreachableError
 from dios.node.launch import CONTINUE, TRY, Continued, Launch
 from dios.node.settings import Settings, load
+from dios.start_watch import LOOK_S, StartWatch
 from dios.store import locking
 from dios.transport.unix.credentials import require_server
 from dios.transport.unix.path import socket_address
@@ -48,7 +48,6 @@ _RECOVERING: Final = b"recovering "
 """The beginning of a line about the progress of a start; the objects that are done, and all, follow."""
 
 _PID_FILE_BYTES: Final = 128
-_LOOK_S: Final = 1.0
 
 
 class StartError(DiosError):
@@ -214,7 +213,7 @@ def _wait_ready(
         if not select.select([ready], [], [], 0.1)[0]:
             now = time.monotonic()
             waiting(now - began)
-            if now - looked >= _LOOK_S:
+            if now - looked >= LOOK_S:
                 looked = now
                 if watch.hangs():
                     break
@@ -235,8 +234,8 @@ def _wait_ready(
     process.kill()
     process.wait()
     raise StartError(
-        f"the node hung at its start and was ended: it did nothing for {limits.NODE_START_QUIET_MAX} s, or "
-        f"used {limits.NODE_START_CPU_MS_MAX // 60_000} min of processor time. See its log {log}."
+        f"the node hung at its start and was ended: it did nothing for {limits.START_QUIET_MAX} s, or "
+        f"used {limits.START_CPU_MS_MAX // 60_000} min of processor time. See its log {log}."
     )
 
 

@@ -5,6 +5,5 @@ Read in this order:
 - ``machine_tree``: the description of a machine as a tree of packages, caches, cores and threads;
 - ``topology``: the reader that makes such a description of this machine;
 - ``power``: the meter of the machine's power;
-- ``procfs``: the reader of small text files, also for measurements;
-- ``activity``: the difference between a process that is starved and one that hangs.
+- ``procfs``: the reader of small text files, also for measurements.
 """

@@ -20,7 +20,6 @@ import trio
 from dios import limits
 from dios.errors import DiosError, NotSupportedError, OutOfMemoryError, ProtocolError, WouldBlockError
 from dios.host.handover.format import Zygote
-from dios.host.machine.activity import IdleWatch
 from dios.host.process.task_process import ProcessLimits, TaskProcess
 from dios.host.process.zygote_messages import (
     CancelFork,
@@ -44,13 +43,13 @@ from dios.host.process.zygote_messages import (
     encode,
 )
 from dios.host.process.zygote_process import StartedProcess, StartedZygote, TakenProcess, start_zygote
+from dios.start_watch import LOOK_S, StartWatch
 
 if TYPE_CHECKING:
     from dios.host.sandbox.cgroups import ControlGroup
 
 _log: Final = logging.getLogger(__name__)
 
-_WATCH_PERIOD_S: Final = 1.0
 _INTS: Final = array.array("i")
 _numbers: Final = itertools.count(1)
 
@@ -102,11 +101,14 @@ class ZygoteLink:
         return link
 
     async def _set_up(self, setup: ZygoteSetup) -> FromZygote | None:
-        """Send the order and return the answer, or None if the process ends or hangs."""
+        """Send the order and return the answer, or None if the process ends or hangs.
+
+        It may load large modules, which takes long on a busy machine.
+        """
         await self._send(setup)
-        watch = IdleWatch(self.pid, limits.ZYGOTE_IDLE_SAMPLES_MAX)
-        while not watch.is_stuck():
-            with trio.move_on_after(_WATCH_PERIOD_S):
+        watch = StartWatch(self.pid)
+        while not await trio.to_thread.run_sync(watch.hangs):
+            with trio.move_on_after(LOOK_S):
                 return await self._receive()
         return None
 

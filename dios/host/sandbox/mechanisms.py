@@ -11,7 +11,6 @@ import errno
 import json
 import os
 import resource
-import select
 import signal
 import subprocess
 import sys
@@ -24,8 +23,8 @@ from typing import Final
 
 from dios import limits
 from dios.errors import NotSupportedError, WouldBlockError
-from dios.host.machine.activity import IdleWatch
 from dios.host.sandbox.notifications import FORKS
+from dios.start_watch import StartWatch
 from dios.wire.types import Fitness
 
 PURE_TASKS: Final = "pure tasks"
@@ -141,7 +140,7 @@ class Probe:
     """Attempts to use each mechanism, in an interpreter of its own.
 
     An interpreter that a busy machine starves, or that somebody stopped, is waited for: only one that hangs
-    (``activity``), or that uses more than SANDBOX_PROBE_CPU_S_MAX of processor time, is given up. The
+    (``dios.start_watch``), or that uses more than SANDBOX_PROBE_CPU_S_MAX of processor time, is given up. The
     mechanisms that it has not tried then remain unknown.
     """
 
@@ -224,14 +223,12 @@ def _read_answers(
     """
     assert process.stdout is not None, "it is a pipe"  # noqa: S101
     assert process.stderr is not None, "it is a pipe"  # noqa: S101
-    watch = IdleWatch(process.pid, limits.SANDBOX_PROBE_IDLE_SAMPLES_MAX)
+    watch = StartWatch(process.pid)
     text = b""
     while True:
-        if not select.select([process.stdout], [], [], 1.0)[0]:
-            if watch.is_stuck():
-                _kill_session(process)
-                return f"an attempt hung: it used no processor time ({next(iter(wanted), '')})"
-            continue
+        if not watch.wait(process.stdout.fileno()):
+            _kill_session(process)
+            return f"an attempt hung: it used no processor time ({next(iter(wanted), '')})"
         data = os.read(process.stdout.fileno(), 65536)
         if not data:
             break

@@ -10,12 +10,11 @@ from pathlib import Path
 
 import pytest
 
-from dios import limits
-from dios.client import start_watch
-from dios.client.start_watch import Activity, activity_of
+from dios import limits, start_watch
 from dios.errors import DiosError, ExistsError
 from dios.node import daemon
 from dios.node.settings import SettingsError
+from dios.start_watch import Activity, activity_of
 from dios.transport.unix.path import socket_address
 
 
@@ -153,7 +152,7 @@ def test_a_node_that_does_nothing_more_is_not_waited_for(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A node that hangs after a report is killed when it has used no processor at some looks in a row."""
-    monkeypatch.setattr(limits, "NODE_START_QUIET_MAX", 3)
+    monkeypatch.setattr(limits, "START_QUIET_MAX", 3)
     program = "os.write(ready, b'recovering 1 4\\n'); import time; time.sleep(600)"
     clock = starting(monkeypatch, program)
     seen: list[int] = []
@@ -172,7 +171,7 @@ def test_a_node_that_is_stopped_or_slow_is_waited_for(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """However late it is, a node that wants to go on has not failed: it is neither killed nor reported so."""
-    monkeypatch.setattr(limits, "NODE_START_QUIET_MAX", 3)
+    monkeypatch.setattr(limits, "START_QUIET_MAX", 3)
     program = "import signal; os.kill(os.getpid(), signal.SIGSTOP); os.write(ready, b'ready\\n')"
     clock = starting(monkeypatch, program)
     looks: list[Activity] = []

@@ -5,24 +5,30 @@ Not for: what happens to the zygote and its tasks then (``tests/integration/test
 
 from __future__ import annotations
 
+import os
+import signal
 import socket
 from collections.abc import AsyncIterator
 from typing import cast
 
 import pytest
 import trio
+from trio.testing import MockClock
 
-from dios import limits
-from dios.errors import ProtocolError
+from dios import limits, start_watch
+from dios.errors import NotSupportedError, ProtocolError
 from dios.host.process.zygote_link import ZygoteLink
 from dios.host.process.zygote_messages import (
     ChildCreated,
     CreateFailed,
     LowerLimits,
     SetupFailed,
+    ZygoteModules,
     ZygoteSetup,
     encode,
 )
+from dios.host.process.zygote_process import start_zygote
+from dios.start_watch import Activity
 from dios.wire.types import Brand
 
 SETUP = ZygoteSetup(Brand.PURE, ())
@@ -77,3 +83,38 @@ async def test_the_end_of_the_socket_is_the_end(ends: Ends) -> None:
     """A zygote that has ended has no more messages."""
     ends.theirs.close()
     assert await ends.link._receive() is None
+
+
+async def test_a_zygote_that_starts_late_is_waited_for(
+    autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """However much time passes, a zygote that is stopped, or gets no processor, has not failed."""
+    del autojump_clock
+    started = start_zygote(Brand.PURE, ZygoteModules("os:getpid", (), (), ""))
+    os.kill(started.process.pid, signal.SIGSTOP)
+    looks: list[int] = []
+
+    def activity(pid: int) -> Activity:
+        looks.append(pid)
+        if len(looks) == 2 * limits.START_QUIET_MAX:
+            os.kill(pid, signal.SIGCONT)
+        return Activity(0, waits=True)
+
+    monkeypatch.setattr(start_watch, "activity_of", activity)
+    link = await ZygoteLink.start(SETUP, ZygoteModules("os:getpid", (), (), ""), started)
+    assert set(looks) == {link.pid}
+    assert trio.current_time() >= limits.START_QUIET_MAX
+    await link.close()
+
+
+async def test_a_zygote_that_hangs_is_reported(
+    autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A start that does nothing at many looks in a row fails, and the process is ended."""
+    del autojump_clock
+    started = start_zygote(Brand.PURE, ZygoteModules("os:getpid", (), (), ""))
+    os.kill(started.process.pid, signal.SIGSTOP)
+    monkeypatch.setattr(start_watch, "activity_of", lambda _: Activity(0, waits=False))
+    with pytest.raises(NotSupportedError, match="did not start"):
+        await ZygoteLink.start(SETUP, ZygoteModules("os:getpid", (), (), ""), started)
+    assert started.process.returncode is not None

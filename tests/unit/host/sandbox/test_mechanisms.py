@@ -56,7 +56,7 @@ def test_an_attempt_that_hangs_leaves_the_answers_before_it(monkeypatch: pytest.
         )
 
     monkeypatch.setattr(mechanisms, "_start", start)
-    monkeypatch.setattr(limits, "SANDBOX_PROBE_IDLE_SAMPLES_MAX", 1)
+    monkeypatch.setattr(limits, "START_QUIET_MAX", 1)
     results = mechanisms.probe()
     assert results["user"].available
     assert results["landlock"].availability is Availability.UNKNOWN
