@@ -9,14 +9,21 @@ from __future__ import annotations
 import contextlib
 import os
 import select
+import signal
 from collections.abc import Callable
 from pathlib import Path
+from types import FrameType
 from typing import Final, NamedTuple
 
 from dios import limits
 
 LOOK_S: Final = 1.0
 _TICK_MS: Final = 1000 // os.sysconf("SC_CLK_TCK")
+ALARM_S: Final = 60
+_QUIET_ALARMS: Final = 2
+_PROGRESS_MS: Final = 100
+"""More processor time than a look at the processes needs."""
+
 _BUSY: Final = frozenset("RDT")
 """The states of processes that want to go on: they wait for a processor or a disk, or are stopped."""
 
@@ -59,6 +66,33 @@ class StartWatch:
         """Note that the process has reported progress: it may use as much processor time again."""
         self._quiet = 0
         self._allowed_ms = max(0, self._cpu_ms) + limits.START_CPU_MS_MAX
+
+
+class HangAlarm:
+    """The handler of the alarms of a process that starts: it ends the process by SIGALRM if the start hangs.
+
+    The process must have used some processor time between two alarms, which are ALARM_S apart.
+    """
+
+    def __init__(self, activity: Callable[[int], Activity] | None = None) -> None:
+        self._activity: Final = activity or activity_of
+        self._cpu_ms = 0
+        self._quiet = 0
+
+    def install(self) -> None:
+        """Handle the alarms from now on, until ``signal.alarm(0)``. Call this on the main thread."""
+        signal.signal(signal.SIGALRM, self)
+
+    def __call__(self, number: int, frame: FrameType | None) -> None:
+        """Set the next alarm, or end the process."""
+        del number, frame
+        cpu_ms = self._activity(os.getpid()).cpu_ms
+        self._quiet = 0 if cpu_ms - self._cpu_ms >= _PROGRESS_MS else self._quiet + 1
+        self._cpu_ms = cpu_ms
+        if self._quiet >= _QUIET_ALARMS or cpu_ms > limits.START_CPU_MS_MAX:
+            signal.signal(signal.SIGALRM, signal.SIG_DFL)
+            os.kill(os.getpid(), signal.SIGALRM)
+        signal.alarm(ALARM_S)
 
 
 def activity_of(pid: int, processes: Path = Path("/proc")) -> Activity:

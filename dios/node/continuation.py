@@ -16,6 +16,7 @@ import os
 import signal
 import socket
 import stat
+import subprocess
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import fields
@@ -33,6 +34,7 @@ from dios.node import restart_status
 from dios.node.launch import CONTINUE, TRY, Launch
 from dios.node.restart_status import RestartStatus
 from dios.node.settings import Settings
+from dios.start_watch import ALARM_S, LOOK_S, StartWatch
 from dios.transport.memory import memfd
 
 if TYPE_CHECKING:
@@ -308,8 +310,9 @@ class Continuation:
         try:
             for number in (*numbers, memory):
                 os.set_inheritable(number, True)
-            # If the new program hangs, this ends it, and the service manager starts the node again.
-            signal.alarm(limits.NODE_START_MS_MAX // 1000)
+            # If the new program hangs, this ends it, and the service manager starts the node again. It sets
+            # the next alarm itself while it makes progress.
+            signal.alarm(ALARM_S)
             command = [*self._launch.command, f"{CONTINUE}={memory},{self._launch.pid_file}"]
             os.execv(command[0], command)  # noqa: S606 - our own interpreter; no shell is wanted
         finally:
@@ -365,19 +368,11 @@ class Continuation:
             form.encode(form.Handover(snapshot.encode(core.state), base)), "state of a node"
         )
         try:
-            with trio.fail_after(limits.NODE_START_MS_MAX / 1000):
-                done = await trio.run_process(
-                    [*self._launch.command, f"{TRY}={memory}"],
-                    pass_fds=(memory,),
-                    stdin=b"",
-                    capture_stdout=True,
-                    capture_stderr=True,
-                    check=False,
-                )
-        except trio.TooSlowError:
-            return f"the new program was not ready within {limits.NODE_START_MS_MAX // 1000} s"
+            done = await _tried([*self._launch.command, f"{TRY}={memory}"], memory)
         finally:
             os.close(memory)
+        if done is None:
+            return f"the new program hung: it did nothing for {limits.START_QUIET_MAX} s"
         if done.returncode == 0:
             return ""
         lines = (
@@ -396,6 +391,40 @@ class Continuation:
 
     def _status(self, state: str, detail: str = "") -> RestartStatus:
         return RestartStatus(os.getpid(), self._attempt, state, detail, self._version())
+
+
+async def _kill(process: trio.Process) -> None:
+    """End a trial, which touches nothing outside of its process, even if it ignores other signals."""
+    process.kill()
+
+
+async def _tried(command: Sequence[str], memory: int) -> subprocess.CompletedProcess[bytes] | None:
+    """Run a command, which inherits the descriptor ``memory``, to its end. Return None if it hangs."""
+    done: subprocess.CompletedProcess[bytes] | None = None
+
+    async def run(*, task_status: trio.TaskStatus[trio.Process]) -> None:
+        nonlocal done
+        done = await trio.run_process(
+            command,
+            pass_fds=(memory,),
+            stdin=b"",
+            capture_stdout=True,
+            capture_stderr=True,
+            check=False,
+            deliver_cancel=_kill,
+            task_status=task_status,
+        )
+        nursery.cancel_scope.cancel()
+
+    async with trio.open_nursery() as nursery:
+        process = await nursery.start(run)
+        watch = StartWatch(process.pid)
+        hangs = False
+        while not hangs:
+            await trio.sleep(LOOK_S)
+            hangs = await trio.to_thread.run_sync(watch.hangs)
+        nursery.cancel_scope.cancel()
+    return done
 
 
 def _connections(known: Sequence[int]) -> Iterator[int]:

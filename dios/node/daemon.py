@@ -28,7 +28,7 @@ from dios.client.locate import accepted_users
 from dios.errors import DiosError, ExistsError, TimeLimitError, UnreachableError
 from dios.node.launch import CONTINUE, TRY, Continued, Launch
 from dios.node.settings import Settings, load
-from dios.start_watch import LOOK_S, StartWatch
+from dios.start_watch import LOOK_S, HangAlarm, StartWatch
 from dios.store import locking
 from dios.transport.unix.credentials import require_server
 from dios.transport.unix.path import socket_address
@@ -546,6 +546,8 @@ def main(arguments: Sequence[str]) -> int:
             with contextlib.suppress(OSError):
                 os.write(ready, b"%s%d %d\n" % (_RECOVERING, done, every))
 
+    if options.continued is not None:
+        HangAlarm().install()  # for the alarm that the predecessor has set
     try:
         settings = load(options.data, config=options.config, flags=options.flags)
         if options.tried >= 0:

@@ -34,7 +34,7 @@ def place_of(listen: str) -> MulticastNetwork:
 async def find_others(voice: AnnouncedNode, links: PeerLinks, place: MulticastNetwork) -> None:
     """Announce this node and connect to others that announce themselves, until cancelled.
 
-    On a machine without multicast, log that once and return.
+    Without multicast, which a machine may get after the node has started, log that once and try again.
     """
     sought: set[str] = set()
 
@@ -52,10 +52,17 @@ async def find_others(voice: AnnouncedNode, links: PeerLinks, place: MulticastNe
                 sought.add(found.address)
                 nursery.start_soon(seek, found.address, name="connect to an announced node")
 
-        try:
-            await announce.announce(voice, heard, place)
-        except OSError as error:
-            _log.warning(
-                "cannot announce this node by UDP; it finds others through its seeds and through gossip",
-                extra={"why": str(error), "interface": place.interface},
-            )
+        told, pause_ms = "", limits.ANNOUNCE_RETRY_MS_MIN
+        while True:
+            try:
+                await announce.announce(voice, heard, place)
+            except OSError as error:
+                if str(error) != told:
+                    told = str(error)
+                    _log.warning(
+                        "cannot announce this node by UDP now, and tries again; it finds others through its "
+                        "seeds and through gossip",
+                        extra={"why": told, "interface": place.interface},
+                    )
+            await trio.sleep(pause_ms / 1000)
+            pause_ms = min(2 * pause_ms, limits.ANNOUNCE_RETRY_MS_MAX)

@@ -7,8 +7,10 @@ import signal
 import subprocess
 import sys
 
+import pytest
+
 from dios import limits
-from dios.start_watch import Activity, StartWatch, activity_of
+from dios.start_watch import ALARM_S, Activity, HangAlarm, StartWatch, activity_of
 
 QUIET = limits.START_QUIET_MAX
 
@@ -66,3 +68,30 @@ signal.pause()
     assert activity.waits
     assert activity.cpu_ms > 0
     assert activity_of(leader.pid) == Activity(0, waits=False)
+
+
+@pytest.fixture
+def ends(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The alarms that are set, and the signals that end this process, instead of doing so."""
+    seen: list[str] = []
+    monkeypatch.setattr(signal, "alarm", lambda seconds: seen.append(f"again in {seconds} s"))
+    monkeypatch.setattr(signal, "signal", lambda *_: None)
+    monkeypatch.setattr(os, "kill", lambda _, number: seen.append(signal.Signals(number).name))
+    return seen
+
+
+def test_an_alarm_ends_a_start_that_hangs_and_no_slow_one(ends: list[str]) -> None:
+    """The next alarm is set while there is progress, and once without, because the process may be stopped."""
+    used = iter([1_000, 2_000, 2_001, 2_500, 2_500, 2_500])
+    alarm = HangAlarm(lambda _: Activity(next(used), waits=True))
+    for _ in range(5):
+        alarm(signal.SIGALRM, None)
+    assert ends == [f"again in {ALARM_S} s"] * 5
+    alarm(signal.SIGALRM, None)
+    assert ends[5] == "SIGALRM"
+
+
+def test_an_alarm_ends_a_start_that_computes_for_ever(ends: list[str]) -> None:
+    """The processor time of a start is bounded."""
+    HangAlarm(lambda _: Activity(limits.START_CPU_MS_MAX + 1, waits=True))(signal.SIGALRM, None)
+    assert ends[0] == "SIGALRM"

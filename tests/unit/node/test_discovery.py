@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import TYPE_CHECKING, cast
 
 import pytest
 import trio
+from trio.testing import MockClock
 
 from dios import limits
 from dios.ids import NodeId
@@ -14,6 +16,9 @@ from dios.transport.tcp import announce
 from dios.transport.tcp.announce import AnnouncedNode, MulticastNetwork
 from tests.support.host.multicast import own_group, sender
 from tests.support.peers.hosts import PeerHost, two_hosts, until, ups
+
+if TYPE_CHECKING:
+    from dios.host.peers.links import PeerLinks
 
 
 @pytest.fixture
@@ -75,11 +80,29 @@ async def test_a_false_announcement_costs_dials_and_nothing_else(
         nursery.cancel_scope.cancel()
 
 
-async def test_a_machine_without_that_network_works_without(tmp_path: Path, place: MulticastNetwork) -> None:
-    """Where the system has no multicast, the node goes on."""
-    async with two_hosts(tmp_path) as (one, _):
-        with trio.fail_after(30):
-            await discovery.find_others(voice(one), one.links, place._replace(interface="192.0.2.1"))
+async def test_a_network_for_multicast_may_come_after_the_node(
+    autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Where the system has no multicast now, the node says so once, and tries again."""
+    del autojump_clock
+    attempts: list[float] = []
+    announced = trio.Event()
+
+    async def announce_later(*_: object) -> None:
+        attempts.append(trio.current_time())
+        if len(attempts) < 4:
+            raise OSError("Network is unreachable")
+        announced.set()
+        await trio.sleep_forever()
+
+    monkeypatch.setattr(announce, "announce", announce_later)
+    voice = cast("AnnouncedNode", None)
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(discovery.find_others, voice, cast("PeerLinks", None), own_group())
+        await announced.wait()
+        nursery.cancel_scope.cancel()
+    assert len(attempts) == 4
+    assert len(caplog.records) == 1
 
 
 @pytest.mark.parametrize(
