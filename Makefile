@@ -40,7 +40,7 @@ ROUNDS ?= 500
 export PIP_ROOT_USER_ACTION := ignore
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-.PHONY: help setup demo demo-evil test test-all lab docker fmt fmt-check lint type imports sim scale bench fuzz fuzz-nodes fuzz-members fuzz-tasks fuzz-frames fuzz-replay soak neighbours load crashtest chaos docs site changelog deniability screenshots dashboard-cost month up-test dist dist-test sbom slurm-test charts upgrade-test all clean
+.PHONY: help setup demo demo-evil test test-all lab docker fmt fmt-check lint type imports sim scale bench fuzz fuzz-nodes fuzz-members fuzz-tasks fuzz-frames fuzz-replay soak neighbours load crashtest chaos starved docs site changelog deniability screenshots dashboard-cost month up-test dist dist-test sbom slurm-test charts upgrade-test all clean
 
 help: ## List the targets.
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -207,6 +207,10 @@ crashtest: setup ## Kill a real node ROUNDS times (default 500) under load, and 
 
 chaos: setup ## Kill, freeze and stop the nodes of a cluster for MINUTES (30) under load, and check the clients' records.
 	@PYTHONPATH=.:tests/support/programs $(BIN)/python -m tests.chaos.run --minutes $(MINUTES) $(if $(SEED),--seed $(SEED)) $(if $(REPORT),--report $(REPORT))
+
+starved: BUSY = 20
+starved: setup ## Use nodes beside BUSY (20) busy loops, with processes stopped for 15 s (ONLY=word of a play, REPORT=file.md).
+	@PYTHONPATH=. $(BIN)/python -m tests.starved.run --busy $(BUSY) $(if $(ONLY),--only "$(ONLY)") $(if $(REPORT),--report $(REPORT))
 
 screenshots: setup ## Make the pictures of the dashboard in docs/pictures (needs chromium and chromedriver).
 	@$(BIN)/python -m tests.support.web.screenshots
