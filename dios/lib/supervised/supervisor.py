@@ -34,7 +34,7 @@ from dios.lib.supervised.records import (
     ServiceGeneration,
     ServiceRecord,
 )
-from dios.wire.types import Cause, Flag, NodeStatus, ObjectType, TaskState
+from dios.wire.types import Cause, Fitness, Flag, NodeStatus, ObjectType, TaskState
 
 if TYPE_CHECKING:
     from dios.client.aio.node import AsyncNode, AsyncReference, AsyncTask
@@ -77,7 +77,7 @@ class Supervisor:
         self._log: Final = log
         self._copies: Final = RecordCopies(node, records.SERVICE_RECORDS)
         self._leadership: Final = Leadership()
-        self._members: tuple[tuple[int, NodeStatus, bool], ...] = ()
+        self._members: tuple[tuple[int, NodeStatus, bool, Fitness], ...] = ()
         self._repaired_at = float("-inf")
         self._kept: dict[str, int] = {}
         self._acts = False
@@ -116,7 +116,7 @@ class Supervisor:
     async def _round(self, nursery: trio.Nursery) -> None:
         now = trio.current_time()
         members = await self._node.nodes()
-        known = tuple(sorted((one.node, one.status, one.draining) for one in members))
+        known = tuple(sorted((one.node, one.status, one.draining, one.fitness) for one in members))
         moved = known != self._members
         late = moved or now - self._repaired_at > limits.SERVICE_REPAIR_MS / 1000
         if late:
@@ -308,7 +308,9 @@ class Supervisor:
             others = [one for one in living if one.slot != place.slot and one not in steps.stop]
             known = node_order(nodes, others, self._starting, record)
             order = [name for name in known if self._refusals.is_open(record.name, name, now)]
-            if known and not order:
+            if not known:
+                self._pause(key).wait(now, _no_place(nodes))
+            elif not order:
                 first = self._refusals.next(record.name, known)
                 self._pause(key).wait(first.not_before, first.reason)
             if order:
@@ -535,7 +537,10 @@ def node_order(
     starting: Mapping[tuple[str, Start], str],
     record: ServiceRecord,
 ) -> list[str]:
-    """Return the nodes in the order in which to try them: those with the fewest replicas in rack and node."""
+    """Return the nodes in the order in which to try them: those with the fewest replicas in rack and node.
+
+    Nodes that drain, or are not fit for pure tasks, are left out.
+    """
     taken = Counter(one.node for one in living)
     taken.update(host for (name, _), host in starting.items() if name == record.name)
     racks: Counter[str] = Counter()
@@ -545,7 +550,12 @@ def node_order(
     def rank(one: Member) -> tuple[int, int, float, str]:
         return racks[one.rack or one.name], taken[one.name], one.tasks / max(one.cpus, 1), one.name
 
-    return [one.name for one in sorted(nodes, key=rank) if not one.draining]
+    return [one.name for one in sorted(nodes, key=rank) if one.fit and not one.draining]
+
+
+def _no_place(nodes: Sequence[Member]) -> str:
+    """Return the reason why no node may start a replica."""
+    return f"no node takes it: {', '.join(f'{one.name} is {one.condition}' for one in nodes)}"
 
 
 def _reason(row: Status | None, node: str) -> str:

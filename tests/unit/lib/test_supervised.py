@@ -18,8 +18,8 @@ from dios.lib.supervised import kept_state, records, services, user_records
 from dios.lib.supervised.decisions import Replica, Start, next_steps
 from dios.lib.supervised.pauses import StartPause
 from dios.lib.supervised.records import ServiceGeneration, ServiceRecord
-from dios.lib.supervised.supervisor import node_order
-from dios.wire.types import Cause, NodeStatus, ObjectType
+from dios.lib.supervised.supervisor import _no_place, node_order
+from dios.wire.types import Cause, Fitness, NodeStatus, ObjectType
 
 if TYPE_CHECKING:
     from dios.client.sync.node import Node
@@ -56,6 +56,18 @@ def test_replicas_are_spread_over_racks_then_nodes_then_by_load() -> None:
     assert node_order(nodes, [], {}, service()) == ["n4", "n3", "n2", "n1"]
     starting = {("web", Start(1, 1)): "n4", ("other", Start(0, 1)): "n3"}
     assert node_order(nodes, [replica(0)], starting, service()) == ["n3", "n2", "n4", "n1"]
+
+
+def test_a_replica_waits_for_a_node_that_is_fit() -> None:
+    """Nodes that are not known to be fit get none, and if no node is left the owner learns why."""
+    nodes = [
+        Member(1, "n1", "", "", NodeStatus.ALIVE, False, 1, 0, 0, 2, 0, here=True, fitness=Fitness.UNKNOWN),
+        Member(2, "n2", "", "", NodeStatus.ALIVE, False, 1, 0, 0, 2, 0, here=False, fitness=Fitness.UNFIT),
+    ]
+    fit = Member(3, "n3", "", "", NodeStatus.ALIVE, False, 1, 0, 9, 2, 0, here=False)
+    assert node_order([*nodes, fit], [], {}, service()) == ["n3"]
+    assert node_order(nodes, [], {}, service()) == []
+    assert _no_place(nodes) == "no node takes it: n1 is alive, fitness unknown, n2 is alive, unfit"
 
 
 def test_missing_replicas_are_started_and_surplus_ones_stopped() -> None:
