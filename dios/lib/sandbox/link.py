@@ -52,7 +52,9 @@ _FAMILY: Final = re.compile(rf"{LABEL} of ([0-9a-f]{{1,64}})")
 _RING_BYTES: Final = MIB
 _SMALL_RING_BYTES: Final = 4 * KIB
 
-_START_WAIT_S: Final = 60.0
+_START_WAIT_S: Final = 300.0
+"""A session whose process runs begins within this time, also on a very busy machine."""
+
 _FIRST_PAUSE_S: Final = 0.02
 _PAUSE_S_MAX: Final = 1.0
 _END_WAIT_S: Final = 10.0
@@ -298,14 +300,17 @@ class SessionLink:
             try:
                 yield from self._receive(pause_s)
             except TimeLimitError:
-                if time.monotonic() > deadline:
-                    raise
-                pause_s = min(2 * pause_s, _PAUSE_S_MAX)
+                pause_s, now = min(2 * pause_s, _PAUSE_S_MAX), time.monotonic()
                 if self.task is not None:
                     status = yield from call(self.task.status_op())
                     if status.state is TaskState.ENDED:
                         yield from self.end(_reason(status))
                         return
+                    if status.state is not TaskState.RUNNING:
+                        # Its process does not exist yet: the node is busy, or loads a template.
+                        deadline = now + _START_WAIT_S
+                if now > deadline:
+                    raise
 
     def exchange(
         self, task: SessionTask, timeout_s: float | None, show: Show | None = None
