@@ -18,7 +18,7 @@ import trio.testing
 from dios import limits
 from dios.errors import InvalidError, NotSupportedError, OutOfMemoryError
 from dios.host.process import zygote_link
-from dios.host.process.task_process import TaskProcess
+from dios.host.process.task_process import ProcessLimits, TaskProcess
 from dios.host.process.zygote_messages import LowerLimits, ZygoteModules, decode_from_zygote, encode
 from dios.host.process.zygote_pool import ZygotePool, open_zygote
 from dios.host.process.zygote_process import StartedZygote, start_zygote
@@ -470,6 +470,25 @@ async def test_without_descriptors_a_start_is_refused_and_the_pool_survives(
         for task in started:
             assert (await attempt(task, "identity")).startswith("did:")
             task.close()
+
+
+async def test_a_pool_that_could_not_be_filled_is_tried_again(
+    mechanisms: dict[str, Mechanism], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Failures while the machine had no room do not leave the node without prepared tasks."""
+    monkeypatch.setattr(limits, "POOL_RETRY_MS_MIN", 1)
+    original = ZygotePool._make
+    failures: list[int] = []
+
+    async def make(self: ZygotePool, brand: Brand, bounds: ProcessLimits) -> TaskProcess:
+        if len(failures) < 2 * limits.POOL_FAILURES_MAX:
+            failures.append(1)
+            raise OutOfMemoryError("no memory")
+        return await original(self, brand, bounds)
+
+    monkeypatch.setattr(ZygotePool, "_make", make)
+    async with zygote_of(mechanisms, pool_size=1) as zygote:
+        await until(lambda: zygote.ready == 1)
 
 
 async def test_module_that_starts_a_thread_is_not_preloaded(mechanisms: dict[str, Mechanism]) -> None:

@@ -13,8 +13,8 @@ from typing import Final
 
 import trio
 
-from dios import limits
 from dios.errors import DiosError
+from dios.host.process.failure_pause import FailurePause
 from dios.host.process.task_process import TaskProcess
 
 _log: Final = logging.getLogger(__name__)
@@ -49,7 +49,7 @@ class PreparedTasks:
         self._changed = trio.Event()
         self._is_filling = False
         self._is_closed = False
-        self._failures = 0
+        self._pause: Final = FailurePause()
 
     def __len__(self) -> int:
         return sum(map(len, self._waiting.values()))
@@ -67,7 +67,7 @@ class PreparedTasks:
         while waiting:
             child = waiting.popleft()
             if child.exit is None:
-                self._failures = 0
+                self._pause.succeeded()
                 return child
             child.close()
         return None
@@ -78,12 +78,12 @@ class PreparedTasks:
             if child in waiting:
                 waiting.remove(child)
                 child.close()
-                self._failures += 1
+                self._pause.failed()
                 self._changed.set()
 
     def clear(self) -> None:
         """End all prepared processes: their template has ended, or nobody uses it."""
-        self._failures = 0
+        self._pause.succeeded()
         for kind in self._waiting:
             self._end(kind)
 
@@ -110,7 +110,7 @@ class PreparedTasks:
                     return
                 for kind in list(self._wanted_until):
                     await self._fill(kind)
-                with trio.move_on_at(min(self._wanted_until.values())):
+                with trio.move_on_at(min(self._pause.end, *self._wanted_until.values())):
                     await self._changed.wait()
         except Exception as error:  # noqa: BLE001 - tasks then start on demand
             _log.error("an internal error ended the preparation of tasks", exc_info=error)
@@ -119,15 +119,15 @@ class PreparedTasks:
 
     async def _fill(self, kind: bool) -> None:  # noqa: FBT001 - it is a key
         waiting = self._waiting[kind]
-        while len(waiting) < self._most and self._failures < limits.POOL_FAILURES_MAX and self._has_room():
+        while len(waiting) < self._most and self._pause.is_over and self._has_room():
             try:
                 child = await self._make(kind)
             except DiosError:
                 # The next task that starts on demand shows the reason to its caller.
-                self._failures += 1
+                self._pause.failed()
                 return
             if child.exit is not None:
-                self._failures += 1
+                self._pause.failed()
                 child.close()
             elif self._is_closed:
                 child.close()

@@ -22,6 +22,7 @@ from dios import limits
 from dios.core.effects import TaskShare
 from dios.errors import DiosError, InvalidError, NotSupportedError, OutOfMemoryError
 from dios.host.handover.format import Zygote
+from dios.host.process.failure_pause import FailurePause
 from dios.host.process.task_process import ProcessLimits, TaskProcess
 from dios.host.process.template_setting import TemplateSetting
 from dios.host.process.templates import Templates
@@ -198,7 +199,7 @@ class ZygotePool:
         self._accept_weaker = accept_weaker
         self._pool_size = pool_size
         self._pool: deque[TaskProcess] = deque()
-        self._failures = 0
+        self._pause: Final = FailurePause()
         self._is_closing = False
         self._paused = False
         self._making = 0
@@ -382,7 +383,7 @@ class ZygotePool:
             return self.templates.take(template)
         child = self._next_of_pool()
         if child is not None:
-            self._failures = 0
+            self._pause.succeeded()
         return child
 
     async def spawn(
@@ -498,10 +499,10 @@ class ZygotePool:
         self._nursery.start_soon(self._serve, link, name="serve a zygote")
 
     async def _serve(self, link: ZygoteLink) -> None:
-        """Serve a zygote until it ends. Filling the pool starts another one, unless that failed often."""
+        """Serve a zygote until it ends. Filling the pool starts another one, with a pause after many ends."""
         await link.run()
         if link is not self._supervisor:
-            self._failures += 1
+            self._pause.failed()
             self._refill.set()
 
     async def _make(self, brand: Brand, bounds: ProcessLimits) -> TaskProcess:
@@ -590,7 +591,7 @@ class ZygotePool:
             return None
         while (child := self._next_of_pool()) is not None:
             if await self.lowered(self._links[Brand.PURE], child, bounds):
-                self._failures = 0
+                self._pause.succeeded()
                 return child
         return None
 
@@ -627,30 +628,27 @@ class ZygotePool:
                 try:
                     child = await self._make(Brand.PURE, self._defaults)
                 except DiosError:
-                    self._failures += 1
+                    self._pause.failed()
                     continue
                 except Exception as error:  # noqa: BLE001 - it costs this child; tasks start on demand
                     _log.error("an internal error kept the pool from being filled", exc_info=error)
-                    self._failures += 1
+                    self._pause.failed()
                     continue
                 if child.exit is None:
                     self._pool.append(child)
                 else:
-                    self._failures += 1
+                    self._pause.failed()
                     child.close()
             self._filled.set()
-            await self._refill.wait()
+            with trio.move_on_at(self._pause.end):
+                await self._refill.wait()
             if self._pool:
                 # Creating a child keeps a processor busy; the task that has just started comes first.
                 await trio.sleep(limits.POOL_REFILL_MS / 1000)
             self._refill = trio.Event()
 
     def _is_short(self) -> bool:
-        return (
-            not self._paused
-            and len(self._pool) < self._pool_size
-            and self._failures < limits.POOL_FAILURES_MAX
-        )
+        return not self._paused and len(self._pool) < self._pool_size and self._pause.is_over
 
     async def _remove_groups(self) -> None:
         """Remove the control groups of ended tasks: later, because others wait for the ends, and in a thread.
@@ -693,11 +691,11 @@ class ZygotePool:
         if folder >= 0:
             self._nursery.start_soon(_close_folder, folder, name="close a private folder")
         with contextlib.suppress(ValueError):
-            # The child ended in the pool: an entry point that does not wait, or a damaged view. After
-            # POOL_FAILURES_MAX such ends in a row children are created on demand, where ends are reported.
+            # The child ended in the pool: an entry point that does not wait, or a damaged view. After some
+            # such ends in a row children are created on demand for a while, where ends are reported.
             self._pool.remove(child)
             if self._links[child.brand].alive:
-                self._failures += 1
+                self._pause.failed()
             child.close()
             self._refill.set()
 

@@ -10,6 +10,7 @@ from contextlib import asynccontextmanager
 import trio
 from trio.testing import MockClock, wait_all_tasks_blocked
 
+from dios import limits
 from dios.errors import OutOfMemoryError
 from dios.host.process import prepared_tasks
 from dios.host.process.prepared_tasks import PreparedTasks
@@ -136,4 +137,20 @@ async def test_processes_that_end_or_cannot_be_made_are_not_tried_for_ever(autoj
         tasks.clear()
         tasks.take(forkable=False)
         await settled()
+        assert len(tasks) == MOST
+
+
+async def test_processes_that_could_not_be_made_are_tried_again(autojump_clock: MockClock) -> None:
+    """However often that failed, others wait again when the reason is gone and a pause is over."""
+    del autojump_clock
+    factory = Factory()
+    factory.fails = True
+    async with prepared(factory) as tasks:
+        for _ in range(5):
+            tasks.take(forkable=False)
+            await settled()
+        factory.fails = False
+        await settled()
+        assert len(tasks) == 0
+        await settled(limits.POOL_RETRY_MS_MAX / 1000)
         assert len(tasks) == MOST
