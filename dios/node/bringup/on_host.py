@@ -403,14 +403,13 @@ def unit_text(places: Places, manager: str) -> str:
 # {MADE_BY}: `dios up --hosts` writes this file, and `dios down --hosts` removes it.
 [Unit]
 Description=DIOS node
-StartLimitIntervalSec=300
-StartLimitBurst=5
+StartLimitIntervalSec=0
 
 [Service]
 Type=exec
 ExecStart={command}
 Restart=on-failure
-RestartSec=2
+RestartSec=5
 KillMode=mixed
 TimeoutStopSec=20
 UMask=0077

@@ -18,10 +18,13 @@ from pathlib import Path
 from types import FrameType
 from typing import Final, NoReturn
 
-RESTARTS_MAX: Final = 5
-WITHIN_S: Final = 300.0
-PAUSE_S: Final = 2.0
-"""The same three numbers as in the units of ``cluster/systemd``."""
+PAUSE_S: Final = 5.0
+PAUSE_S_MAX: Final = 60.0
+STABLE_S: Final = 300.0
+"""A node that ran this long is started again after the first pause. The pause doubles up to the longest.
+
+The units of ``cluster/systemd`` have the first one alone: only new versions of systemd know growing pauses.
+"""
 
 NODE_ENDS_S: Final = 20.0
 
@@ -42,23 +45,23 @@ def _say(text: str) -> None:
 
 
 def supervise(command: list[str]) -> int:
-    """Run the command until it succeeds, fails too often, or SIGTERM arrives; return an exit status."""
-    failures: list[float] = []
+    """Run the command until it succeeds or SIGTERM arrives; return the exit status 0.
+
+    It is never given up: the reason of its failures may pass, like a full disk or a port that is in use.
+    """
+    pause_s = PAUSE_S
     while True:
+        began = time.monotonic()
         process = subprocess.Popen(command, stdin=subprocess.DEVNULL)
         try:
             status = process.wait()
             if status == 0:
                 return 0
-            now = time.monotonic()
-            failures = [*(each for each in failures if now - each < WITHIN_S), now]
-            if len(failures) > RESTARTS_MAX:
-                _say(
-                    f"the node failed {len(failures)} times within {WITHIN_S:.0f} s, and is not started again"
-                )
-                return 1
-            _say(f"the node ended with status {status}, and is started again in {PAUSE_S:.0f} s")
-            time.sleep(PAUSE_S)
+            if time.monotonic() - began > STABLE_S:
+                pause_s = PAUSE_S
+            _say(f"the node ended with status {status}, and is started again in {pause_s:.0f} s")
+            time.sleep(pause_s)
+            pause_s = min(2 * pause_s, PAUSE_S_MAX)
         except StoppedError:
             process.terminate()
             try:

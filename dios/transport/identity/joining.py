@@ -52,7 +52,7 @@ from dios.transport.identity.identity import (
 from dios.transport.identity.tokens import Token
 from dios.transport.identity.trust import Known
 from dios.transport.tcp.secured import PeerIdentity, Secured, frame_of
-from dios.transport.tcp.tls import connect, for_another
+from dios.transport.tcp.tls import SilentError, connect, for_another
 
 _VERSION: Final = 2
 
@@ -111,6 +111,17 @@ async def join(address: str, token: str, *, name: str, directory: Path) -> Ident
     raise TimeLimitError(f"{address} did not answer within {limits.JOIN_MS_MAX} ms. Try again.")
 
 
+async def _connected(
+    address: str, token: Token, check: Callable[[PeerIdentity], None]
+) -> tuple[PeerIdentity, ssl.SSLSocket]:
+    """Connect to a member. Ask a silent one again, which may be busy, until the time of the join is over."""
+    while True:
+        try:
+            return await connect(address, context_of(token), token.cluster, check)
+        except SilentError:
+            await trio.sleep(limits.PEER_RETRY_MS_MIN / 1000)
+
+
 async def _ask(address: str, token: Token, name: str, key: Ed25519PrivateKey) -> Admitted:
     meant, meant_name = signer_of(token.certificate)
 
@@ -118,7 +129,7 @@ async def _ask(address: str, token: Token, name: str, key: Ed25519PrivateKey) ->
         if peer.node != meant:
             raise NotPermittedError(for_another(peer.name, meant_name))
 
-    peer, tls = await connect(address, context_of(token), token.cluster, check)
+    peer, tls = await _connected(address, token, check)
     async with trio.open_nursery() as nursery:
         secured = Secured(tls, peer, nursery, trust=None)
         try:

@@ -248,6 +248,10 @@ async def dial(
     return Secured(tls, peer, nursery, identity.trust)
 
 
+class SilentError(UnreachableError):
+    """Nobody answered in time, and nobody refused: the node may be busy or stopped. Try again."""
+
+
 async def connect(
     address: str, context: ssl.SSLContext, cluster: bytes, check: Callable[[PeerIdentity], None]
 ) -> tuple[PeerIdentity, ssl.SSLSocket]:
@@ -287,7 +291,7 @@ async def connect(
             close_socket(tls)
             raise
         return peer, tls
-    raise UnreachableError(f"nobody answers at {address} within {limits.PEER_CONNECT_MS_MAX} ms")
+    raise SilentError(f"nobody answers at {address} within {limits.PEER_CONNECT_MS_MAX} ms")
 
 
 def _refused_by_tls(address: str, error: ssl.SSLError) -> DiosError:

@@ -113,15 +113,27 @@ def test_units_are_started_and_removed_through_systemd(
     ]
 
 
-def test_a_supervisor_starts_a_failing_node_again_within_bounds(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A command that fails is started again until it succeeds, or fails too often."""
-    monkeypatch.setattr(supervise, "PAUSE_S", 0.0)
+class Pauses:
+    """A clock that moves by the pauses, which it records."""
+
+    def __init__(self) -> None:
+        self.seconds: list[float] = []
+
+    def monotonic(self) -> float:
+        """The sum of all pauses."""
+        return sum(self.seconds)
+
+    def sleep(self, seconds: float) -> None:
+        """Sleep in no time."""
+        self.seconds.append(seconds)
+
+
+def test_a_supervisor_never_gives_a_failing_node_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A command that fails is started again until it succeeds, after pauses that grow to a bound."""
+    pauses = Pauses()
+    monkeypatch.setattr(supervise, "time", pauses)
     runs = tmp_path / "runs"
     fails = ["sh", "-c", f'echo x >>{runs}; test "$(wc -l <{runs})" -ge "$0"']
-    assert supervise.supervise([*fails, "3"]) == 0
-    assert runs.read_text() == "x\n" * 3
-    runs.unlink()
-    assert supervise.supervise([*fails, "1000"]) == 1
-    assert runs.read_text() == "x\n" * (supervise.RESTARTS_MAX + 1)
+    assert supervise.supervise([*fails, "12"]) == 0
+    assert runs.read_text() == "x\n" * 12
+    assert pauses.seconds == [5, 10, 20, 40] + [supervise.PAUSE_S_MAX] * 7

@@ -15,12 +15,13 @@ from dios.errors import (
     TimeLimitError,
     UnreachableError,
 )
-from dios.transport.identity import tokens
+from dios.transport.identity import joining, tokens
 from dios.transport.identity.identity import Identity, admit_here, load
 from dios.transport.identity.joining import admit, join
 from dios.transport.identity.trust import Known
+from dios.transport.tcp import tls
 from dios.transport.tcp.secured import Secured
-from dios.transport.tcp.tls import Listener, dial
+from dios.transport.tcp.tls import Listener, SilentError, dial
 from tests.support.peers.connections import connected, listening, make_cluster
 
 
@@ -258,6 +259,27 @@ async def test_nobody_waits_for_ever(tmp_path: Path, monkeypatch: pytest.MonkeyP
         with pytest.raises(TimeLimitError, match="did not answer"):
             await join(listener.address, tokens.issue(n1), name="n2", directory=tmp_path / "n2")
     assert not (tmp_path / "n2").exists()
+
+
+async def test_a_member_that_is_silent_for_a_while_is_asked_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A member that is busy or stopped has not refused: the join goes on when it answers."""
+    original = tls.connect
+    attempts: list[str] = []
+
+    async def connect(address: str, *others: object) -> object:
+        attempts.append(address)
+        if len(attempts) < 4:
+            raise SilentError(f"nobody answers at {address} in time")
+        return await original(address, *others)  # type: ignore[arg-type] # handed on
+
+    monkeypatch.setattr(joining, "connect", connect)
+    (n1,) = make_cluster(tmp_path, "n1")
+    async with open_door(n1) as door:
+        n2 = await join(door.listener.address, tokens.issue(n1), name="n2", directory=tmp_path / "n2")
+    assert n2.cluster == n1.cluster
+    assert len(attempts) == 4
 
 
 async def test_a_whole_cluster_joins_at_once(tmp_path: Path) -> None:

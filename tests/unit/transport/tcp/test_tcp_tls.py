@@ -14,7 +14,7 @@ from dios.ids import NodeId
 from dios.transport.identity.certificates import CertificateRole
 from dios.transport.identity.identity import Identity, admit_here, adopt, known_of, renew
 from dios.transport.tcp.secured import frame_of
-from dios.transport.tcp.tls import Listener, connect, dial, listen
+from dios.transport.tcp.tls import Listener, SilentError, connect, dial, listen
 from dios.wire.addresses import split_address
 from tests.support.peers.connections import Refusals, connected, listening, make_cluster
 
@@ -320,7 +320,7 @@ async def test_who_accepts_and_is_silent_is_given_up(tmp_path: Path, monkeypatch
     async with trio.open_nursery() as nursery:
         with (
             socket.create_server(("127.0.0.1", 0)) as silent,
-            pytest.raises(UnreachableError, match="within"),
+            pytest.raises(SilentError, match="within"),
         ):
             await dial(f"127.0.0.1:{silent.getsockname()[1]}", n1, nursery)
         for answer, expected in ((b"", UnreachableError), (b"SSH-2.0-nobody\r\n" * 9, ProtocolError)):
