@@ -8,7 +8,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Final, Protocol
 
@@ -21,12 +21,10 @@ from dios.host.process.task_process import ProcessLimits, TaskProcess
 from dios.host.process.template_setting import TemplateSetting
 from dios.host.process.zygote_link import ZygoteLink
 from dios.host.sandbox import limits_of_task
+from dios.start_watch import LOOK_S, StartWatch
 from dios.wire.messages import TemplateRow
 
 _log: Final = logging.getLogger(__name__)
-
-LOAD_S_MAX: Final = 120.0
-"""The time in which a template must load its modules; large ones take many seconds on a busy machine."""
 
 FORK_S_MAX: Final = 20.0
 """The time in which a template must fork a session; it is ended if it does not."""
@@ -240,15 +238,15 @@ class Templates:
     async def _try_to_start(self, template: _Template) -> DiosError | None:
         spec = template.spec
         try:
-            with trio.fail_after(LOAD_S_MAX):
-                template.link = link = await self._maker.template_link()
-                bounds = ProcessLimits(spec.memory_bytes, 0, _PROCESSES)
-                template.process = process = await link.make_template(bounds)
-                template.room = 0
-                await self._maker.counted(process)
+            template.link = link = await self._maker.template_link()
+            bounds = ProcessLimits(spec.memory_bytes, 0, _PROCESSES)
+            template.process = process = await link.make_template(bounds)
+            template.room = 0
+            await self._maker.counted(process)
+            with self._until_it_hangs(process.pid) as scope:
                 reason = await link.load(process, (*self._base, *spec.modules), self._warm_up)
-        except trio.TooSlowError:
-            return NotSupportedError(f"it took more than {LOAD_S_MAX:.0f} s")
+            if scope.cancelled_caught:
+                return NotSupportedError("it hung while it loaded its modules")
         except DiosError as error:
             return error
         if reason:
@@ -259,6 +257,28 @@ class Templates:
                     reason = f"{reason} ({end.detail})"
             return NotSupportedError(reason)
         return None
+
+    @contextlib.contextmanager
+    def _until_it_hangs(self, pid: int) -> Iterator[trio.CancelScope]:
+        """Cancel the body if the process hangs; large modules load for long on a busy machine."""
+        watching = trio.CancelScope()
+        with trio.CancelScope() as scope:
+            self._nursery.start_soon(_watch, pid, scope, watching, name="watch a template that loads")
+            try:
+                yield scope
+            finally:
+                watching.cancel()
+
+
+async def _watch(pid: int, scope: trio.CancelScope, watching: trio.CancelScope) -> None:
+    """Cancel ``scope`` if a process hangs, until ``watching`` is cancelled."""
+    watch = StartWatch(pid)
+    with watching:
+        hangs = False
+        while not hangs:
+            await trio.sleep(LOOK_S)
+            hangs = await trio.to_thread.run_sync(watch.hangs)
+        scope.cancel()
 
 
 def _make_room(template: _Template, process: TaskProcess) -> None:

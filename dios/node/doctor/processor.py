@@ -20,6 +20,8 @@ from dios.node import daemon
 from dios.node.settings import load
 
 _TRY_S: Final = 20.0
+_UNKNOWN: Final = "not known: the attempt did not end in time, because the machine is busy"
+_AGAIN: Final = "optional: run this again when the machine is quieter"
 _NICE: Final = re.compile(r"nice (-?[0-9]+)")
 _TRY_SHARE: Final = "from dios.node.machine import come_before_tasks as go; raise SystemExit(not go())"
 _TRY_SLICE: Final = f"""
@@ -40,11 +42,12 @@ class ProcessorTest:
 
 
 def examine_processor(
-    data: Path, proc: Path = Path("/proc"), tries: Callable[[str], bool] | None = None
+    data: Path, proc: Path = Path("/proc"), tries: Callable[[str], bool | None] | None = None
 ) -> list[ProcessorTest]:
     """Test the daemon that runs in ``data``, or what one would get here.
 
-    ``tries`` runs a program in a process that leads a session, and returns True if it succeeds.
+    ``tries`` runs a program in a process that leads a session, and returns True if it succeeds,
+    None if that is not known.
     """
     tries = tries or _succeeds
     pid = _running(data)
@@ -60,7 +63,7 @@ def _running(data: Path) -> int:
     return 0 if found is None else found.pid
 
 
-def _share(pid: int, proc: Path, tries: Callable[[str], bool]) -> ProcessorTest:
+def _share(pid: int, proc: Path, tries: Callable[[str], bool | None]) -> ProcessorTest:
     name = "daemon share"
     purpose = "calls are answered while many tasks compute: the daemon has more of the processors than each"
     if cgroups.has_processor_group(proc / "self"):
@@ -75,7 +78,10 @@ def _share(pid: int, proc: Path, tries: Callable[[str], bool]) -> ProcessorTest:
         detail = f"the session of the daemon {pid} has the nice value {nice}"
         advice = "" if nice < 0 else f"optional: as root, write -10 to /proc/{pid}/autogroup"
         return ProcessorTest(name, purpose, detail, advice)
-    if tries(_TRY_SHARE):
+    succeeds = tries(_TRY_SHARE)
+    if succeeds is None:
+        return ProcessorTest(name, purpose, _UNKNOWN, _AGAIN)
+    if succeeds:
         return ProcessorTest(name, purpose, "nine times that of a task that computes (autogroup)")
     detail = "that of a task: this user may not raise the priority of a session (autogroup)"
     return ProcessorTest(name, purpose, detail, "optional: as root, write -10 to /proc/PID/autogroup")
@@ -89,7 +95,7 @@ def _nice_of(pid: int, proc: Path) -> int | None:
     return int(found[1]) if found else None
 
 
-def _slice(pid: int, tries: Callable[[str], bool]) -> ProcessorTest:
+def _slice(pid: int, tries: Callable[[str], bool | None]) -> ProcessorTest:
     name = "daemon slice"
     purpose = "a call waits for the end of no task's slice: the daemon has short slices, and early turns"
     wanted = limits.DAEMON_SLICE_NS
@@ -97,7 +103,10 @@ def _slice(pid: int, tries: Callable[[str], bool]) -> ProcessorTest:
         detail = f"that of the daemon {pid} is {found / 1e6:.1f} ms"
         advice = "" if found <= wanted else "optional: run Linux 6.12 or newer"
         return ProcessorTest(name, purpose, detail, advice)
-    if tries(_TRY_SLICE):
+    succeeds = tries(_TRY_SLICE)
+    if succeeds is None:
+        return ProcessorTest(name, purpose, _UNKNOWN, _AGAIN)
+    if succeeds:
         return ProcessorTest(name, purpose, f"{wanted / 1e6:.1f} ms")
     detail = "that of the kernel, which keeps no other one"
     return ProcessorTest(name, purpose, detail, "optional: run Linux 6.12 or newer")
@@ -110,7 +119,8 @@ def _slice_of(pid: int) -> int:
         return 0
 
 
-def _succeeds(program: str) -> bool:
+def _succeeds(program: str) -> bool | None:
+    """Return True if a program succeeds, None if it does not end: the machine may be busy."""
     try:
         done = subprocess.run(
             [sys.executable, "-P", "-c", program],
@@ -120,5 +130,5 @@ def _succeeds(program: str) -> bool:
             check=False,
         )
     except (OSError, subprocess.TimeoutExpired):
-        return False
+        return None
     return done.returncode == 0

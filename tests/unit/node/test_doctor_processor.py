@@ -11,6 +11,7 @@ from dios import limits
 from dios.host.sandbox import cgroups, linux_calls
 from dios.node import daemon
 from dios.node.daemon import DaemonProcess
+from dios.node.doctor import processor
 from dios.node.doctor.processor import examine_processor
 from dios.node.machine import come_before_tasks
 
@@ -37,6 +38,16 @@ def test_a_daemon_that_may_try_has_both(proc: Path) -> None:
     share, slices = examine_processor(proc, proc, lambda _: False)
     assert "this user may not" in share.detail
     assert "Linux 6.12" in slices.advice
+
+
+def test_an_attempt_that_does_not_end_says_nothing_about_the_machine(
+    proc: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On a busy machine the answer is not known, and the advice blames neither the user nor the kernel."""
+    monkeypatch.setattr(processor, "_TRY_S", 0.0)
+    for test in examine_processor(proc, proc):
+        assert "not known" in test.detail
+        assert "again" in test.advice
 
 
 @pytest.mark.parametrize(("nice", "advised"), [("-10", False), ("0", True)])
