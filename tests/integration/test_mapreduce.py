@@ -8,14 +8,18 @@ import subprocess
 import sys
 from collections import Counter
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
 
 import dios
+from dios.client.ops.status import Status
 from dios.lib import mapreduce
+from dios.lib.jobs import controller
 from dios.lib.mapreduce import JobProgress, Role
+from dios.wire.types import Cause
 from tests.support.node.running_node import RunningNode, exists, running_node, wait_until
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
@@ -187,6 +191,48 @@ def test_a_reducer_short_of_memory_spills(node: dios.Node) -> None:
         keys = [key for key in found if isinstance(key, bytes)]
         assert keys == sorted(keys)
     assert found == {b"%s-%d" % (word, turn): count for word, count in COUNTS.items() for turn in range(40)}
+
+
+def test_refused_starts_are_no_attempts_of_a_tasks_program(
+    node: dios.Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A job with one attempt for each task survives errors of the call, and tasks that never ran."""
+    monkeypatch.setattr(controller, "_REFUSED_S", (0.001, 0.001))
+    run, wait = dios.Node.run, dios.Task.wait
+    refusals: list[str] = []
+
+    def refuse(self: dios.Node, *args: object, **kwargs: object) -> dios.Task:
+        if len(refusals) < 3:
+            refusals.append("call")
+            raise dios.OutOfMemoryError("no memory")
+        return run(self, *args, **kwargs)  # type: ignore[arg-type]
+
+    def end_unstarted(self: dios.Task, timeout: float | None = None) -> Status:
+        if len(refusals) >= 6:
+            return wait(self, timeout)
+        refusals.append("task")
+        return replace(wait(self, timeout), cause=Cause.SPAWN)
+
+    monkeypatch.setattr(dios.Node, "run", refuse)
+    monkeypatch.setattr(dios.Task, "wait", end_unstarted)
+    with mapreduce.run(node, COUNT, [TEXT], attempts=1) as result:
+        assert dict(result) == COUNTS
+    assert refusals == ["call"] * 3 + ["task"] * 3
+
+
+def test_a_job_whose_starts_are_all_refused_fails_with_the_reason(
+    node: dios.Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The patience ends."""
+    monkeypatch.setattr(controller, "_REFUSED_S", (0.001, 0.001))
+
+    def refuse(self: dios.Node, *args: object, **kwargs: object) -> dios.Task:
+        del self, args, kwargs
+        raise dios.OutOfMemoryError("no memory anywhere")
+
+    monkeypatch.setattr(dios.Node, "run", refuse)
+    with pytest.raises(mapreduce.JobFailedError, match="no memory anywhere"):
+        mapreduce.run(node, COUNT, [TEXT], attempts=1)
 
 
 def test_a_function_that_fails_fails_the_job(node: dios.Node) -> None:

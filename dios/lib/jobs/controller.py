@@ -28,6 +28,7 @@ from dios.errors import (
     ClosedError,
     DiosError,
     EndOfStreamError,
+    OutOfMemoryError,
     ProtocolError,
     TimeLimitError,
     UnreachableError,
@@ -67,6 +68,12 @@ _ENTRY: Final = "from dios.lib.jobs.task import main\n\nmain()\n"
 
 _MOVED: Final = frozenset({Cause.MOVED, Cause.PREEMPTED})
 _JOB_NUMBER_BITS: Final = 62
+
+_REFUSED_S: Final = (0.25, 30.0)
+"""The first and the longest pause after starts that were refused. It is doubled after each one."""
+
+REFUSALS_MAX: Final = 12
+"""The refusals in a row, over about two minutes, after which each counts as a failed attempt."""
 
 
 class JobOptions(Struct, frozen=True):
@@ -140,6 +147,8 @@ class Controller:
         self._turn = 0
         self._outputs_done = 0
         self._told = 0.0
+        self._refusals = 0
+        self._starts_at = 0.0
         self._program: Final = node.create_program(Program(_ENTRY, {JOB_MODULE: source}))
         self._groups: Final = tuple(groups)
         self._saved: Final = None if state is None else self._saved_progress(state, source)
@@ -206,8 +215,9 @@ class Controller:
         began = time.monotonic()
         try:
             while not self._ledger.done:
-                for step in self._ledger.next_steps():
-                    self._do(step)
+                if time.monotonic() >= self._starts_at:
+                    for step in self._ledger.next_steps():
+                        self._do(step)
                 if self._options.copies:
                     self._copy_slowest()
                 self._listen()
@@ -268,15 +278,29 @@ class Controller:
                 self._start_reducer(step)
             else:
                 self._start_mapper(step)
-        except UnreachableError as error:
-            # The chosen node has just died: this attempt fails like any other.
+        except (UnreachableError, OutOfMemoryError, TimeLimitError) as error:
+            # The chosen node has just died, or cannot start a task now.
             self._unstarted(step, error.message)
 
     def _unstarted(self, start: StartJobTask, why: str) -> None:
+        counts = self._note_refusal()
         if start.role is Role.MAPPER:
-            self._ledger.mapper_ended(start.number, start.attempt, why)
+            self._ledger.mapper_ended(start.number, start.attempt, why, counts=counts)
         else:
-            self._ledger.reducer_ended(start.number, start.attempt, why)
+            self._ledger.reducer_ended(start.number, start.attempt, why, counts=counts)
+
+    def _note_refusal(self) -> bool:
+        """Delay further starts after one that was refused; return True if that counts as a failed attempt.
+
+        The program of the task did not run, so it is not to blame. Starts that are refused together count
+        once.
+        """
+        now = time.monotonic()
+        if now >= self._starts_at:
+            pause_s, pause_s_max = _REFUSED_S
+            self._starts_at = now + min(pause_s * 2 ** min(self._refusals, 16), pause_s_max)
+            self._refusals += 1
+        return self._refusals > REFUSALS_MAX
 
     # -- kept parts ---------------------------------------------------------------------------------
     def _part_for(self, start: StartJobTask) -> Reference | None:
@@ -498,6 +522,9 @@ class Controller:
         """Wait until a task reports or ends, and act on it."""
         told = [running.reports for running in self._running if running.listening]
         ended = [running.task for running in self._running]
+        if not ended:
+            time.sleep(JOB_REPORT_PERIOD_MS / 1000)  # the next start comes after a pause
+            return
         ready = self._node.select([*told, *ended], timeout=JOB_REPORT_PERIOD_MS / 1000)
         if ready is None:
             return
@@ -529,6 +556,7 @@ class Controller:
     def _heard(self, running: RunningJobTask, message: bytes) -> None:
         report = decode_report(message)
         start = running.start
+        self._refusals = 0
         if isinstance(report, ProgressReport):
             running.done += report.amount
             if start.role is Role.MAPPER:
@@ -558,7 +586,8 @@ class Controller:
         self._reports.append(_report_of(running, status))
         failure = running.failure or _failure_of(status, finished)
         active.end(running.span, failed=bool(failure))
-        moved = status.cause in _MOVED
+        refused = status.cause is Cause.SPAWN and not self._note_refusal()
+        moved = refused or status.cause in _MOVED
         if running.stopped:
             self._drop_part(running)
             self._ledger.mapper_stopped(start.number, start.attempt)
