@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING, cast
 
 import pytest
@@ -65,6 +66,10 @@ class Maker:
         return True
 
 
+async def _run_here(function: Callable[[], bool]) -> bool:
+    return function()
+
+
 @pytest.mark.parametrize("waits", [True, False])
 async def test_a_template_that_loads_slowly_is_waited_for(
     autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch, *, waits: bool
@@ -72,6 +77,8 @@ async def test_a_template_that_loads_slowly_is_waited_for(
     """An hour is no failure while its process waits for a processor; one that does nothing hangs."""
     del autojump_clock
     monkeypatch.setattr(start_watch, "activity_of", lambda _: Activity(0, waits=waits))
+    # The clock of the test would jump over the hour while a thread looks.
+    monkeypatch.setattr(trio.to_thread, "run_sync", _run_here)
     maker = Maker()
     async with trio.open_nursery() as nursery:
         templates = Templates([TemplateSetting("data", ())], nursery, maker, defaults=BOUNDS)

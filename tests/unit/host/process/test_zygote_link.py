@@ -16,7 +16,7 @@ import trio
 from trio.testing import MockClock
 
 from dios import limits, start_watch
-from dios.errors import NotSupportedError, ProtocolError
+from dios.errors import ProtocolError, WouldBlockError
 from dios.host.process.zygote_link import ZygoteLink
 from dios.host.process.zygote_messages import (
     ChildCreated,
@@ -115,6 +115,6 @@ async def test_a_zygote_that_hangs_is_reported(
     started = start_zygote(Brand.PURE, ZygoteModules("os:getpid", (), (), ""))
     os.kill(started.process.pid, signal.SIGSTOP)
     monkeypatch.setattr(start_watch, "activity_of", lambda _: Activity(0, waits=False))
-    with pytest.raises(NotSupportedError, match="did not start"):
+    with pytest.raises(WouldBlockError, match="hung"):
         await ZygoteLink.start(SETUP, ZygoteModules("os:getpid", (), (), ""), started)
     assert started.process.returncode is not None
