@@ -71,6 +71,8 @@ _PLACEMENTS_MAX: Final = 16
 """Placements of one message."""
 _CAPACITIES_S: Final = 3.0
 """The longest time that a question about a job waits for all nodes to report their capacities."""
+_MODEL_LOOK_S: Final = 10.0
+"""The time between two looks for a model that has failed, and may be opened again."""
 _RATES_LEASE_MS: Final = 5_000
 """Rates of a coordinator that has ended are valid for this time."""
 _STORE_SHARES_S: Final = 10.0
@@ -496,11 +498,15 @@ class Coordinator:
             return None, json.dumps({"ok": False, "error": error.message}).encode()
 
     async def _open_chosen_models(self) -> None:
-        """Open a model that an operator chose at another coordinator, or here before a restart."""
+        """Open a model that an operator chose at another coordinator or before a restart, or that failed."""
         while True:
-            await self._chosen.wait()
+            with trio.move_on_after(_MODEL_LOOK_S):
+                await self._chosen.wait()
             self._chosen = trio.Event()
             flow = self._flow
+            if flow is not None:
+                async with self._lock:
+                    flow.retry_model(trio.current_time())
             chosen = None if flow is None or not self._assignment.attend else flow.model_to_open
             if flow is None or chosen is None:
                 continue

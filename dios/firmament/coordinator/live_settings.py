@@ -4,12 +4,13 @@ They are stored with the shares, so they outlive coordinators, and hold until th
 the settings of the node apply (``StartOptions``).
 
 An operator's own model runs in a task, which the coordinator opens (``model_tasks``). Until it is open, and
-after it has failed, the model of the node's settings is used.
+for a while after it has failed, the model of the node's settings is used.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Final
 
 from msgspec.structs import replace
 
@@ -27,6 +28,9 @@ from dios.firmament.settings import SchedulerSettings
 
 _NO_CHOICE = StoredPolicy("", (), (), 0.0)
 
+_RETRY_S: Final = (30.0, 600.0)
+"""The first and the longest pause before a model that has failed is opened again. It is doubled each time."""
+
 
 class LiveSettings:
     """The choices of operators, applied to one scheduler; ``default_model`` is that of the node's settings.
@@ -41,6 +45,8 @@ class LiveSettings:
         self._chosen = _NO_CHOICE
         self._failure = ""
         """The reason why the chosen model is not used."""
+        self._failures = 0
+        self._retry_at = 0.0
         self._offered: RemoteModel | None = None
         self.changed = False
         """True if a choice is not stored yet."""
@@ -92,13 +98,24 @@ class LiveSettings:
             self._use(catalogue.make(self._default_model), now)
 
     def fall_back(self, reason: str, now: float) -> str:
-        """Use the model of the node's settings, because the chosen one has failed; return a text about it."""
+        """Use the model of the node's settings, because the chosen one has failed; return a text about it.
+
+        A model that was late may be good: it is opened again after pauses that grow.
+        """
         self._failure = reason
+        pause_s = min(_RETRY_S[0] * 2 ** min(self._failures, 16), _RETRY_S[1])
+        self._failures += 1
+        self._retry_at = now + pause_s
         self._use(catalogue.make(self._default_model), now)
         return (
             f"the model {self._chosen.model} failed ({reason}), so {self._default_model} is used instead."
-            " Set it again with `dios sched set-model` when it is mended."
+            f" It is tried again in {pause_s:.0f} s; `dios sched set-model` sets a mended or another one."
         )
+
+    def retry(self, now: float) -> None:
+        """Let ``to_open`` name a model that has failed, if its pause is over."""
+        if self._failure and now >= self._retry_at:
+            self._failure = ""
 
     def set_settings(self, words: Mapping[str, str], now: float) -> None:
         """Replace some of the settings.
@@ -151,7 +168,7 @@ class LiveSettings:
         found = settings.changed(SchedulerSettings(), dict(chosen.settings))
         if self._offered is not None or _model_of(chosen) != _model_of(before):
             self._use(self._made(chosen), now)
-            self._failure = ""
+            self._failure, self._failures = "", 0
         if found != self._scheduler.settings:
             self._scheduler.set_settings(found, now)
         self._chosen = chosen

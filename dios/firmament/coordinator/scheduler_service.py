@@ -362,6 +362,10 @@ class SchedulerService(ClusterService):
         """Use the offered model if it is still the chosen one."""
         self._policy.use_offered(chosen, now)
 
+    def retry_model(self, now: float) -> None:
+        """Let ``model_to_open`` name a model that has failed, if its pause is over."""
+        self._policy.retry(now)
+
     def fall_back(self, chosen: StoredPolicy, reason: str, now: float) -> None:
         """Use another model because the chosen one cannot be opened, if it is still the chosen one."""
         if self._policy.to_open == chosen:
