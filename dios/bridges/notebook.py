@@ -144,7 +144,7 @@ class TaskMagic:
         return opened
 
     def close(self) -> None:
-        """End the workers, and the private node if one was started."""
+        """End the workers."""
         while self._executors:
             self._executors.popitem()[1].shutdown()
         while self._opened:

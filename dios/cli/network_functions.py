@@ -211,7 +211,7 @@ def _shared_state(host: str) -> SharedState:
     name = os.environ.get(STORE, "")
     if not name:
         raise InvalidError(f"--share-as {host}: {STORE} has no name of a key-value store (docs/sprayer.md)")
-    node = connect()
+    node = connect(start=False)
     for group in node.groups:
         with contextlib.suppress(UnreachableError):
             return SharedState(open_store(node, group, name_bytes(name)), host)

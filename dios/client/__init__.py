@@ -10,7 +10,7 @@ Read in this order:
 - ``blob_file``: a file for reading over the bytes of an object
 - ``tracing``: spans of the calls of this process
 - ``locate``, ``keyring``: the paths of a user's node and files, and the user's names
-- ``private_node``: a node for a program that finds none
+- ``program_node``: the rule which programs have a private node; ``private_node``: its process
 - ``plain_text``: text of others with its control characters escaped
 - ``program``, ``task_main``, ``warm_up``, ``welcome``: the start of a task's process
 - ``device_variables``: the environment variables for a task's devices

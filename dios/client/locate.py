@@ -107,9 +107,10 @@ def resolve_node(node: str | Path | None = None) -> Path:
     return path / SOCKET_NAME if path.is_dir() else path
 
 
-def names_node(node: str | Path | None = None) -> bool:
-    """Return True if the argument, DIOS_NODE or client.toml names a node."""
-    return bool(node or os.environ.get("DIOS_NODE", "") or _configured("node"))
+def names_node(node: str | Path | None = None, node_user: str | int | None = None) -> bool:
+    """Return True if an argument, DIOS_NODE, DIOS_NODE_USER or client.toml names a node or its user."""
+    named = node or os.environ.get("DIOS_NODE", "") or os.environ.get("DIOS_NODE_USER", "")
+    return bool(named or _configured("node")) or node_user is not None or _configured("node_user") != ""
 
 
 def _named(name: str) -> Path | None:

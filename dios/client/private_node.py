@@ -1,6 +1,6 @@
-"""A private node for one program that finds no node: it has a temporary directory, and ends with the program.
+"""The process of a private node, which has a temporary directory and ends with the program that started it.
 
-Only a program that starts one loads this module.
+Only a program that starts one loads this module; ``program_node`` says which programs do.
 """
 
 from __future__ import annotations
@@ -26,6 +26,8 @@ _LOG_WAIT_S: Final = 5.0
 _LOG_IS_MEANT: Final = "node's log"
 """A part of the message of a node whose reason is in its log."""
 
+NOT_STARTED: Final = "no node runs, and a private one did not start"
+
 _SHARED: Final = ("numpy",)
 """Modules that the tasks of a private node share if the program has loaded them."""
 
@@ -38,16 +40,16 @@ END_WAIT_S: Final = 10.0
 class PrivateNode:
     """A node that this process starts for itself, with ``pool_size`` tasks ready to run.
 
-    ``started`` returns True once it serves. It ends with ``end``, with this object, or with this process,
+    ``wait_started`` returns once it serves. It ends with ``end``, with this object, or with this process,
     however that ends; then it deletes its directory.
     """
 
     def __init__(self, pool_size: int) -> None:
-        self.ready = self._alive = ready_far = alive = -1
+        self._ready = self._alive = ready_far = alive = -1
         self._folder: Final = Path(tempfile.mkdtemp(prefix="dios-"))
         self.data: Final = self._folder / "data"
         try:
-            self.ready, ready_far = os.pipe()
+            self._ready, ready_far = os.pipe()
             # The node ends when the last writing end of this pipe closes.
             alive, self._alive = os.pipe()
             self._process: Final = self._spawn(pool_size, ready_far, alive)
@@ -58,7 +60,6 @@ class PrivateNode:
         finally:
             _close(ready_far, alive)
         self._owner: Final = os.getpid()
-        self._said = b""
         _nodes.add(self)
 
     def _spawn(self, pool_size: int, ready: int, alive: int) -> subprocess.Popen[bytes]:
@@ -80,35 +81,32 @@ class PrivateNode:
                 start_new_session=True,
             )
 
-    def started(self) -> bool:
-        """Return True if the node serves; to be called when the descriptor ``ready`` is readable.
-
-        Raises UnreachableError with the node's reason if it cannot start.
-        """
-        data = os.read(self.ready, 4096)
-        self._said += data
-        if self._said == b"ready\n":
-            sys.stderr.write("dios: no node was running, so this program has a private one until it ends\n")
-            return True
-        if data:
-            return False
-        why = self._said.decode(errors="replace").strip()
-        if not why or _LOG_IS_MEANT in why:
-            # The log is deleted with the node, so its end belongs to the error. It is complete at the end.
-            with contextlib.suppress(OSError, subprocess.TimeoutExpired):
-                self._process.wait(_LOG_WAIT_S)
-                why = (
-                    f"{why} {(self._folder / _LOG).read_text(errors='replace').strip()[-_LOG_CHARS:]}".strip()
-                )
-        raise UnreachableError(f"no node runs, and a private one did not start: {why}")
-
     def wait_started(self) -> None:
-        """Wait until the node serves; raises UnreachableError if it cannot start, or hangs."""
+        """Wait until the node serves; raises UnreachableError with the node's reason if it cannot start,
+        and if it hangs.
+        """
         watch = StartWatch(self._process.pid)
-        while watch.wait(self.ready):
-            if self.started():
+        said = b""
+        while watch.wait(self._ready):
+            data = os.read(self._ready, 4096)
+            said += data
+            if said == b"ready\n":
                 return
-        raise late()
+            if not data:
+                raise UnreachableError(
+                    f"{NOT_STARTED}: {self._reason(said.decode(errors='replace').strip())}"
+                )
+        raise UnreachableError(f"{NOT_STARTED}: it did nothing for {START_QUIET_MAX} s")
+
+    def _reason(self, why: str) -> str:
+        """Return the reason of a failed start; the log is deleted with the node, so its end belongs to it."""
+        if why and _LOG_IS_MEANT not in why:
+            return why
+        with contextlib.suppress(OSError, subprocess.TimeoutExpired):
+            self._process.wait(_LOG_WAIT_S)  # the log is complete at the end
+            log = (self._folder / _LOG).read_text(errors="replace").strip()
+            return f"{why} {log[-_LOG_CHARS:]}".strip()
+        return why
 
     @property
     def pid(self) -> int:
@@ -133,7 +131,7 @@ class PrivateNode:
         shutil.rmtree(self._folder, ignore_errors=True)
 
     def _close_pipes(self) -> None:
-        ready, alive, self.ready, self._alive = self.ready, self._alive, -1, -1
+        ready, alive, self._ready, self._alive = self._ready, self._alive, -1, -1
         _close(ready, alive)
 
     def __del__(self) -> None:
@@ -144,13 +142,6 @@ def _close(*descriptors: int) -> None:
     for number in descriptors:
         if number >= 0:
             os.close(number)
-
-
-def late() -> UnreachableError:
-    """Return the error for a node that hangs at its start."""
-    return UnreachableError(
-        f"no node runs, and a private one hung at its start: it did nothing for {START_QUIET_MAX} s"
-    )
 
 
 def _shared_modules() -> list[str]:

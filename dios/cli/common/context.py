@@ -334,7 +334,7 @@ def groups_of_keyring(node: str | None) -> dict[str, tuple[str, bool]]:
     known: set[str] = set()
     # Connect at least once: even without groups, the node must be there.
     for start in range(0, max(len(names), 1), GROUPS_PER_CALL_MAX):
-        with connect(node, groups=names[start : start + GROUPS_PER_CALL_MAX]) as connected:
+        with connect(node, groups=names[start : start + GROUPS_PER_CALL_MAX], start=False) as connected:
             known.update(group.fingerprint for group in connected.groups)
     marks = {alias: fingerprint(name) for alias, name in groups.items()}
     return {alias: (mark, mark in known) for alias, mark in marks.items()}
@@ -351,7 +351,7 @@ def opened(node: str | None, groups: Iterable[str] = ()) -> Iterator[CommandCont
     shared = {alias for alias in accepted_grants() if alias not in keyring.groups}
     own = (keyring.name_of(alias) for alias in groups if alias not in shared)
     wanted = dict.fromkeys([*own, *keyring.presented()])
-    with connect(node, groups=tuple(wanted)[:GROUPS_PER_CALL_MAX]) as connected:
+    with connect(node, groups=tuple(wanted)[:GROUPS_PER_CALL_MAX], start=False) as connected:
         connected.present_later = keyring.presented_later
         yield CommandContext(connected, keyring)
     left_out = keyring.not_presented

@@ -49,7 +49,7 @@ def ui(
             from dios.web.dashboard.server import DashboardPlace, serve  # noqa: PLC0415 - needs an extra
 
         def session() -> Node:
-            return connect(node, groups=tuple(Keyring.load().presented())[:1], label="dashboard")
+            return connect(node, groups=tuple(Keyring.load().presented())[:1], label="dashboard", start=False)
 
         def started(address: str) -> None:
             say(f"the dashboard is at {address}\nCtrl-C ends it")

@@ -202,7 +202,7 @@ def list_nodes(
     free memory are those that each node reported last. CLOCK is how far a node's clock is ahead of the asked
     node's, measured with the pings between them. With --watch --json each change is one line.
     """
-    with reporting("dios node ls", as_json=as_json), connect(node, groups=()) as connected:
+    with reporting("dios node ls", as_json=as_json), connect(node, groups=(), start=False) as connected:
         if watch:
             _watch(connected, as_json=as_json)
         members = connected.nodes()
@@ -249,7 +249,7 @@ def _member(members: list[Member], name: str) -> Member:
 @app.command(epilog="\b\nExamples:\n  dios node describe n2\n  dios node describe n2 --json")
 def describe(name: NameArgument, *, node: NodeOption = None, as_json: JsonOption = False) -> None:
     """Show details of one node: its address, contents and guarantees."""
-    with reporting("dios node describe", as_json=as_json), connect(node, groups=()) as connected:
+    with reporting("dios node describe", as_json=as_json), connect(node, groups=(), start=False) as connected:
         member = _member(connected.nodes(), name)
         info = connected.info(host="" if member.here else name) if member.usable else None
         if as_json:
@@ -302,7 +302,7 @@ def label(
     apart, and on all nodes. It is stored, and from then on counts more than the node's settings, also after
     restarts. Only the user who runs the nodes may do this.
     """
-    with reporting("dios node label", as_json=as_json), connect(node, groups=()) as connected:
+    with reporting("dios node label", as_json=as_json), connect(node, groups=(), start=False) as connected:
         wanted = dict(_change(text) for text in changes or ())
         if wanted:
             connected.label_node(name, wanted)
@@ -381,7 +381,7 @@ def drain(
 
     A wait that ends early, by --timeout or Ctrl-C, leaves the node draining.
     """
-    with reporting("dios node drain", as_json=as_json), connect(node, groups=()) as connected:
+    with reporting("dios node drain", as_json=as_json), connect(node, groups=(), start=False) as connected:
         if undo and wait:
             raise InvalidError("--wait has no meaning with --undo; leave out one of them")
         if timeout and not wait:
@@ -509,7 +509,7 @@ def forget(
     Use this for a node that is lost or no longer trusted. Its objects cannot be reached any more; nothing is
     deleted on its disk. Its machine can come back as a new node, with a token and an empty data directory.
     """
-    with reporting("dios node forget", as_json=as_json), connect(node, groups=()) as connected:
+    with reporting("dios node forget", as_json=as_json), connect(node, groups=(), start=False) as connected:
         members = connected.nodes()
         # A node that is removed here, but not on every other node, is not among them.
         member = next((each for each in members if each.name == name), None)
@@ -562,7 +562,7 @@ def replace(
     The command can be repeated, for example when the token has expired. The asked node makes the token,
     and the new machine joins there.
     """
-    with reporting("dios node replace", as_json=as_json), connect(node, groups=()) as connected:
+    with reporting("dios node replace", as_json=as_json), connect(node, groups=(), start=False) as connected:
         from dios.node import cluster  # noqa: PLC0415 - certificates take a tenth of a second
 
         members = connected.nodes()

@@ -140,7 +140,7 @@ def node_logs(
 
     With --json each record is one line. The exit status is 1 if a node could not be read.
     """
-    with reporting("dios node logs", as_json=as_json), connect(node, groups=()) as connected:
+    with reporting("dios node logs", as_json=as_json), connect(node, groups=(), start=False) as connected:
         reader = _Reader(connected, frozenset(names or ()))
         wanted = None if trace is None else _trace_id(trace)
         rows = _chosen(reader.read(), level, wanted)

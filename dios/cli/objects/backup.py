@@ -481,7 +481,7 @@ def _restore_all(
 ) -> list[Restored]:
     """Restore groups under aliases, after a check that all aliases are free."""
     keyring = Keyring.load()
-    with connect(node, groups=()) as connected:
+    with connect(node, groups=(), start=False) as connected:
         in_cluster = CommandContext(connected, keyring).here() is not None
         for _, alias in wanted:
             require_free(keyring, connected, alias)
@@ -489,7 +489,7 @@ def _restore_all(
     files, size = sum(record.files for record, _ in wanted), sum(record.size for record, _ in wanted)
     with transfer("restore", size, steps=files) as moved:
         for start in range(0, len(wanted), _GROUPS_PER_SESSION):
-            with connect(node, groups=()) as connected:
+            with connect(node, groups=(), start=False) as connected:
                 done += [
                     restore_group(
                         repository,

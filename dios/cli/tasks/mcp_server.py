@@ -26,10 +26,8 @@ from dios.cli.tasks.sandbox_options import (
     given_bounds,
     given_inputs,
 )
-from dios.client.locate import default_socket, names_node
-from dios.client.private_node import PrivateNode
-from dios.client.sync.node import connect
-from dios.errors import InvalidError, UnreachableError
+from dios.client.locate import default_socket
+from dios.errors import InvalidError
 from dios.lib.sandbox.network.grant import headers_from_variables
 from dios.lib.sandbox.sandbox import Sandbox
 from dios.trusted_files import require_trusted
@@ -40,7 +38,6 @@ app = typer.Typer(rich_markup_mode=None)
 PORT_DEFAULT: Final = 7480
 IDLE_S_DEFAULT: Final = 3600.0
 TOKEN_VARIABLE: Final = "DIOS_MCP_TOKEN"  # noqa: S105 - the name of a variable
-_POOL_SIZE: Final = 2
 _BY_SIGNAL: Final = 128
 
 Make: TypeAlias = Callable[[], Sandbox]
@@ -113,62 +110,34 @@ def mcp(
         origins = tuple(str(each) for each in parse_origins(network or ()))
         headers = headers_from_variables(network_header or ())
 
-        @contextlib.contextmanager
-        def making() -> Iterator[Make]:
-            with _place(node) as place:
-
-                def make() -> Sandbox:
-                    return Sandbox(
-                        node=place,
-                        template=template,
-                        inputs=given,
-                        memory=memory,
-                        cpu_seconds=cpu_seconds,
-                        timeout=timeout,
-                        bounds=chosen,
-                        network=network or (),
-                        network_ca=network_ca,
-                        network_headers=headers,
-                        forkable=forkable,
-                    )
-
-                # Wrong options are reported now, and not to the agent.
-                make().close()
-                yield make
+        def make() -> Sandbox:
+            return Sandbox(
+                node=node,
+                template=template,
+                inputs=given,
+                memory=memory,
+                cpu_seconds=cpu_seconds,
+                timeout=timeout,
+                bounds=chosen,
+                network=network or (),
+                network_ca=network_ca,
+                network_headers=headers,
+                forkable=forkable,
+            )
 
         with needing_extra("mcp", "sandboxes for agents"):
             from dios.bridges.mcp import BOUNDS, SandboxTools  # noqa: PLC0415 - an optional dependency
         chosen = given_bounds(bounds, BOUNDS)
         if http:
-            number = _serve_http(
-                making(), tuple(given), origins, PORT_DEFAULT if port is None else port, idle_s
-            )
+            number = _serve_http(make, tuple(given), origins, PORT_DEFAULT if port is None else port, idle_s)
             raise typer.Exit(_BY_SIGNAL + number)
-        with making() as make:
-            SandboxTools(make, tuple(given), origins).server().run("stdio")
-
-
-@contextlib.contextmanager
-def _place(node: str | None) -> Iterator[str | Path | None]:
-    """Yield the place of the node; if none was named and none runs, of a private one for all sessions."""
-    try:
-        connect(node).close()
-    except UnreachableError:
-        if names_node(node):
-            raise
-    else:
-        yield node
-        return
-    private = PrivateNode(_POOL_SIZE)
-    try:
-        private.wait_started()
-        yield private.data
-    finally:
-        private.end()
+        # Wrong options are reported now, and not to the agent.
+        make().close()
+        SandboxTools(make, tuple(given), origins).server().run("stdio")
 
 
 def _serve_http(
-    making: contextlib.AbstractContextManager[Make],
+    make: Make,
     inputs: tuple[str, ...],
     origins: tuple[str, ...],
     port: int,
@@ -182,11 +151,11 @@ def _serve_http(
         bound = listener.getsockname()[1]
         with _token(bound) as (token, kept):
             mcp_http.check_token(token)
-            with making as make:
-                say(f"serving agents at http://{mcp_http.ADDRESS}:{bound}{mcp_http.PATH}")
-                say(f"the token is {kept}; Ctrl-C ends the server and all its sandboxes")
-                tools = SandboxTools(make, inputs, origins, client_of=mcp_http.client_of, idle_s=idle_s)
-                return mcp_http.serve(tools, listener, token, idle_s)
+            make().close()  # wrong options are reported now
+            say(f"serving agents at http://{mcp_http.ADDRESS}:{bound}{mcp_http.PATH}")
+            say(f"the token is {kept}; Ctrl-C ends the server and all its sandboxes")
+            tools = SandboxTools(make, inputs, origins, client_of=mcp_http.client_of, idle_s=idle_s)
+            return mcp_http.serve(tools, listener, token, idle_s)
 
 
 @contextlib.contextmanager

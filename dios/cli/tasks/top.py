@@ -155,7 +155,7 @@ def _run(node: str | None, column: str, *, everything: bool) -> None:
     from dios.web.observation.session import ClusterSession  # noqa: PLC0415 - only for this
 
     def session() -> Node:
-        return connect(node, groups=tuple(Keyring.load().presented())[:1], label="top")
+        return connect(node, groups=tuple(Keyring.load().presented())[:1], label="top", start=False)
 
     shared = ClusterSession(session)
     shared.watcher.add_viewer()

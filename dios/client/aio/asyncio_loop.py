@@ -7,7 +7,7 @@ import socket
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Final
 
-from dios.client.aio.event_loop import Stop, Waiter
+from dios.client.aio.event_loop import Stop, T, Waiter
 from dios.errors import InvalidError
 
 
@@ -96,6 +96,10 @@ class AsyncioLoop:
     async def sleep(self, seconds: float, /) -> None:
         """Wait for ``seconds``."""
         await asyncio.sleep(seconds)
+
+    async def in_thread(self, function: Callable[[], T], /) -> T:
+        """Run a blocking function in a thread."""
+        return await asyncio.to_thread(function)
 
     async def shielded(self, function: Callable[[], Awaitable[None]]) -> None:
         """Run an async function to its end; a cancellation of the caller is raised after it."""

@@ -9,7 +9,9 @@ from __future__ import annotations
 
 import socket
 from collections.abc import Awaitable, Callable, Sequence
-from typing import Protocol, TypeAlias
+from typing import Protocol, TypeAlias, TypeVar
+
+T = TypeVar("T")
 
 Stop: TypeAlias = Callable[[], None]
 """Ends a watch. The watch of readable bytes is the last one to end, before the socket is closed."""
@@ -54,6 +56,9 @@ class EventLoop(Protocol):
 
     def sleep(self, seconds: float, /) -> Awaitable[None]:
         """Wait for ``seconds``."""
+
+    async def in_thread(self, function: Callable[[], T], /) -> T:
+        """Run a blocking function in a thread; a cancelled caller does not wait for its end."""
 
     async def shielded(self, function: Callable[[], Awaitable[None]]) -> None:
         """Run an async function to its end, even if the caller is cancelled meanwhile."""

@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING, Final, ParamSpec, TypeVar, cast
 from dios.client.aio import rings
 from dios.client.aio.channel import AsyncChannel
 from dios.client.aio.connection import AsyncConnection
-from dios.client.aio.event_loop import EventLoop
 from dios.client.aio.handles import (
     AsyncReadRequest,
     AsyncReference,
@@ -30,7 +29,6 @@ from dios.client.aio.logs import AsyncLog
 from dios.client.aio.network import AsyncAcceptor, AsyncDatagrams, AsyncTcpConnection
 from dios.client.aio.running_loop import running_loop
 from dios.client.keyring import presented_groups
-from dios.client.locate import accepted_users, names_node, resolve_node
 from dios.client.ops.arrays import ArrayMakers
 from dios.client.ops.attributes import HasLink
 from dios.client.ops.batches import BatchOps, Pending, operation_of
@@ -40,11 +38,9 @@ from dios.client.ops.network import NetworkOps
 from dios.client.ops.nodes import NodeOps, mode_of, select_op
 from dios.client.ops.streams import ends_op
 from dios.client.sync.connection import Connection
-from dios.client.sync.node import ambient
+from dios.client.sync.node import ambient, open_socket
 from dios.errors import DiosError, EndOfStreamError, UnreachableError
-from dios.limits import NODE_START_MS_MAX
 from dios.transport.rings.waiting import RingEnd
-from dios.transport.unix.client import connect as connect_socket
 from dios.wire import messages
 from dios.wire.types import Mode, ObjectType
 
@@ -294,10 +290,11 @@ async def open_node(
     groups: Iterable[str | bytes] | None = None,
     label: str = "",
     node_user: str | int | None = None,
-    start: bool = False,
+    start: bool = True,
 ) -> AsyncIterator[AsyncNode]:
     """Open the node for an ``async with`` body; arguments and errors are those of ``dios.connect``.
 
+    A private node that it starts is that of the program, which ends with the program and not with the body.
     In a task it is the task's own node, and the blocking client must not be used meanwhile.
     """
     loop = running_loop()  # refuses other loops before a socket is open
@@ -306,23 +303,25 @@ async def open_node(
         async with _borrowed(*inside) as borrowed:
             yield borrowed
         return
-    accepted = partial(accepted_users, node_user)
-    async with contextlib.AsyncExitStack() as stack:
-        try:
-            channel = connect_socket(resolve_node(node), accepted)
-        except UnreachableError:
-            if not start or names_node(node):
-                raise
-            place = await stack.enter_async_context(_private_node(loop))
-            channel = connect_socket(resolve_node(place), accepted)
-            groups = groups or ()
-        connection = AsyncConnection(AsyncChannel(channel))
-        stack.callback(connection.close)
-        presented = presented_groups(groups)
+    presented = presented_groups(groups)
+    try:
+        sock = open_socket(node, node_user, 0)
+    except UnreachableError:
+        if not start:
+            raise
+        # A private node needs some time to start.
+        pool_size = len(os.sched_getaffinity(0))
+        sock = await loop.in_thread(partial(open_socket, node, node_user, pool_size))
+    connection = AsyncConnection(AsyncChannel(sock))
+    try:
         opened = AsyncNode(connection, await connection.hello(presented.first, label))
         opened.present_later = presented.later
-        stack.callback(opened.close_ends)
-        yield opened
+        try:
+            yield opened
+        finally:
+            opened.close_ends()
+    finally:
+        connection.close()
 
 
 @contextlib.asynccontextmanager
@@ -337,34 +336,6 @@ async def open_session(sock: socket.socket, *, label: str = "") -> AsyncIterator
             opened.close_ends()
     finally:
         connection.close()
-
-
-@contextlib.asynccontextmanager
-async def _private_node(loop: EventLoop) -> AsyncIterator[Path]:
-    """Start a private node for the body, and yield its data directory."""
-    from dios.client.private_node import END_WAIT_S, PrivateNode, late  # noqa: PLC0415 - few programs start a node
-
-    private = PrivateNode(len(os.sched_getaffinity(0)))
-
-    async def end() -> None:
-        private.begin_end()
-        process = os.pidfd_open(private.pid)
-        try:
-            await loop.wait_readable_until(process, loop.now() + END_WAIT_S)
-        finally:
-            os.close(process)
-        private.end()
-
-    try:
-        deadline = loop.now() + NODE_START_MS_MAX / 1000
-        while await loop.wait_readable_until(private.ready, deadline):
-            if private.started():
-                break
-        else:
-            raise late()
-        yield private.data
-    finally:
-        await loop.shielded(end)
 
 
 @contextlib.asynccontextmanager

@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable, Sequence
 
 import trio
 
-from dios.client.aio.event_loop import Stop, Waiter
+from dios.client.aio.event_loop import Stop, T, Waiter
 
 
 class TrioWaiter:
@@ -91,6 +91,10 @@ class TrioLoop:
         with trio.move_on_at(deadline) as scope:
             await trio.lowlevel.wait_readable(fd)
         return not scope.cancelled_caught
+
+    async def in_thread(self, function: Callable[[], T], /) -> T:
+        """Run a blocking function in a thread."""
+        return await trio.to_thread.run_sync(function, abandon_on_cancel=True)
 
     async def shielded(self, function: Callable[[], Awaitable[None]]) -> None:
         """Run an async function to its end."""

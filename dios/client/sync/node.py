@@ -12,6 +12,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, ParamSpec, TypeVar, cast
 
+from dios.client import program_node
 from dios.client.ops.arrays import ArrayMakers
 from dios.client.ops.attributes import HasLink
 from dios.client.ops.batches import BatchOps, Pending, operation_of
@@ -25,19 +26,18 @@ from dios.client.sync.logs import Log
 from dios.client.sync.network import Acceptor, Datagrams, TcpConnection
 from dios.client.sync.selecting import Selects
 from dios.errors import EndOfStreamError, UnreachableError
-from dios.ids import Name
 from dios.transport.unix.client import ClientChannel
 from dios.transport.unix.client import connect as connect_socket
 from dios.wire import messages
 from dios.wire.types import Mode, ObjectType
 
 if TYPE_CHECKING:
+    import socket
     from collections.abc import Iterator
     from types import TracebackType
     from typing import Self
 
     from dios.client.page import Page
-    from dios.client.private_node import PrivateNode
 
 __all__ = [
     "Acceptor",
@@ -241,19 +241,6 @@ class Node(
         self.close()
 
 
-class _OwnedNode(Node):
-    """The private node that this program started; ``close`` ends it."""
-
-    def __init__(self, connection: Connection, welcome: messages.Welcome, private: PrivateNode) -> None:
-        super().__init__(connection, welcome)
-        self._private: Final = private
-
-    def close(self) -> None:
-        """Close the connection and end the node; in a forked process this does nothing."""
-        super().close()
-        self._private.end()
-
-
 class Batch(BatchOps):
     """Operations that are sent together: collected in a ``with`` body, run at its end."""
 
@@ -286,6 +273,7 @@ def enter_task(connection: Connection, welcome: messages.Welcome) -> Node:
     """Make the node of a task's inherited socket the result of ``connect`` from now on."""
     global _ambient, _welcome
     connection.session.answers_traces = welcome.traces
+    program_node.enter_task()
     _ambient, _welcome = Node(connection, welcome, ambient=True), welcome
     return _ambient
 
@@ -296,6 +284,7 @@ def enter_task_later(channel: ClientChannel, welcome: messages.Welcome, page: Pa
     Many programs never use it.
     """
     global _inherited
+    program_node.enter_task()
     _inherited = channel, welcome, page
 
 
@@ -336,18 +325,21 @@ def connect(
     groups: Iterable[str | bytes] | None = None,
     label: str = "",
     node_user: str | int | None = None,
-    start: bool = False,
+    start: bool = True,
 ) -> Node:
     """Connect to the node: a task to its own, a user's process to ``node`` or the configured one.
 
     ``node`` is a data directory or socket; ``groups`` are names, as bytes or text, or aliases of the
     keyring, by default all of them. ``node_user`` is the name or number of the user who runs the node, by
-    default the configured one; a node of root or of the caller's own user is always accepted. With ``start``
-    a program that names no node and finds none gets a private one, without a group unless ``groups`` has
-    some. A line on standard error says so; the node and its data end with ``close`` or the program.
+    default the configured one; a node of root or of the caller's own user is always accepted.
 
-    Raises UnreachableError if no node listens there or none could be started, NotPermittedError if the
-    listening process is of another user.
+    A program that names no node, nor its user, and finds none starts a private one, and a line on standard
+    error says so. All its connections share that node, those of ``Executor`` and ``Sandbox`` too, and so do
+    processes forked from it. The node lives until the program ends, and its data, durable objects included,
+    are deleted with it. ``start=False`` uses a private node that the program has already, and starts none.
+
+    Raises UnreachableError if no node listens there and none was to be started or could be, NotPermittedError
+    if the listening process is of another user.
     """
     pool_size = len(os.sched_getaffinity(0)) if start else 0
     return connect_or_start(node, groups=groups, label=label, node_user=node_user, pool_size=pool_size)
@@ -367,36 +359,28 @@ def connect_or_start(
         return inside
     # A task needs neither a keyring nor a search for its node, and starts faster without these modules.
     from dios.client.keyring import presented_groups  # noqa: PLC0415 - see above
-    from dios.client.locate import accepted_users, names_node, resolve_node  # noqa: PLC0415 - the same
 
-    accepted = partial(accepted_users, node_user)
+    presented = presented_groups(groups)
+    connection = Connection(ClientChannel(open_socket(node, node_user, pool_size)))
     try:
-        presented = presented_groups(groups)
-        opened = Node(*_open(resolve_node(node), presented.first, label, accepted))
-        opened.present_later = presented.later
-    except UnreachableError:
-        if not pool_size or names_node(node):
-            raise
-    else:
-        return opened
-    from dios.client.private_node import PrivateNode  # noqa: PLC0415 - the same
-
-    private = PrivateNode(pool_size)
-    try:
-        private.wait_started()
-        first = presented_groups(groups or ()).first
-        return _OwnedNode(*_open(resolve_node(private.data), first, label, accepted), private)
-    except BaseException:
-        private.end()
-        raise
-
-
-def _open(
-    place: Path, groups: tuple[Name, ...], label: str, accepted: Callable[[], tuple[int, ...]]
-) -> tuple[Connection, messages.Welcome]:
-    connection = Connection(ClientChannel(connect_socket(place, accepted)))
-    try:
-        return connection, connection.hello(groups, label)
+        opened = Node(connection, connection.hello(presented.first, label))
     except BaseException:
         connection.close()
         raise
+    opened.present_later = presented.later
+    return opened
+
+
+def open_socket(node: str | Path | None, node_user: str | int | None, pool_size: int) -> socket.socket:
+    """Return a socket that is connected to the node of ``connect``; with 0 as ``pool_size`` start none."""
+    from dios.client.locate import accepted_users, resolve_node  # noqa: PLC0415 - not for tasks
+
+    accepted = partial(accepted_users, node_user)
+    may_start = program_node.may_start(node, node_user)
+    place = (may_start and program_node.private_socket()) or resolve_node(node)
+    try:
+        return connect_socket(place, accepted)
+    except UnreachableError:
+        if not may_start or not pool_size:
+            raise
+    return connect_socket(program_node.socket_after_start(pool_size, place), accepted)

@@ -58,8 +58,8 @@ class Executor(concurrent.futures.Executor):
     At most ``max_workers`` tasks run. They start when calls wait; a task that had no call for
     ``idle_timeout`` seconds ends, except the last one, and with None all stay. By default ``max_workers`` is
     the number of processors: those of this machine, or with ``work`` those of the cluster. ``node`` is an
-    open ``Node`` or the place of one; with None and no node running, a private one is started and ends with
-    the executor. ``groups`` are groups of which the workers are members; ``files`` are aliases of groups:
+    open ``Node`` or the place of one; with None and no node running, the program gets a private one, as from
+    ``dios.connect``. ``groups`` are groups of which the workers are members; ``files`` are aliases of groups:
     calls read and write the files of these groups as ``dios://ALIAS/…``. ``host`` is their node, ``work``
     their needs (``dios.work``), ``limits`` their limits (``dios.Limits``). ``modules`` names modules to send,
     in addition to those that the functions refer to. ``template`` names a template in the settings of the
@@ -245,7 +245,7 @@ class Executor(concurrent.futures.Executor):
         """Accept no more calls; the workers end when all calls have run, or with ``cancel_futures`` the
         present ones.
 
-        With ``wait`` this returns when everything has ended, a private node included.
+        With ``wait`` this returns when all workers have ended.
         """
         close_putter(self)
         pools = [self._pool, *self._actors]

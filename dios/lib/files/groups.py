@@ -37,7 +37,7 @@ class ReachableGroups:
         names = [bytes(name) for name in groups.values()]
         known: set[str] = set()
         for start in range(0, len(names), GROUPS_PER_CALL_MAX):
-            with connect(self._node, groups=names[start : start + GROUPS_PER_CALL_MAX]) as node:
+            with connect(self._node, groups=names[start : start + GROUPS_PER_CALL_MAX], start=False) as node:
                 known.update(group.fingerprint for group in node.groups)
         return sorted(alias for alias, name in groups.items() if fingerprint(name) in known)
 
@@ -62,7 +62,7 @@ class ReachableGroups:
         name = keyring.groups.get(alias)
         if name is None:
             raise _no_group(alias, "in your keyring")
-        node = connect(self._node, groups=[name])
+        node = connect(self._node, groups=[name], start=False)
         group = _group_of(node, name)
         if group is None:
             node.close()

@@ -109,10 +109,7 @@ class Sandbox(SandboxOps):
         return other
 
     async def close(self) -> None:
-        """End the session, and with the last fork a private node; a second call does nothing.
-
-        A cancellation waits for it.
-        """
+        """End the session; a second call does nothing. A cancellation waits for it."""
         self._closed = True
         if self._loop is not None:
             await self._loop.shielded(self._close)
@@ -137,7 +134,7 @@ class Sandbox(SandboxOps):
         try:
             place = self._place
             if not isinstance(place, AsyncNode):
-                place = await self._stack.enter_async_context(open_node(place, start=True))
+                place = await self._stack.enter_async_context(open_node(place))
             await self._in_turn(self.open_op(cast("Node", place)))
         except BaseException:
             await self.close()

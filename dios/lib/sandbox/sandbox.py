@@ -53,8 +53,8 @@ class Sandbox(SandboxOps):
     authorities to trust for them, in place of the machine's. ``network_headers`` are headers by origin, such
     as {"https://api.example.org": {"Authorization": "Bearer ..."}}, that are added to the requests outside of
     the session, which does not learn them. With ``forkable`` the session can be forked. ``node`` is an open
-    ``Node`` or the place of one; with None and no node running, a private one is started and ends with the
-    sandbox.
+    ``Node`` or the place of one; with None and no node running, the program gets a private one, as from
+    ``dios.connect``.
 
     Threads may share a sandbox: their calls run one after the other. Raises UnreachableError if there is no
     node and none can be started, NotSupportedError for a template that the node does not have or cannot
@@ -124,7 +124,7 @@ class Sandbox(SandboxOps):
         return other
 
     def close(self) -> None:
-        """End the session, and with the last fork a private node; a second call does nothing."""
+        """End the session; a second call does nothing."""
         self._closed = True
         if self._turn.locked():
             # Another thread runs code: that ends now.

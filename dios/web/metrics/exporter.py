@@ -53,7 +53,7 @@ def start(node: str | Path | None, place: ExporterPlace, tls: TlsFiles | None = 
     require_protected(place, tls)
 
     def read() -> list[Reading]:
-        with connect(node, groups=(), label="reads metrics") as connected:
+        with connect(node, groups=(), label="reads metrics", start=False) as connected:
             return read_all(connected)
 
     registry = CollectorRegistry(auto_describe=False)
