@@ -1,0 +1,1 @@
+"""The commands and programs of a document, in the order in which a reader types them."""
