@@ -1,7 +1,7 @@
 """The private node of this program, and the rule which callers start one (``docs/adr/0110``).
 
-All connections of a program share its private node, which lives until the program ends: an object that one
-connection makes is there for the next. A process that was forked from the program shares it, too.
+All connections of a program share its private node, which lives until the program ends, so an object of the
+first connection is there for the second. A process that was forked from the program shares it, too.
 
 - ``dios.connect``, ``dios.aio.open_node``, ``Executor`` (also as the backend of joblib), ``Sandbox``, cells
   of notebooks, ``dios sandbox run`` and ``dios mcp`` start one if the user named no node and none listens.
@@ -56,7 +56,7 @@ def private_socket() -> Path | None:
 def socket_after_start(pool_size: int, missing: Path) -> Path:
     """Start the private node of this program, because no node listens at ``missing``; return its socket.
 
-    If another thread has started it meanwhile, that one is shared. It keeps ``pool_size`` tasks ready. Raises
+    A node that another thread has started meanwhile is shared. It keeps ``pool_size`` tasks ready. Raises
     UnreachableError if it cannot start.
     """
     global _private
@@ -85,10 +85,12 @@ def socket_after_start(pool_size: int, missing: Path) -> Path:
 def _why_none(missing: Path) -> str:
     """Return the reason why a node was started, with the data directory of a default node that crashed."""
     try:
-        data = missing.readlink().parent if missing == default_socket() else None
+        socket = missing.readlink() if missing == default_socket() else None
     except (OSError, InvalidError):
-        data = None
-    return "no node was running" if data is None else f"no node was running (the last one was that of {data})"
+        socket = None
+    if socket is None or socket.name != SOCKET_NAME:
+        return "no node was running"
+    return f"no node was running (the last one was that of {socket.parent})"
 
 
 @atexit.register
