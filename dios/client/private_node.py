@@ -82,8 +82,9 @@ class PrivateNode:
             )
 
     def wait_started(self) -> None:
-        """Wait until the node serves; raises UnreachableError with the node's reason if it cannot start,
-        and if it hangs.
+        """Wait until the node serves.
+
+        Raises UnreachableError with the reason if it cannot start, and if it hangs.
         """
         watch = StartWatch(self._process.pid)
         said = b""
