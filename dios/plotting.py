@@ -15,11 +15,11 @@ import numpy as np
 import numpy.typing as npt
 
 from dios.errors import Code, DiosError
+from dios.installation import extra_command
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-INSTALL: Final = "pip install 'dios[plots]'"
 _WIDTH: Final = 7.0
 _HEIGHT: Final = 3.2
 _DPI: Final = 90
@@ -102,7 +102,9 @@ class MissingPlotsError(DiosError):
 def need_plots() -> None:
     """Raise MissingPlotsError if matplotlib is missing; call this before hours of simulation."""
     if not can_draw():
-        raise MissingPlotsError(f"plots need matplotlib, which is not installed; install it with: {INSTALL}")
+        raise MissingPlotsError(
+            f"plots need matplotlib, which is not installed; install it with: {extra_command('plots')}"
+        )
 
 
 def draw(picture: Picture, path: Path) -> None:

@@ -1,7 +1,7 @@
 """A WebAssembly module as a program: it writes a text in capital letters.
 
-Run ``python examples/wasm_upper.py FILE`` where ``pip install 'dios[wasm]'`` is done; without a node the
-program gets a private one. The module knows nothing of DIOS: it opens ``/inputs/text`` and writes
+Run ``python examples/wasm_upper.py FILE`` where ``pip install 'dios-space[wasm]'`` is done; without a node
+the program gets a private one. The module knows nothing of DIOS: it opens ``/inputs/text`` and writes
 ``/outputs/loud``, as any WASI program that a compiler for C, Rust or Go makes. See docs/webassembly.md.
 """
 

@@ -13,7 +13,6 @@ import platform
 import re
 import warnings
 from collections.abc import Mapping
-from importlib.metadata import version
 from typing import ClassVar, Final, Protocol, cast
 
 import msgspec
@@ -23,6 +22,7 @@ from ipykernel.kernelbase import Kernel
 from dios.bridges.jupyter_specs import KernelOptions
 from dios.client.plain_text import plain_lines
 from dios.errors import DiosError
+from dios.installation import version
 from dios.lib.sandbox.async_sandbox import Sandbox
 from dios.lib.sandbox.bounds import SandboxBounds
 from dios.lib.sandbox.network.grant import headers_from_variables
@@ -54,7 +54,7 @@ class SandboxKernel(Kernel):
     """A kernel with one sandbox, which is opened by the first cell."""
 
     implementation = "dios"
-    implementation_version = version("dios")
+    implementation_version = version()
     banner = "Python in a DIOS sandbox: cells reach inputs and the installed packages, and nothing else."
     language_info: Content = {  # noqa: RUF012 - as Jupyter's kernels have it
         "name": "python",

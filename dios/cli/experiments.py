@@ -17,6 +17,7 @@ from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 from dios.cli.common.extras import needing_extra
 from dios.cli.common.output import INTERRUPTED, JsonOption, err, reporting, say, table, write_json
 from dios.errors import InvalidError
+from dios.installation import extra_command
 
 if TYPE_CHECKING:
     from dios.papers.figures import ProgressCallback, WrittenFigure, WrittenFigureRow
@@ -325,7 +326,7 @@ def _run(
 
     numbers = figures.select_figures(wanted or [], known)
     if not plotting.can_draw():
-        say(f"matplotlib is not installed, so there will be no pictures: {plotting.INSTALL}")
+        say(f"matplotlib is not installed, so there will be no pictures: {extra_command('plots')}")
     done: list[WrittenFigure] = []
     try:
         with _progress() as told:

@@ -9,6 +9,7 @@ import typer
 
 from dios.cli.common.lazy import LazyGroup
 from dios.cli.common.streams import open_standard_streams
+from dios.installation import version
 
 
 class _Commands(LazyGroup):
@@ -85,10 +86,7 @@ app: Final = typer.Typer(
 
 def _show_version(wanted: bool) -> None:  # noqa: FBT001 - typer calls it so
     if wanted:
-        # Imported here because it reads the installed package's description, which no other command needs.
-        from importlib.metadata import version  # noqa: PLC0415 - see above
-
-        typer.echo(f"dios {version('dios')}")
+        typer.echo(f"dios {version()}")
         raise typer.Exit
 
 

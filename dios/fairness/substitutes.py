@@ -6,7 +6,7 @@ a fraction of what it could do with all resources alone, and the smallest shares
 way for each user, this share is the dominant share, and the result is DRF.
 
 docs/fairness.md states which properties of DRF remain. The linear programs are solved by GLOP of OR-Tools
-(``dios[ortools]``).
+(the extra ``ortools``).
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ import numpy as np
 import numpy.typing as npt
 
 from dios.fairness.allocation import Floats, check_positive, checked_numbers
+from dios.installation import extra_command
 
 SLACK: Final = 1e-9
 """The relative error of shares."""
@@ -195,5 +196,5 @@ def _new_solver() -> _Solver:
     try:
         module = importlib.import_module("ortools.linear_solver.pywraplp")
     except ImportError:
-        raise ModuleNotFoundError("substitutes need OR-Tools: pip install 'dios[ortools]'") from None
+        raise ModuleNotFoundError(f"substitutes need OR-Tools: {extra_command('ortools')}") from None
     return cast("_Solver", module.Solver.CreateSolver("GLOP"))

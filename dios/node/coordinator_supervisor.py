@@ -14,6 +14,7 @@ import trio
 
 from dios import limits
 from dios.errors import DiosError
+from dios.installation import extra_command
 from dios.node.settings import CoordinatorMode, NodeMode, Settings
 from dios.transport.identity import durable_files
 from dios.wire.messages import Limits
@@ -43,7 +44,7 @@ def wanted(settings: Settings) -> bool:
         return False
     if missing:
         level = logging.WARNING if settings.coordinator is CoordinatorMode.ON else logging.INFO
-        why = f"{', '.join(missing)} missing: pip install 'dios[cluster]'"
+        why = f"{', '.join(missing)} missing: {extra_command('cluster')}"
         _log.log(level, "no coordinator: tasks go to the nodes with the fewest", extra={"why": why})
         return False
     return True

@@ -11,6 +11,7 @@ from typing import Final
 import trio
 
 from dios import limits
+from dios.installation import extra_command
 from dios.node.settings import Settings
 
 _MODULE: Final = "dios.web.metrics.exporter"
@@ -25,7 +26,8 @@ async def keep_exporter(settings: Settings) -> None:
     """
     if importlib.util.find_spec("prometheus_client") is None:
         _log.warning(
-            "no metrics are served", extra={"why": "prometheus_client missing: pip install 'dios[metrics]'"}
+            "no metrics are served",
+            extra={"why": f"prometheus_client missing: {extra_command('metrics')}"},
         )
         return
     tls = () if settings.metrics_tls is None else settings.metrics_tls

@@ -33,6 +33,7 @@ from dios.host.process.zygote_pool import ZygotePool, open_zygote
 from dios.host.process.zygote_process import StartedZygote
 from dios.host.sandbox.mechanisms import Probe, all_unknown
 from dios.ids import Principal
+from dios.installation import version
 from dios.node import log_table, metrics, restart_status
 from dios.node.assembly import NodeHost
 from dios.node.continuation import Continuation, Predecessor
@@ -523,7 +524,4 @@ def _completed(
 @functools.cache
 def _release() -> str:
     """Return the version of the installed package, which is read from its files once."""
-    # Imported late: it would cost a tenth of a node's start, and is rarely needed.
-    from importlib.metadata import version  # noqa: PLC0415 - see above
-
-    return version("dios")
+    return version()

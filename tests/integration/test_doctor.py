@@ -13,6 +13,7 @@ import pytest
 
 from dios import limits
 from dios.host.sandbox.mechanisms import LOST_WITHOUT, Availability, Mechanism, probe
+from dios.installation import extra_command
 from dios.node.doctor import processor
 from dios.node.doctor.diagnosis import Diagnosis, DoctorFinding, DoctorLevel, examine
 from dios.node.doctor.processor import ProcessorTest
@@ -94,7 +95,7 @@ def test_the_engine_of_webassembly_is_optional(
     diagnosis = examine(tmp_path, mechanisms=all_there)
     told = finding(diagnosis, "wasmtime")
     assert told.level is DoctorLevel.WEAK
-    assert "dios[wasm]" in told.advice
+    assert told.advice == f"optional: {extra_command('wasm')}"
     assert diagnosis.confined
 
 

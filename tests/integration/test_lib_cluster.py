@@ -140,7 +140,7 @@ def test_a_channel_reaches_another_node(node: dios.Node) -> None:
 def test_a_web_server_spreads_over_the_nodes(node: dios.Node, cluster: LocalCluster) -> None:
     """Front-end workers on three nodes take connections from the acceptor of one, and share what is kept."""
     if find_spec("h11") is None:
-        pytest.skip("h11 is not installed: pip install dios[examples]")
+        pytest.skip("h11 is not installed: make setup")
     before = {task.fingerprint for task in node.tasks()}
     with web_server(str(cluster.nodes[0].socket), cluster.directory, *NAMES) as address:
         workers = {task.node for task in node.tasks() if task.fingerprint not in before}

@@ -14,9 +14,7 @@ import dios
 from tests.support.client.web_server import SECONDS_MAX, web_server
 from tests.support.node.running_node import RunningNode, running_node, wait_until
 
-pytestmark = pytest.mark.skipif(
-    find_spec("h11") is None, reason="h11 is not installed: pip install dios[examples]"
-)
+pytestmark = pytest.mark.skipif(find_spec("h11") is None, reason="h11 is not installed: make setup")
 
 
 @pytest.fixture(scope="module")

@@ -344,7 +344,7 @@ def test_word_count_examples(node: dios.Node, name: str) -> None:
 def test_a_block_function_may_use_numpy(node: dios.Node) -> None:
     """A pure task imports a package that the node's Python has, and the columnar example counts right."""
     if find_spec("numpy") is None:
-        pytest.skip("numpy is not installed: pip install dios[data]")
+        pytest.skip("numpy is not installed: make setup")
     words = TEXT + b"\nextraordinarily long words are counted one by one\n"
     with mapreduce.run(node, EXAMPLES / "wordcount_numpy.py", [words]) as result:
         assert dict(result) == Counter(words.split())

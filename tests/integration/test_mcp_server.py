@@ -13,6 +13,7 @@ import pytest
 
 from dios.host.sandbox.mechanisms import probe
 from dios.host.sandbox.notifications import FORKS
+from dios.installation import extra_command
 from tests.support.node.command_user import DEADLINE_SECONDS, Person
 from tests.support.node.running_node import wait_until
 from tests.support.node.sandboxes import has_printed
@@ -274,4 +275,4 @@ def test_without_the_package_the_command_says_how_to_get_it() -> None:
         stdin=subprocess.DEVNULL,
     )
     assert done.returncode == 1
-    assert "pip install 'dios[mcp]'" in done.stderr
+    assert extra_command("mcp") in done.stderr

@@ -12,7 +12,7 @@ import pytest
 
 from tests.support.node.running_node import RunningNode, running_node
 
-IPython = pytest.importorskip("IPython", reason="IPython is not installed: pip install dios[notebook]")
+IPython = pytest.importorskip("IPython", reason="IPython is not installed: make setup")
 
 import dios  # noqa: E402 - after the check that this file can run
 from dios.bridges.notebook import CellFailedError, checked  # noqa: E402

@@ -21,6 +21,7 @@ import zipfile
 from pathlib import Path
 from typing import Final
 
+from dios.installation import FILE_NAME
 from dios.node.bringup import wheel as own_wheel
 from tests.integration.test_readme import block
 from tests.support.node.command_user import Person
@@ -28,8 +29,8 @@ from tests.support.node.command_user import Person
 ROOT: Final = Path(__file__).resolve().parents[2]
 DIST: Final = ROOT / "dist"
 VERSION: Final = str(tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"])
-WHEEL: Final = DIST / f"dios-{VERSION}-py3-none-any.whl"
-SOURCE: Final = DIST / f"dios-{VERSION}.tar.gz"
+WHEEL: Final = DIST / f"{FILE_NAME}-{VERSION}-py3-none-any.whl"
+SOURCE: Final = DIST / f"{FILE_NAME}-{VERSION}.tar.gz"
 IN_SOURCE: Final = {"cluster", "dios", "docs", "examples", "CHANGELOG.md", "LICENSE", "README.md"}
 DEPLOY: Final = "dios/deploy/kubernetes/"
 OF_FORMAT: Final = {"PKG-INFO", "pyproject.toml", ".gitignore"}
@@ -83,7 +84,7 @@ def build() -> None:
 def check_wheel() -> None:
     """The wheel has the package, its description, its licence and the mark of its types, and nothing else."""
     step("the contents of the wheel")
-    described = f"dios-{VERSION}.dist-info"
+    described = f"{FILE_NAME}-{VERSION}.dist-info"
     with zipfile.ZipFile(WHEEL) as archive:
         names = set(archive.namelist())
         metadata = email.message_from_bytes(archive.read(f"{described}/METADATA"))
@@ -119,7 +120,7 @@ def installed(folder: Path, *extras: str) -> Path:
     require(WHEEL.exists(), f"there is no {WHEEL.name}: run make dist first")
     environment = folder / "environment"
     venv.create(environment, with_pip=True)
-    step(f"pip install dios[{','.join(extras)}]")
+    step(f"pip install {WHEEL.name}[{','.join(extras)}]")
     run(environment / "bin" / "pip", "install", "--quiet", f"{WHEEL}[{','.join(extras)}]")
     return environment
 
@@ -170,8 +171,8 @@ def try_package() -> None:
 
 # -- sbom ---------------------------------------------------------------------------------------------
 def list_packages() -> None:
-    """Write the list of all packages of an environment with dios[cluster]."""
-    target = DIST / f"dios-{VERSION}.cdx.json"
+    """Write the list of all packages of an environment with the extra ``cluster``."""
+    target = DIST / f"{FILE_NAME}-{VERSION}.cdx.json"
     with tempfile.TemporaryDirectory(prefix="dios-package-") as name:
         environment = installed(Path(name), "cluster")
         # The environment's own tools are no part of the product.

@@ -230,7 +230,7 @@ def test_the_image_schedules() -> None:
     """Wheels are made for, and the image gets, the extra with which a coordinator runs."""
     text = (CLUSTER / "Dockerfile").read_text()
     assert "'/source[cluster,metrics]'" in text
-    assert "--find-links /wheels 'dios[cluster,metrics]'" in text
+    assert "--find-links /wheels 'dios-space[cluster,metrics]'" in text
 
 
 def test_the_image_has_the_python_that_the_project_wants() -> None:

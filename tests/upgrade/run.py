@@ -84,7 +84,7 @@ class Machine:
 
     def install(self, wheel: Path) -> None:
         """Replace the installed package."""
-        for old in (*self.site.glob("dios"), *self.site.glob("dios-*.dist-info")):
+        for old in (*self.site.glob("dios"), *self.site.glob("dios[-_]*.dist-info")):
             shutil.rmtree(old)
         with zipfile.ZipFile(wheel) as packed:
             packed.extractall(self.site)

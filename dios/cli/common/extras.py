@@ -10,6 +10,7 @@ from collections.abc import Iterator, Mapping
 from typing import ClassVar, Final
 
 from dios.errors import Code, DiosError
+from dios.installation import extra_command
 
 _PACKAGES: Final[Mapping[str, frozenset[str]]] = {
     "cluster": frozenset({"numpy", "numba"}),
@@ -44,5 +45,5 @@ def needing_extra(extra: str, what: str) -> Iterator[None]:
         if error.name is None or error.name.partition(".")[0] not in packages:
             raise
         raise MissingExtraError(
-            f"{what} need {error.name}, which is not installed: pip install 'dios[{extra}]'"
+            f"{what} need {error.name}, which is not installed: {extra_command(extra)}"
         ) from None

@@ -138,7 +138,7 @@ def up(
     extras: Annotated[
         str | None,
         typer.Option(
-            "--extras", metavar="NAMES", help="With --hosts: install dios[NAMES]; default: cluster; or none."
+            "--extras", metavar="NAMES", help="With --hosts: install these extras; default: cluster; or none."
         ),
     ] = None,
     wheelhouse: Annotated[

@@ -29,6 +29,7 @@ from dios.cli.common.output import (
     write_json,
 )
 from dios.errors import InvalidError
+from dios.installation import extra_command
 from dios.limits import PACKER_INSTANTS_MAX
 
 if TYPE_CHECKING:
@@ -370,7 +371,7 @@ def _write(out: Path, runs: list[PackingRun], summary: PackingSummaryRow) -> Non
     (out / "instants.csv").write_text(text, encoding="utf-8")
     written = ["summary.json", "instants.csv"]
     if not plotting.can_draw():
-        say(f"matplotlib is not installed, so there are no pictures: {plotting.INSTALL}")
+        say(f"matplotlib is not installed, so there are no pictures: {extra_command('plots')}")
     elif runs:
         for drawn in figures_of(runs[0].simulation):
             plotting.draw(drawn, out / f"{drawn.name}.png")

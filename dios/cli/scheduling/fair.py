@@ -17,6 +17,7 @@ import typer
 from dios.cli.common.extras import needing_extra
 from dios.cli.common.output import INTERRUPTED, JsonOption, facts, progress, reporting, say, table, write_json
 from dios.errors import InvalidError
+from dios.installation import extra_command
 
 if TYPE_CHECKING:
     from dios.fairness.trace import FairTrace
@@ -382,5 +383,5 @@ def _write(out: Path, trace: FairTrace, done: list[Result], summary: FairSummary
             plotting.draw(drawn, out / f"{drawn.name}.png")
             written.append(f"{drawn.name}.png")
     else:
-        say(f"wrote no pictures, because matplotlib is not installed: {plotting.INSTALL}")
+        say(f"wrote no pictures, because matplotlib is not installed: {extra_command('plots')}")
     say(f"wrote {', '.join(written)} in {out}")

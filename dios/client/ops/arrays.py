@@ -20,6 +20,7 @@ from dios.client.ops.nodes import refs_of
 from dios.client.ops.requests import WriteOps
 from dios.client.session import Operation, expect, expect_buffer
 from dios.errors import InvalidError, NotSupportedError, OutOfMemoryError
+from dios.installation import extra_command
 from dios.wire import messages
 from dios.wire.types import Flag, NameKind, ObjectType, Semantics
 
@@ -256,5 +257,5 @@ def _loaded(name: str, purpose: str) -> ModuleType:
         return import_module(name)
     except ImportError:
         raise NotSupportedError(
-            f"{name} is not installed, which {purpose} need. Install it: pip install 'dios[data]'"
+            f"{name} is not installed, which {purpose} need. Install it: {extra_command('data')}"
         ) from None

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Final
 
 from dios.client.tracing.contexts import SpanContext, current, read_traceparent
 from dios.errors import InvalidError
+from dios.installation import extra_command
 
 if TYPE_CHECKING:
     from dios.client.tracing.recorder import OpenSpan, Recorder, Sink
@@ -42,7 +43,7 @@ def start_by_environment() -> None:
         except ModuleNotFoundError as error:
             raise InvalidError(
                 f"cannot trace: {VARIABLE} is {OTLP}, and {error.name} is not installed: "
-                "pip install 'dios[otel]'"
+                f"{extra_command('otel')}"
             ) from None
         start(otlp_sink(), ratio=_ratio())
         return

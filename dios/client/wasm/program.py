@@ -28,6 +28,7 @@ from dios.client.wasm.descriptors import (
 )
 from dios.client.wasm.guest_memory import GuestMemory
 from dios.client.wasm.host_calls import MODULE, SIGNATURES, WITHOUT_RESULT, HostCalls, ModuleExit
+from dios.installation import extra_command
 from dios.limits import WASM_TABLE_ELEMENTS_MAX
 
 if TYPE_CHECKING:
@@ -61,7 +62,7 @@ def run_module(module: bytes, node: Node, label: str) -> int:
     except ImportError as error:
         return _refuse(
             f"the package wasmtime cannot be loaded on this node ({error}). Install it there: "
-            "pip install 'dios[wasm]'"
+            f"{extra_command('wasm')}"
         )
     if module.startswith(_COMPONENT):
         return _refuse(

@@ -1,4 +1,4 @@
-"""OR-Tools' solver as one of the algorithms, and the reference of the tests (``dios[ortools]``).
+"""OR-Tools' solver as one of the algorithms, and the reference of the tests (the extra ``ortools``).
 
 It has no lower bounds, prices or reasons; these are added here. Clusters do not use it, because it is large.
 """
@@ -15,6 +15,7 @@ from dios.firmament.solvers.columns import Ints
 from dios.firmament.solvers.errors import MissingSolverError, OutOfRangeError
 from dios.firmament.solvers.problem import FlowProblem, FlowSolution
 from dios.firmament.solvers.standard import NO_VERTICES, StandardProblem, StandardResult, solve_by
+from dios.installation import extra_command
 
 
 class _Status(Protocol):
@@ -37,7 +38,8 @@ def _new_solver() -> _Solver:
         module = importlib.import_module("ortools.graph.python.min_cost_flow")
     except ImportError:
         raise MissingSolverError(
-            "algorithm 'ortools' needs OR-Tools: pip install 'dios[ortools]', or choose another algorithm"
+            f"algorithm 'ortools' needs OR-Tools. Choose another algorithm, or install it: "
+            f"{extra_command('ortools')}"
         ) from None
     return cast("_Solver", module.SimpleMinCostFlow())
 

@@ -10,6 +10,7 @@ from importlib.util import find_spec
 from typing import Final
 
 from dios.errors import NotSupportedError
+from dios.installation import extra_command
 from dios.lib.backup.failures import DamagedBackupError
 
 RAW: Final = b"\x00"
@@ -45,7 +46,7 @@ def unpacked(payload: bytes, size: int) -> bytes:
     if method == ZSTD:
         if not is_installed():
             raise NotSupportedError(
-                "the backup is compressed, and zstandard is not installed: pip install 'dios[zstd]'"
+                f"the backup is compressed, and zstandard is not installed: {extra_command('zstd')}"
             )
         import zstandard  # noqa: PLC0415 - an extra
 

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Final, Protocol, cast
 
 from dios.errors import DiosError, InvalidError
+from dios.installation import extra_command
 from dios.lib.backup.failures import DamagedBackupError, TargetError
 
 _NEW: Final = ".new-"
@@ -143,9 +144,9 @@ class FsspecTarget:
             found, folder = url_to_fs(url)
         except ImportError as error:
             raise TargetError(
-                f"targets with {protocol}:// need a package that is not installed ({error}). Run pip install "
-                "'dios[fsspec]' and the package of that file system, such as s3fs for s3://; a directory "
-                "needs neither."
+                f"targets with {protocol}:// need a package that is not installed ({error}). Install "
+                "the package of that file system, such as s3fs for s3://, and fsspec: "
+                f"{extra_command('fsspec')}. A directory needs neither."
             ) from None
         except ValueError as error:
             raise InvalidError(

@@ -349,7 +349,7 @@ def _read_wheelhouse(folder: Path | None) -> list[Upload]:
     found = [path for path in sorted(folder.glob("*.whl")) if not path.name.startswith("dios-")]
     if not found:
         raise InvalidError(
-            f"{folder} has no wheels. Fill it with `pip download --dest {folder} 'dios[cluster]'` on a "
+            f"{folder} has no wheels. Fill it with `pip download --dest {folder} 'dios-space[cluster]'` on a "
             "machine with a network, and with the hosts' Python and kind of processor."
         )
     return [Upload(path.name, path.read_bytes()) for path in found]

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from dios.errors import NotSupportedError
+from dios.installation import DISTRIBUTION, FILE_NAME
 
 _DATE: Final = (2020, 1, 1, 0, 0, 0)
 """Every entry has this date, so that the same files give the same bytes."""
@@ -33,14 +34,14 @@ class Wheel(NamedTuple):
 def of_running_version() -> Wheel:
     """Return the wheel of the package that runs. Raise NotSupportedError if it was never installed."""
     try:
-        installed = importlib.metadata.distribution("dios")
+        installed = importlib.metadata.distribution(DISTRIBUTION)
     except importlib.metadata.PackageNotFoundError:
         raise NotSupportedError(
-            "cannot upload this version: the package dios is not installed here, so its description is "
-            "missing. Install it with pip, then run the command again."
+            f"cannot upload this version: the package {DISTRIBUTION} is not installed here, so its "
+            "description is missing. Install it with pip, then run the command again."
         ) from None
     version = installed.version
-    folder = f"dios-{version}.dist-info"
+    folder = f"{FILE_NAME}-{version}.dist-info"
     package = Path(__file__).parents[2]
     files = {
         f"dios/{path.relative_to(package).as_posix()}": path.read_bytes() for path in package_files(package)
@@ -49,7 +50,7 @@ def of_running_version() -> Wheel:
         if entry.parts[0] == folder and entry.name not in _LEFT_OUT:
             files[entry.as_posix()] = entry.read_binary()
     files[f"{folder}/WHEEL"] = _DESCRIPTION.encode()
-    return Wheel(f"dios-{version}-py3-none-any.whl", _archive(files, folder))
+    return Wheel(f"{FILE_NAME}-{version}-py3-none-any.whl", _archive(files, folder))
 
 
 def package_files(package: Path) -> list[Path]:

@@ -32,6 +32,7 @@ from dios.host.sandbox.mechanisms import (
     obstacle_to_pure,
     probe,
 )
+from dios.installation import extra_command
 from dios.lib.sandbox.network.authorities import BEGIN, authorities
 from dios.node import machine
 from dios.node.doctor import cluster as doctor_cluster
@@ -381,7 +382,7 @@ def _webassembly() -> DoctorFinding:
     purpose = "runs tasks whose program is a WebAssembly module"
     # Found, not loaded: the engine belongs into tasks.
     if importlib.util.find_spec(_ENGINE) is None:
-        advice = f"optional: {sys.executable} -m pip install 'dios[wasm]'"
+        advice = f"optional: {extra_command('wasm')}"
         detail = f"the package {_ENGINE} is not installed"
         return DoctorFinding(_ENGINE, DoctorLevel.WEAK, detail, purpose, advice)
     return DoctorFinding(_ENGINE, DoctorLevel.OK, importlib.metadata.version(_ENGINE), purpose)

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
-from importlib.metadata import version
 from pathlib import Path
 from typing import Final
 
 from dios.client.sync.node import connect
 from dios.errors import DiosError
+from dios.installation import version
 from dios.node import daemon
 from dios.node.settings import load
 
@@ -42,7 +42,7 @@ def examine_releases(data: Path) -> ReleasesTest | None:
                     continue  # other tests show which nodes do not answer
     except DiosError:
         return None
-    return compare(own, version("dios"), others)
+    return compare(own, version(), others)
 
 
 def compare(own: str, installed: str, others: Mapping[str, str]) -> ReleasesTest:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from importlib.metadata import version
 from typing import Final
 
 from dios.client.ops.status import Status
@@ -13,6 +12,7 @@ from dios.client.ops.usage import Description
 from dios.client.plain_text import plain
 from dios.client.sync.node import Node, Task
 from dios.errors import DiosError
+from dios.installation import version
 from dios.web.observation.cluster_view import ClusterView, ask, read_view
 from dios.web.observation.jobs import job_tasks
 from dios.wire.types import TaskState
@@ -72,7 +72,7 @@ def collect(node: Node, job: str, progress: Callable[[str], None]) -> JobReport:
         view,
         {task.fingerprint: _explanation(node, task) for task in [*waiting, *running]},
         cpu_ms,
-        {"this command": version("dios"), **_versions(node, view, tasks)},
+        {"this command": version(), **_versions(node, view, tasks)},
         time.time_ns(),
         memory_bytes,
     )

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from dios.host.sandbox.mechanisms import Probe
+from dios.installation import DISTRIBUTION
 from dios.node import serve
 from dios.node.fitness import NodeFitness
 from dios.node.settings import load
@@ -31,4 +32,4 @@ def test_the_version_of_the_package_is_read_once(tmp_path: Path, monkeypatch: py
     finally:
         serve._release.cache_clear()
     assert [answer.version for answer in answers] == ["1.2.3"] * 3
-    assert read == ["dios"]
+    assert read == [DISTRIBUTION]

@@ -8,12 +8,12 @@ import numpy as np
 import pytest
 from typer.testing import CliRunner
 
-from dios import plotting
 from dios.cli import main
 from dios.errors import InvalidError
 from dios.firmament.models.green import GreenModel
 from dios.firmament.models.green_power import MACHINES
 from dios.firmament.models.random_fit import RandomFitModel
+from dios.installation import extra_command
 from dios.papers import figures
 from dios.papers.firmament import evaluation, green, mix, solver
 from dios.papers.firmament.green_lab import BatchJob, GreenRun, GreenSetup, batch_jobs, machines, run
@@ -66,7 +66,7 @@ def test_without_matplotlib_the_tables_still_come(tmp_path: Path, monkeypatch: p
     monkeypatch.setitem(sys.modules, "matplotlib", None)
     status, shown, said = invoke("--quick", "--figure", "8.6", "--out", str(tmp_path))
     assert status == 0
-    assert plotting.INSTALL in said
+    assert extra_command("plots") in said
     assert "Figure 8.6: a service that scales with its load" in shown
     assert sorted(path.name for path in tmp_path.iterdir()) == ["figure-8.6.json", "figure-8.6.md"]
 

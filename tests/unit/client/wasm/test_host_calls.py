@@ -16,6 +16,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from dios.installation import extra_command
+
 wasmtime = pytest.importorskip("wasmtime")
 
 from dios.client.program import Program, decode_program, encode_program, is_wasm  # noqa: E402
@@ -245,7 +247,7 @@ def test_without_the_engine_the_extra_is_named(
     monkeypatch.setitem(sys.modules, "wasmtime", None)
     node = SimpleNamespace(inputs=(), outputs=(), arguments=())
     assert run_module(b"\0asm\1\0\0\0", cast("Node", node), "m") == 1
-    assert "pip install 'dios[wasm]'" in capsys.readouterr().err
+    assert extra_command("wasm") in capsys.readouterr().err
 
 
 def test_a_module_is_a_program(tmp_path: Path) -> None:

@@ -25,6 +25,7 @@ from dios.firmament.simulate.report import Spread, summarise
 from dios.firmament.simulate.run import SimulationConfig, simulate
 from dios.firmament.simulate.schedulers import scheduler_for
 from dios.firmament.simulate.workload import GoogleLike, GoogleWorkload
+from dios.installation import extra_command
 from tests.support.node.command_user import require_schema
 
 SEED = 11
@@ -166,7 +167,7 @@ def test_a_missing_extra_is_told_with_how_to_get_it(package: str, extra: str, tm
     )
     ended = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
     assert ended.returncode == 1
-    assert f"pip install 'dios[{extra}]'" in " ".join(ended.stderr.split())
+    assert extra_command(extra) in " ".join(ended.stderr.split())
     assert "Traceback" not in ended.stderr
 
 
