@@ -10,6 +10,7 @@ from __future__ import annotations
 import argparse
 import email
 import json
+import re
 import shutil
 import subprocess
 import sys
@@ -28,10 +29,22 @@ from tests.support.node.command_user import Person
 
 ROOT: Final = Path(__file__).resolve().parents[2]
 DIST: Final = ROOT / "dist"
-VERSION: Final = str(tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"])
+PROJECT: Final = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+VERSION: Final = str(PROJECT["version"])
+URLS: Final = frozenset({"Documentation", "Source", "Issues", "Changelog", "Security"})
+CONTACT: Final = re.compile(r"^\*\*Contact:\*\* (.*)$", re.MULTILINE)
 WHEEL: Final = DIST / f"{FILE_NAME}-{VERSION}-py3-none-any.whl"
 SOURCE: Final = DIST / f"{FILE_NAME}-{VERSION}.tar.gz"
-IN_SOURCE: Final = {"cluster", "dios", "docs", "examples", "CHANGELOG.md", "LICENSE", "README.md"}
+IN_SOURCE: Final = {
+    "cluster",
+    "dios",
+    "docs",
+    "examples",
+    "CHANGELOG.md",
+    "LICENSE",
+    "README.md",
+    "SECURITY.md",
+}
 DEPLOY: Final = "dios/deploy/kubernetes/"
 OF_FORMAT: Final = {"PKG-INFO", "pyproject.toml", ".gitignore"}
 SUITES: Final = ("test", "tests", "benchmarks")
@@ -79,6 +92,19 @@ def build() -> None:
     check_source()
     for path in (SOURCE, WHEEL):
         step(f"dist/{path.name}: {path.stat().st_size:,} bytes")
+    for point in open_points():
+        step(f"not to be published yet: {point} (docs/releasing.md)")
+
+
+def open_points() -> list[str]:
+    """Return what the sources still lack before a package can be published."""
+    points = []
+    contact = CONTACT.search((ROOT / "SECURITY.md").read_text())
+    if contact is None or contact.group(1) == "not set":
+        points.append("SECURITY.md has no contact")
+    if missing := sorted(URLS - set(PROJECT.get("urls", {}))):
+        points.append(f"pyproject.toml has no URL for {', '.join(missing)}")
+    return points
 
 
 def check_wheel() -> None:

@@ -5,6 +5,7 @@ import tomllib
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
+MINOR = re.compile(r"the newest minor version \((.*?)\)")
 VERSION = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"]
 
 
@@ -19,4 +20,6 @@ def test_the_version_is_semantic_and_the_same_everywhere() -> None:
         "version of the chart": re.findall(r"^version: (.*)$", chart, re.MULTILINE),
         "appVersion of the chart": re.findall(r'^appVersion: "(.*)"$', chart, re.MULTILINE),
     }
+    policy = MINOR.findall((ROOT / "SECURITY.md").read_text())
+    assert policy == [VERSION.rpartition(".")[0]]
     assert all(found == [VERSION] for found in stated.values()), stated
