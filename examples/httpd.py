@@ -3,7 +3,7 @@
 Run ``python examples/httpd.py 127.0.0.1:8080``, then use ``curl`` or a browser. Names of nodes after the
 address select the nodes for its tasks, in turn. Every worker and every back-end is a pure task: a worker has
 references to the acceptor, the page and its channels, and cannot open anything else. See docs/libraries.md.
-HTTP is parsed by h11 (``pip install dios-space[examples]``).
+HTTP is parsed by h11 (``pip install 'dios-space[examples]'``).
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Word count with numpy: a whole block is split into words, which are sorted as numbers.
 
 Words of up to eight bytes are counted as 64-bit numbers, longer ones by a Counter. The node's Python needs
-numpy (``pip install dios-space[data]``). Use large blocks: ``mapreduce.run(..., block_bytes=512 << 20)``.
+numpy (``pip install 'dios-space[data]'``). Use large blocks: ``mapreduce.run(..., block_bytes=512 << 20)``.
 """
 
 from __future__ import annotations

@@ -43,8 +43,11 @@ def wanted(settings: Settings) -> bool:
         )
         return False
     if missing:
-        level = logging.WARNING if settings.coordinator is CoordinatorMode.ON else logging.INFO
-        why = f"{', '.join(missing)} missing: {extra_command('cluster')}"
+        level, remedy = logging.INFO, "the extra cluster has them"
+        if settings.coordinator is CoordinatorMode.ON:
+            # Only then, because it reads the description of the package, which would delay the node's start.
+            level, remedy = logging.WARNING, extra_command("cluster")
+        why = f"{', '.join(missing)} missing: {remedy}"
         _log.log(level, "no coordinator: tasks go to the nodes with the fewest", extra={"why": why})
         return False
     return True
