@@ -124,7 +124,7 @@ test-all: setup ## Run the tests, and those that CI leaves out because they are 
 lab: setup ## Run real nodes on a network that fails in every way (root; SCALE=1: 16 nodes, RATES=1, GUARANTEES=1: a thin link, PLAY=1: a prompt).
 	@PYTHONPATH=.:tests/support/programs $(BIN)/python $(if $(PLAY),-m tests.lab.play,$(if $(SCALE),-m tests.lab.scale,$(if $(RATES),-m tests.lab.rates,$(if $(GUARANTEES),-m tests.lab.guarantees,-m pytest tests/lab))))
 
-up-test: setup ## Run `dios up --hosts` on four ssh servers of this machine (root, sshd; INDEX=1: the hosts use their package index).
+up-test: setup ## Run `dios up --hosts` on four ssh servers of this machine (root, sshd; INDEX=1: with wheels of the package index).
 	@PYTHONPATH=.:tests/support/programs $(BIN)/python -m tests.lab.bringup_hosts $(if $(INDEX),--index)
 
 slurm-test: setup ## Run `dios up --on slurm` on a Slurm of three nodes on this machine (root, slurmctld, slurmd, munge).

@@ -99,7 +99,7 @@ def _packages(extra: str) -> list[str]:
 
 
 def _uv_tool(receipt: str, extra: str) -> list[str]:
-    """Return a command of uv, which installs a tool anew: with the extras and packages that it has."""
+    """Return the command of uv that installs the tool again, with the extras and packages that it has."""
     import tomllib  # noqa: PLC0415 - see the top of this module
 
     tool = tomllib.loads(receipt)["tool"]

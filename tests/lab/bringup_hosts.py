@@ -262,7 +262,7 @@ def tried(dios: Dios) -> None:
 
 
 def make_wheels(folder: Path) -> Path:
-    """Wheels of all that dios needs, for hosts without a package index."""
+    """Wheels of all that dios needs, for a machine without a package index."""
     step("making wheels")
     command = [
         sys.executable,
@@ -281,7 +281,7 @@ def make_wheels(folder: Path) -> Path:
 def main() -> int:
     """Try ``dios up --hosts``."""
     parser = argparse.ArgumentParser(prog="make up-test", description=__doc__)
-    parser.add_argument("--index", action="store_true", help="let the hosts use their package index")
+    parser.add_argument("--index", action="store_true", help="take dependencies from the package index")
     chosen = parser.parse_args()
     if SSHD is None or os.geteuid():
         step("needs root and sshd (apt-get install openssh-server): nothing was tried")

@@ -146,7 +146,7 @@ def up(
         typer.Option(
             "--wheelhouse",
             metavar="DIR",
-            help="With --hosts: upload these wheels, and install from them alone.",
+            help="With --hosts: take dependencies from these wheels, not from the index.",
         ),
     ] = None,
     ssh: SshOption = "",

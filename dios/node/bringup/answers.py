@@ -21,7 +21,9 @@ class Member(msgspec.Struct):
 class Looked(msgspec.Struct):
     """The state of a host."""
 
-    python: Annotated[str, Meta(max_length=64)]
+    python: Annotated[str, Meta(max_length=64, pattern=r"^3\.[0-9]+\.")]
+    machine: Annotated[str, Meta(max_length=64, pattern=r"^[a-z0-9_]+$")]
+    glibc: Annotated[str, Meta(max_length=16, pattern=r"^(2\.[0-9]{1,3}(\.[0-9]+)?)?$")]
     venv: bool
     user: Text
     address: Annotated[str, Meta(max_length=64)]

@@ -10,6 +10,7 @@ import hashlib
 import ipaddress
 import json
 import re
+import shlex
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -18,10 +19,12 @@ from pathlib import Path
 from typing import Final, TypeVar
 
 from dios.errors import DiosError, ExistsError, InvalidError
+from dios.installation import DISTRIBUTION, source
 from dios.node import cluster
 from dios.node.addresses import checked_address, checked_label
 from dios.node.bringup import wheel
 from dios.node.bringup.answers import Looked, Message, Ready, Stopped, Token
+from dios.node.bringup.dependencies import Platform, gather, requirements
 from dios.node.bringup.ssh import HostError, Ssh, Upload
 from dios.node.settings import KEYS, load
 from dios.wire.addresses import join_address
@@ -226,29 +229,39 @@ class Fleet:
     def _install(self, looked: Mapping[Host, Looked]) -> dict[Host, bool]:
         """Install the running version where it is missing; return for each host if that changed it."""
         self._report("making the wheel of this version")
-        own = wheel.of_running_version()
-        uploads = [Upload(own.name, own.data), *_read_wheelhouse(self._wanted.wheelhouse)]
-        digests = {each.name: hashlib.sha256(each.data).hexdigest() for each in uploads}
+        own, extras = wheel.of_running_version(), self._wanted.extras
+        given = {own.name: _digest(own.data), **_digests_of(self._wanted.wheelhouse)}
+        names = {
+            host: environment_name(given, extras=extras, python=answer.python)
+            for host, answer in looked.items()
+        }
+        fresh = {host: answer for host, answer in looked.items() if answer.environment != names[host]}
+        gathered: dict[Platform, list[Upload]] = {}
+        for answer in fresh.values():
+            if (platform := _platform(answer)) not in gathered:
+                gathered[platform] = gather(
+                    own, platform, extras=extras, folder=self._wanted.wheelhouse, report=self._report
+                )
 
         def work(host: Host) -> bool:
             answer = looked[host]
-            environment = environment_name(digests, extras=self._wanted.extras, python=answer.python)
-            if answer.environment == environment:
-                self.stages[host.name] = "installed; " + (
-                    "its node runs" if answer.running else "not started"
-                )
+            if host not in fresh:
+                self.stages[host.name] = _installed_stage(answer)
                 return False
+            wheels = gathered[_platform(answer)]
             request = {
                 "do": "install",
-                "environment": environment,
-                "wheel": own.name,
-                "extras": self._wanted.extras,
-                "offline": self._wanted.wheelhouse is not None,
+                "environment": names[host],
+                "requirements": requirements(own, wheels, extras=extras),
             }
-            missing = [each for each in uploads if answer.files.get(each.name) != digests[each.name]]
-            made = self._ask(host, request, lambda said: said.install, uploads=missing)
+            missing = [
+                upload
+                for upload in (Upload(own.name, own.data), *wheels)
+                if answer.files.get(upload.name) != _digest(upload.data)
+            ]
+            reply = self._ask(host, request, lambda said: said.install, uploads=missing)
             self.stages[host.name] = _installed_stage(answer)
-            return made.changed
+            return reply.changed
 
         return dict(zip(looked, self._each(work, tuple(looked)), strict=True))
 
@@ -336,23 +349,36 @@ def _installed_stage(looked: Looked) -> str:
     return "installed; " + ("its node runs" if looked.running else "not started")
 
 
+def _platform(looked: Looked) -> Platform:
+    return Platform(".".join(looked.python.split(".")[:2]), looked.machine, looked.glibc)
+
+
+def _digest(data: bytes) -> str:
+    return hashlib.sha256(data).hexdigest()
+
+
 def environment_name(digests: Mapping[str, str], *, extras: str, python: str) -> str:
-    """Return the name of an environment: the same for the same files, extras and version of Python."""
+    """Return the name of an environment: the same for the same files, extras and version of Python.
+
+    The files are those that the user chose: this package, and a wheelhouse. A newer release of a dependency
+    on the index changes no environment.
+    """
     text = "\n".join([".".join(python.split(".")[:2]), extras, *sorted(digests.values())])
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
-def _read_wheelhouse(folder: Path | None) -> list[Upload]:
-    """Return the wheels of a folder, without those of this package. Raise InvalidError if it has none."""
+def _digests_of(folder: Path | None) -> dict[str, str]:
+    """Return the digests of the wheels of a folder by their names. Raise InvalidError if it has none."""
     if folder is None:
-        return []
-    found = [path for path in sorted(folder.glob("*.whl")) if not path.name.startswith("dios-")]
-    if not found:
+        return {}
+    wheels = sorted(folder.glob("*.whl"))
+    if not wheels:
+        wanted = shlex.join(source(EXTRAS_DEFAULT) or [f"{DISTRIBUTION}[{EXTRAS_DEFAULT}]"])
         raise InvalidError(
-            f"{folder} has no wheels. Fill it with `pip download --dest {folder} 'dios-space[cluster]'` on a "
-            "machine with a network, and with the hosts' Python and kind of processor."
+            f"{folder} has no wheels. Fill it with `pip wheel --wheel-dir {folder} {wanted}` on a machine "
+            "with a network, and with the hosts' Python and kind of processor."
         )
-    return [Upload(path.name, path.read_bytes()) for path in found]
+    return {path.name: _digest(path.read_bytes()) for path in wheels}
 
 
 def check_extras(text: str) -> str:

@@ -163,6 +163,8 @@ def look(request: Request) -> Answer:
     status = _status(places)
     return {
         "python": platform.python_version(),
+        "machine": platform.machine(),
+        "glibc": _glibc(),
         "venv": bool(importlib.util.find_spec("venv")) and bool(importlib.util.find_spec("ensurepip")),
         "user": pwd.getpwuid(os.geteuid()).pw_name,
         "address": _address_towards(str(request["network"])) if request["network"] else _reached_at(),
@@ -174,6 +176,13 @@ def look(request: Request) -> Answer:
         "member": _member(places),
         "files": {path.name: _digest(path) for path in sorted(places.wheels.glob("*.whl"))},
     }
+
+
+def _glibc() -> str:
+    """Return the version of glibc, or an empty text for another C library."""
+    with contextlib.suppress(ValueError, OSError):
+        return (os.confstr("CS_GNU_LIBC_VERSION") or "").partition(" ")[2]
+    return ""
 
 
 def _reached_at() -> str:
@@ -298,7 +307,7 @@ def receive(request: Request, source: BinaryIO, places: Places) -> None:
 
 
 def install(request: Request) -> Answer:
-    """Make the environment with the uploaded wheel, unless it is there; then let ``env`` name it."""
+    """Make the environment with the uploaded wheels, unless it is there; then let ``env`` name it."""
     places, wanted = Places(str(request["prefix"])), str(request["environment"])
     places.make()
     with locked(places):
@@ -309,12 +318,11 @@ def install(request: Request) -> Answer:
             shutil.rmtree(folder, ignore_errors=True)
             report("making the environment")
             run([sys.executable, "-m", "venv", str(folder)])
-            wheel = places.wheels / str(request["wheel"])
-            extras = str(request["extras"])
-            packages = ["--no-index", "--find-links", str(places.wheels)] if request["offline"] else []
-            named = f"{wheel}[{extras}]" if extras else str(wheel)
-            pip = [str(folder / "bin" / "python"), "-m", "pip", "install", *PIP_OPTIONS]
-            run([*pip, *packages, named], seen=lambda line: report(f"pip: {line}"))
+            pinned = folder / "requirements.txt"
+            pinned.write_text(str(request["requirements"]))
+            pip = [str(folder / "bin" / "python"), "-m", "pip", "install", *PIP_OPTIONS, "--require-hashes"]
+            sources = ["--no-index", "--find-links", str(places.wheels)]
+            run([*pip, *sources, "--requirement", str(pinned)], seen=lambda line: report(f"pip: {line}"))
             (folder / "complete").touch()
         before = places.environment.readlink().name if places.environment.is_symlink() else ""
         fresh = places.prefix / ".env.new"

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import ast
+import hashlib
 import json
 import shutil
 import subprocess
@@ -10,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from dios.node.bringup import on_host, ssh, supervise
+from tests.support.node.wheels import small_wheel
 
 
 def test_the_program_for_hosts_needs_nothing_installed() -> None:
@@ -37,9 +39,9 @@ def test_the_end_of_the_caller_ends_the_work(tmp_path: Path) -> None:
         "do": "install",
         "prefix": str(tmp_path / "dios"),
         "environment": "x",
-        "wheel": "a.whl",
+        "requirements": "nothing==1 --hash=sha256:0\n",
+        "files": [],
     }
-    request |= {"extras": "", "offline": True, "files": []}
     with subprocess.Popen(
         [sys.executable, "-I", on_host.__file__], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
     ) as process:
@@ -50,9 +52,32 @@ def test_the_end_of_the_caller_ends_the_work(tmp_path: Path) -> None:
         while "making the environment" not in process.stdout.readline():
             pass
         process.stdin.close()
-        # The end of its own work would be an answer: here pip could not find the wheel.
+        # The end of its own work would be an answer: here pip would refuse the hash.
         assert process.stdout.read() == ""
         assert process.wait(60) == 1
+    assert not (tmp_path / "dios" / "env").is_symlink()
+
+
+def test_a_wheel_with_another_hash_is_not_installed(tmp_path: Path) -> None:
+    """Files that were changed on the host, or on the way, are refused, and no environment is in use."""
+    wheel = small_wheel(tmp_path, "thing", "1.0").read_bytes()
+    name = "thing-1.0-py3-none-any.whl"
+    request: dict[str, object] = {
+        "do": "install",
+        "prefix": str(tmp_path / "dios"),
+        "environment": "x",
+        "requirements": f"thing==1.0 --hash=sha256:{hashlib.sha256(wheel).hexdigest()}\n",
+        "files": [[name, len(wheel) + 1]],
+    }
+    with subprocess.Popen(
+        [sys.executable, "-I", on_host.__file__], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    ) as process:
+        assert process.stdin is not None
+        assert process.stdout is not None
+        process.stdin.write(json.dumps(request).encode() + b"\n" + wheel + b"\0")
+        process.stdin.flush()
+        answer = json.loads(process.stdout.readlines()[-1])
+    assert "DO NOT MATCH THE HASHES" in answer["failed"]
     assert not (tmp_path / "dios" / "env").is_symlink()
 
 
