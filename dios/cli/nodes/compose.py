@@ -7,19 +7,26 @@ from __future__ import annotations
 
 import shutil
 import subprocess
+import time
 from pathlib import Path
 from typing import Final, TypedDict
 
-from dios.cli.common.output import facts, say, write_json
+from dios.cli.common.output import facts, progress, say, write_json
 from dios.errors import DiosError, InvalidError
 
 FILE: Final = Path("cluster", "compose.yaml")
 _ASK_SECONDS: Final = 30
+_HEALTHY_SECONDS: Final = 300.0
+_HEALTH: Final = (
+    '{{index .Config.Labels "com.docker.compose.service"}} '
+    "{{if .State.Health}}{{.State.Health.Status}}{{else}}healthy{{end}}"
+)
+"""The service of a container and its health, which is "healthy" where nothing checks it."""
 
 
 def _file() -> Path:
     """Return the compose file: below the working directory, else in this program's source tree."""
-    for base in (Path.cwd(), Path(__file__).resolve().parents[2]):
+    for base in (Path.cwd(), Path(__file__).resolve().parents[3]):
         if (base / FILE).is_file():
             return base / FILE
     raise InvalidError(f"{FILE} was not found. Run this in a checkout of the source.")
@@ -55,15 +62,44 @@ def _engine() -> list[str]:
     return [older]
 
 
-def _run(*words: str) -> Path:
-    command, file = _engine(), _file()
+def _run(command: list[str], file: Path, *words: str) -> None:
+    """Run a command of Compose on its file. Raise DiosError if it fails."""
     # Its progress goes to standard error, because standard output is for this command's result. Version 1
     # looks for files named in the compose file in the working directory.
-    done = subprocess.run([*command, "-f", file.name, *words], stdout=2, cwd=file.parent, check=False)
-    if done.returncode:
+    ended = subprocess.run([*command, "-f", file.name, *words], stdout=2, cwd=file.parent, check=False)
+    if ended.returncode:
         line = " ".join([Path(command[0]).name, *command[1:], "-f", str(file), *words])
-        raise DiosError(f"`{line}` failed with status {done.returncode}; see its output above")
-    return file
+        raise DiosError(f"`{line}` failed with status {ended.returncode}; see its output above")
+
+
+def _unhealthy(command: list[str], file: Path) -> dict[str, str]:
+    """Return the health of each service that is not healthy. Raise DiosError without an answer."""
+    listed = [*command, "-f", file.name, "ps", "--quiet"]
+    try:
+        containers = subprocess.check_output(listed, cwd=file.parent, text=True, timeout=_ASK_SECONDS).split()
+        if not containers:
+            return {}
+        inspect = ["docker", "inspect", "--format", _HEALTH, *containers]
+        states = subprocess.check_output(inspect, text=True, timeout=_ASK_SECONDS).splitlines()
+    except (subprocess.SubprocessError, OSError) as error:
+        raise DiosError(f"the containers were started; their health is unknown: {error}") from error
+    health = dict(state.split(" ", 1) for state in states)
+    return {service: state for service, state in sorted(health.items()) if state != "healthy"}
+
+
+def _wait_until_healthy(command: list[str], file: Path) -> None:
+    """Return when all containers are healthy. Raise DiosError with the others after a bounded time."""
+    deadline = time.monotonic() + _HEALTHY_SECONDS
+    with progress("waiting until the containers are healthy") as report:
+        while unhealthy := _unhealthy(command, file):
+            text = ", ".join(f"{service} is {state}" for service, state in unhealthy.items())
+            report(text)
+            if time.monotonic() > deadline:
+                raise DiosError(
+                    f"the containers run, but after {_HEALTHY_SECONDS:g} s {text}. "
+                    f"Read why, in {file.parent}: {' '.join(command)} logs {' '.join(unhealthy)}"
+                )
+            time.sleep(0.5)
 
 
 class ComposeUpRow(TypedDict):
@@ -81,7 +117,9 @@ class ComposeDownRow(ComposeUpRow):
 
 def up(*, as_json: bool) -> None:
     """Build and start the containers, and return when they are healthy. Raise DiosError."""
-    file = _run("up", "--detach", "--build")
+    command, file = _engine(), _file()
+    _run(command, file, "up", "--detach", "--build")
+    _wait_until_healthy(command, file)
     if as_json:
         row: ComposeUpRow = {"compose": str(file), "up": True}
         write_json(row)
@@ -90,11 +128,12 @@ def up(*, as_json: bool) -> None:
     say(f"next, in {file.parent}: docker compose exec n1 dios node ls; at the end: dios down --compose")
 
 
-def down(*, keep: bool, as_json: bool) -> None:
-    """Stop and remove the containers, and their volumes unless ``keep``. Raise DiosError."""
-    file = _run("down", *([] if keep else ["--volumes"]))
+def down(*, delete: bool, as_json: bool) -> None:
+    """Stop and remove the containers, and their volumes with all data if ``delete``. Raise DiosError."""
+    file = _file()
+    _run(_engine(), file, "down", *(["--volumes"] if delete else []))
     if as_json:
-        row: ComposeDownRow = {"compose": str(file), "up": False, "removed": not keep}
+        row: ComposeDownRow = {"compose": str(file), "up": False, "removed": delete}
         write_json(row)
         return
-    facts([("cluster", "stopped"), ("file", str(file)), ("volumes", "kept" if keep else "deleted")])
+    facts([("cluster", "stopped"), ("file", str(file)), ("volumes", "deleted" if delete else "kept")])

@@ -38,7 +38,7 @@ _SLURM: Final = "--on slurm"
 _KUBERNETES: Final = "--on kubernetes"
 _OPTIONS: Final = {
     _HERE: {"--nodes", "--racks", "--dir", "--keep", "settings"},
-    _COMPOSE: set[str](),
+    _COMPOSE: {"--delete"},
     _HOSTS: {
         *("--racks", "--prefix", "--port", "--network", "--extras", "--wheelhouse", "--ssh", "--delete"),
         "settings",
@@ -82,7 +82,8 @@ NamespaceOption = Annotated[
 DeleteOption = Annotated[
     bool,
     typer.Option(
-        "--delete", help="With --hosts and --on kubernetes: also delete data and what was installed."
+        "--delete",
+        help="With --compose, --hosts and --on kubernetes: also delete data and what was installed.",
     ),
 ]
 ComposeOption = Annotated[
@@ -194,7 +195,7 @@ def up(
                 "--nodes": nodes,
                 "--racks": racks,
                 "--dir": directory,
-                "--keep": keep,
+                "--keep": keep and mode != _COMPOSE,
                 "--prefix": prefix,
                 "--port": port,
                 "--network": network,
@@ -465,8 +466,9 @@ def down(
 
     The data are kept with --keep here or at `dios up`. Files that `dios up` did not create are never deleted.
 
-    With --hosts it stops the nodes of these machines, and with --on kubernetes the pods; their data are kept
-    unless --delete is given. With --on slurm it ends the job, whose data are then gone.
+    With --compose it removes the containers, with --hosts it stops the nodes of these machines, and with
+    --on kubernetes the pods; their data are kept unless --delete is given. With --on slurm it ends the job
+    and deletes its data.
     """
     with reporting("dios down", as_json=as_json), _ended_by_signals():
         mode = _mode(hosts=hosts, on=on, compose=as_compose)
@@ -485,7 +487,7 @@ def down(
             _down_here(directory, keep=keep, as_json=as_json)
             return
         if mode == _COMPOSE:
-            compose.down(keep=keep, as_json=as_json)
+            compose.down(delete=delete, as_json=as_json)
             return
         from dios.cli.nodes import bringup  # noqa: PLC0415 - see up
 

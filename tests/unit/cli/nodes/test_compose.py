@@ -9,6 +9,7 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from dios.cli import main
+from dios.cli.nodes import compose
 
 
 @pytest.fixture
@@ -54,21 +55,56 @@ def test_without_an_engine_it_says_so(programs: Path) -> None:
 
 @pytest.mark.parametrize("name", ["docker", "docker-compose"])
 def test_either_generation_is_called_beside_its_file(programs: Path, name: str) -> None:
-    """Compose runs in the file's folder; down deletes the volumes unless they are to be kept."""
+    """Compose runs in the file's folder; down keeps the volumes unless they are to be deleted."""
     program(programs, "docker", "exit 0" if name == "docker" else '[ "$1" = version ]')
     program(programs, "docker-compose")
     assert json.loads(typed("up --compose --json").stdout)["up"]
     typed("down --compose")
-    typed("down --compose --keep")
+    typed("down --compose --delete")
     where = programs.parent / "cluster"
     compose = "docker" if name == "docker" else "docker-compose"
     word = " compose" if name == "docker" else ""
     asked = [line for line in calls(programs) if "-f compose.yaml" in line]
     assert asked == [
         f"{compose} {where}{word} -f compose.yaml up --detach --build",
-        f"{compose} {where}{word} -f compose.yaml down --volumes",
+        f"{compose} {where}{word} -f compose.yaml ps --quiet",
         f"{compose} {where}{word} -f compose.yaml down",
+        f"{compose} {where}{word} -f compose.yaml down --volumes",
     ]
+
+
+def test_up_ends_when_every_container_is_healthy(programs: Path) -> None:
+    """It asks for the health of all containers again until none is starting."""
+    health = f"""case "$*" in
+*ps*) echo c1 c2;;
+inspect*) echo n1 healthy; [ -e {programs}/old ] && echo n2 healthy || echo n2 starting; : >{programs}/old;;
+esac"""
+    program(programs, "docker", health)
+    typed("up --compose")
+    assert (
+        sum(line.partition(" ")[2].partition(" ")[2].startswith("inspect") for line in calls(programs)) == 2
+    )
+
+
+def test_up_tells_which_container_is_not_healthy(programs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """After its patience it fails, and names the service and the command for its log."""
+    monkeypatch.setattr(compose, "_HEALTHY_SECONDS", 0)
+    program(programs, "docker", 'case "$*" in *ps*) echo c1;; inspect*) echo n2 unhealthy;; esac')
+    told = " ".join(typed("up --compose", 1).output.split())
+    assert "n2 is unhealthy" in told
+    assert "docker compose logs n2" in told
+
+
+def test_elsewhere_the_file_of_the_source_tree_is_used(
+    programs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In a folder without the file, Compose runs on that of the program's own checkout."""
+    program(programs, "docker")
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir(tmp_path / "elsewhere")
+    typed("up --compose")
+    own = Path(compose.__file__).parents[3] / "cluster"
+    assert f"docker {own} compose -f compose.yaml up --detach --build" in calls(programs)
 
 
 def test_a_failure_of_compose_is_one_of_the_command(programs: Path) -> None:
