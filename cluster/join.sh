@@ -11,21 +11,12 @@ port=${NODE_PORT:-7400}
 data=${NODE_DATA:-/var/lib/dios}
 token=${NODE_TOKEN_FILE:-/run/dios-join/$name}
 host=${NODE_HOST:-$(hostname)}
-kernels=${NODE_KERNELS:-/opt/dios/kernels}
 
-# The image contains the coordinator's kernels. Numba uses cached kernels only from a writable folder, and looks
-# for it below HOME, the only environment variable of a coordinator. So they are copied to the data folder, again
-# after each change of the image.
-if [ -f "$kernels/made" ]; then
-  HOME=$data/home
-  export HOME
-  cache=$HOME/.cache/numba
-  if [ "$(cat "$cache/made" 2>/dev/null)" != "$(cat "$kernels/made")" ]; then
-    rm -rf "$cache" "$cache.new"
-    (umask 077 && mkdir -p "$HOME/.cache" && cp -R "$kernels" "$cache.new")
-    mv "$cache.new" "$cache"
-  fi
-fi
+# A coordinator keeps the kernels that it compiles below HOME, the only environment variable that it gets. The
+# data folder is writable and lasts.
+HOME=$data/home
+export HOME
+(umask 077 && mkdir -p "$HOME")
 
 set -- --data "$data" --name "$name" --rack "$rack" --listen "0.0.0.0:$port" --advertise "$host:$port"
 

@@ -165,15 +165,12 @@ def test_every_service_has_as_little_as_it_can(compose: Compose, name: str) -> N
 
 
 def test_nodes_are_looked_after(compose: Compose) -> None:
-    """Every node has a health check of its own data, and the others wait for what they need."""
+    """Every node has the health check that the image defines, and the others wait for what they need."""
     for name in NODES:
-        assert compose.services[name].healthcheck.test == [
-            "CMD",
-            "dios-node",
-            "status",
-            "--data",
-            "/var/lib/dios",
-        ]
+        check = compose.services[name].healthcheck
+        assert (check.test, check.disable, check.retries) == ([], False, 3)
+    image = (CLUSTER / "Dockerfile").read_text()
+    assert re.search(r'^HEALTHCHECK .*CMD \["dios-node", "status"', image, re.MULTILINE)
     assert compose.services["tokens"].depends_on["n1"].condition == "service_healthy"
     for name in NODES[1:]:
         assert compose.services[name].depends_on["tokens"].condition == "service_completed_successfully"
@@ -226,11 +223,16 @@ def test_the_image_runs_as_nobody_special() -> None:
     assert at(pod, "securityContext", "runAsUser") == UID
 
 
-def test_the_image_schedules() -> None:
-    """Wheels are made for, and the image gets, the extra with which a coordinator runs."""
-    text = (CLUSTER / "Dockerfile").read_text()
-    assert "'/source[cluster,metrics]'" in text
-    assert "--find-links /wheels 'dios-space[cluster,metrics]'" in text
+def test_one_script_names_the_packages_of_the_image() -> None:
+    """Its extras exist, and neither the Dockerfile, the lab nor the page on containers repeats them."""
+    named = re.findall(r"\[([a-z,]+)\]", (CLUSTER / "wheels.sh").read_text())
+    extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
+    assert len(named) == 1
+    assert {"cluster", "metrics"} <= set(named[0].split(",")) <= set(extras)
+    for path in (CLUSTER / "Dockerfile", ROOT / "tests/lab/compose.py", ROOT / "docs/deploy-docker.md"):
+        text = path.read_text()
+        assert "wheels.sh" in text, path
+        assert not re.search(r"\[(cluster|metrics)|cyclonedx-bom", text), path
 
 
 def test_the_image_has_the_python_that_the_project_wants() -> None:

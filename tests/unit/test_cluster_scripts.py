@@ -36,6 +36,24 @@ def told(tmp_path: Path) -> Path:
     return tmp_path
 
 
+def test_the_image_is_made_of_the_wheels_that_one_script_names(tmp_path: Path) -> None:
+    """The script asks Python for wheels of this tree with the extras of the image, and of the lister."""
+    python = tmp_path / "python"
+    python.write_text(f'#!/bin/sh\necho "$@" >>{tmp_path}/told\nmkdir -p "$5"\n')
+    python.chmod(0o755)
+    old = tmp_path / "wheels" / "image" / "old.whl"
+    old.parent.mkdir(parents=True)
+    old.touch()
+    subprocess.run([str(CLUSTER / "wheels.sh"), str(python), str(tmp_path / "wheels")], check=True)
+    image, lister = (tmp_path / "told").read_text().splitlines()
+    requirement = Path(image.split()[-1].partition("[")[0])
+    assert image.startswith("-m pip wheel --wheel-dir ")
+    assert requirement.resolve() == CLUSTER.parent
+    assert " cyclonedx-bom" in lister
+    assert sorted(path.name for path in (tmp_path / "wheels").iterdir()) == ["image", "lister"]
+    assert not old.exists()
+
+
 def runs(script: str, folder: Path, *arguments: str, **more: str) -> list[str]:
     """What a script told ``dios-node``."""
     environment = {
@@ -81,33 +99,13 @@ def test_every_other_node_joins_once_with_a_file(told: Path) -> None:
     assert "--join" not in line
 
 
-def test_kernels_of_the_image_are_where_a_coordinator_finds_them(told: Path) -> None:
-    """A node's start brings the image's kernels below its HOME, those of a new image in place of older ones.
-
-    What the node itself compiled in between stays until then.
-    """
-    image, cache = told / "kernels", told / "data" / "home" / ".cache" / "numba"
-    (image / "solvers").mkdir(parents=True)
-    for made in ("first", "second"):
-        (image / "made").write_text(made)
-        (image / "solvers" / f"{made}.nbc").write_text("code")
-        runs("join.sh", told, "n1", "r1", NODE_KERNELS=str(image))
-        (cache / "solvers" / "own.nbc").write_text("code")
-        runs("join.sh", told, "n1", "r1", NODE_KERNELS=str(image))
-        assert {path.name for path in (cache / "solvers").iterdir()} == {f"{made}.nbc", "own.nbc"}
-        (image / "solvers" / f"{made}.nbc").unlink()
-    assert (told / "data" / "home").stat().st_mode & 0o777 == 0o700
-
-
-def test_nodes_find_the_kernels_by_their_home(told: Path) -> None:
-    """HOME, all that a coordinator gets of a node's environment, is where the kernels are."""
-    says = f'#!/bin/sh\necho "$HOME" >>{told}/told\n'
-    (told / "bin" / "dios-node").write_text(says)
-    (told / "kernels").mkdir()
-    (told / "kernels" / "made").write_text("once")
+def test_kernels_are_kept_with_the_nodes_data(told: Path) -> None:
+    """HOME, all that a coordinator gets of a node's environment, is a private folder on the volume."""
+    (told / "bin" / "dios-node").write_text(f'#!/bin/sh\necho "$HOME" >>{told}/told\n')
     joined(told)
-    homes = runs("join.sh", told, "n1", "r1", NODE_KERNELS=str(told / "kernels"), HOME="/elsewhere")
-    assert homes == [str(told / "data" / "home")]
+    home = told / "data" / "home"
+    assert runs("join.sh", told, "n1", "r1", HOME="/elsewhere") == [str(home)]
+    assert home.stat().st_mode & 0o777 == 0o700
 
 
 def test_tokens_are_for_the_nodes_user_only(told: Path) -> None:
