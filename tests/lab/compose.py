@@ -286,6 +286,9 @@ def try_story(command: list[str], chosen: argparse.Namespace, step: Progress) ->
             print(compose("logs", "--tail", "15", quiet=True), flush=True)  # noqa: T201 - the reason, perhaps
         return False
     finally:
+        if chosen.wheels:
+            # A later build would install them in place of newer ones.
+            shutil.rmtree(WHEELS, ignore_errors=True)
         if not chosen.keep:
             step("taking everything down")
             with contextlib.suppress(FailedError):
