@@ -76,7 +76,7 @@ def private_engine() -> Iterator[str]:
             yield address
         finally:
             _end(engine)
-            _remove_cgroups(folder.name)
+            remove_cgroups(folder.name)
 
 
 def _start(folder: Path) -> str:
@@ -112,7 +112,7 @@ def _wait_until_it_answers(engine: subprocess.Popen[bytes], address: str, log: P
         time.sleep(0.2)
 
 
-def _remove_cgroups(name: str) -> None:
+def remove_cgroups(name: str) -> None:
     """Remove the engine's control groups, as soon as the kernel has ended all of their processes."""
     deadline = time.monotonic() + END_SECONDS
     while groups := [
