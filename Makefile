@@ -131,10 +131,10 @@ slurm-test: setup ## Run `dios up --on slurm` on a Slurm of three nodes on this 
 	@PYTHONPATH=.:tests/support/programs $(BIN)/python -m tests.lab.bringup_slurm
 
 docker: setup ## Run cluster/compose.yaml for real, where an engine is (BASE=image, WHEELS=1 without a registry).
-	@PYTHONPATH=.:tests/support/programs $(BIN)/python -m tests.lab.compose $(if $(BASE),--base $(BASE)) $(if $(WHEELS),--wheels)
+	@PYTHONPATH=.:tests/support/programs $(BIN)/python -m tests.lab.compose $(if $(BASE),--base $(BASE)) $(if $(WHEELS),--wheels) $(if $(KERNELS),--kernels)
 
-docker-test: setup ## Do the same from nothing, with an engine in namespaces of its own (root; docker.io, docker-compose, debootstrap; REPORT=file.md).
-	@PYTHONPATH=.:tests/support/programs $(BIN)/python -m tests.lab.compose --engine $(if $(REPORT),--report $(REPORT))
+docker-test: setup ## Do the same from nothing, with an engine in namespaces of its own (root; docker.io, docker-compose, debootstrap; KERNELS=1: until all are compiled; REPORT=file.md).
+	@PYTHONPATH=.:tests/support/programs $(BIN)/python -m tests.lab.compose --engine $(if $(KERNELS),--kernels) $(if $(REPORT),--report $(REPORT))
 
 fmt: setup ## Format the code and repair what the linter can repair.
 	$(BIN)/ruff format .

@@ -213,17 +213,27 @@ def run_scheduled(compose: Compose) -> None:
     require(PRIMES in said, f"the scheduled job said {said!r}")
 
 
-def wait_for_kernels(compose: Compose) -> None:
-    """Wait until the flow scheduler places runs, with kernels that its node compiled in the background."""
-    wait(
-        lambda: scheduler_status(compose).get("placed_by") != "first-fit",
-        "the coordinator has compiled its kernels",
-        COMPILE_SECONDS,
-    )
+def wait_for_kernels(compose: Compose, *, complete: bool) -> None:
+    """Wait until the coordinator's node compiles kernels in the background, and keeps them on its volume.
+
+    With ``complete``, wait until all are compiled, and the flow scheduler places runs.
+    """
+    node = str(scheduler_status(compose)["coordinator"])
+
+    def compiles() -> bool:
+        return ".nbc" in compose.asks(node, "find", "/var/lib/dios/home/.cache/numba", "-name", "*.nbc")
+
+    wait(compiles, "the coordinator keeps a kernel that it compiled", COMPILE_SECONDS)
+    if complete:
+        wait(
+            lambda: scheduler_status(compose).get("placed_by") != "first-fit",
+            "the coordinator has compiled all kernels",
+            COMPILE_SECONDS,
+        )
 
 
-def run_story(compose: Compose, step: Progress) -> None:
-    """Run the whole story; raise FailedError."""
+def run_story(compose: Compose, step: Progress, *, kernels: bool) -> None:
+    """Run the whole story, with the compilation of all ``kernels`` or its beginning; raise FailedError."""
     step("docker compose build")
     compose("build", quiet=True)
     step("docker compose up: three nodes are healthy and see each other")
@@ -254,9 +264,10 @@ def run_story(compose: Compose, step: Progress) -> None:
     wait_for_nodes(compose)
     said = compose(*AS_A_USER, "get", "jobs/job.py", quiet=True)
     require(said == (CLUSTER / "job.py").read_text(), f"the file has {said!r}")
-    step("the kernels are compiled in the background; then the flow scheduler places a job")
     run_job(compose)
-    wait_for_kernels(compose)
+    step(f"{'all' if kernels else 'the first'} kernels are compiled, in the background, on a volume")
+    wait_for_kernels(compose, complete=kernels)
+    step("the coordinator places a job")
     run_scheduled(compose)
     step("dios down --compose --delete deletes the data")
     compose.dios("down", "--delete")
@@ -277,7 +288,7 @@ def try_story(command: list[str], chosen: argparse.Namespace, step: Progress) ->
         if chosen.wheels:
             step("gathering the wheels of the image")
             gather_wheels()
-        run_story(compose, step)
+        run_story(compose, step, kernels=chosen.kernels)
         if chosen.report:
             write_report(Path(chosen.report), compose, step)
     except FailedError as error:
@@ -361,6 +372,7 @@ def main() -> int:
     parser.add_argument(
         "--wheels", action="store_true", help="make the wheels here: the build has no network"
     )
+    parser.add_argument("--kernels", action="store_true", help="wait until all kernels are compiled")
     parser.add_argument("--keep", action="store_true", help="leave it running at the end")
     parser.add_argument("--report", default="", help="a file for the times, if all held")
     chosen = parser.parse_args()
