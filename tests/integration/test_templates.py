@@ -220,22 +220,22 @@ def node(tmp_path_factory: pytest.TempPathFactory, mechanisms: dict[str, Mechani
     """One node for all tests below."""
     del mechanisms
     data = tmp_path_factory.mktemp("templates") / "data"
-    with running_node(data, templates="data=colorsys,chunk broken=module_that_nobody_has") as running:
+    with running_node(data, templates="data=colorsys,sched broken=module_that_nobody_has") as running:
         yield running
 
 
-LOADED = "import sys; sorted({'colorsys', 'chunk', 'wave'} & set(sys.modules))"
+LOADED = "import sys; sorted({'colorsys', 'sched', 'wave'} & set(sys.modules))"
 
 
 def test_a_sandbox_starts_from_a_template(node: RunningNode) -> None:
     """Its modules are there, also after a reset, and the variables of the session are not."""
     with dios.Sandbox(node=node.place, template="data", timeout=WAIT_S) as box:
-        assert box.run(LOADED).value_repr == "['chunk', 'colorsys']"
+        assert box.run(LOADED).value_repr == "['colorsys', 'sched']"
         assert box.run("import colorsys; colorsys.mine = 1; open('mine', 'w').close()").ok
         box.reset()
         result = box.run("import colorsys, os; hasattr(colorsys, 'mine'), os.listdir('.')")
         assert result.value_repr == "(False, [])"
-        assert box.run(LOADED).value_repr == "['chunk', 'colorsys']"
+        assert box.run(LOADED).value_repr == "['colorsys', 'sched']"
     with dios.Sandbox(node=node.place, timeout=WAIT_S) as box:
         assert box.run(LOADED).value_repr == "[]"
 
@@ -275,6 +275,6 @@ def test_the_command_lists_loads_and_describes(node: RunningNode, tmp_path: Path
     place = f"--node={node.place}"
     assert "colorsys" in person.types("dios template ls", place).stdout
     (row,) = json.loads(person.types("dios template warm data --json", place).stdout)
-    assert (row["name"], row["state"], row["modules"]) == ("data", "loaded", ["colorsys", "chunk"])
+    assert (row["name"], row["state"], row["modules"]) == ("data", "loaded", ["colorsys", "sched"])
     assert "tasks started" in person.types("dios template stat data", place).stdout
     assert "no template 'other'" in person.types("dios template warm other", place, status=1).stderr

@@ -94,7 +94,7 @@ def answer_in(box: dios.Sandbox, cage: Cage, row: Attempt) -> str:
 
 ENDS = {
     "the sandbox ended it": "SIGSYS",
-    "it was killed from outside": "KILLED",
+    "SIGKILL ended it": "KILLED",
     "it needed more memory than memory= allows": "MEMORY",
     "a frame of": "PROTOCOL",
     "malformed request": "PROTOCOL",

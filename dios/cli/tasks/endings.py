@@ -102,7 +102,7 @@ def reason_lines(task: Status) -> list[str]:
     meaning = {
         Cause.EXITED: f"its program ended with exit status {task.exit_code}",
         Cause.EXCEPTION: "an unhandled exception ended its program",
-        Cause.SIGNAL: f"the system ended it with {_signal_name(task.signal)}",
+        Cause.SIGNAL: f"{_signal_name(task.signal)} ended it",
         Cause.SANDBOX: "it did something that a confined task may not do, and the kernel ended it",
         Cause.MEMORY: "it needed more memory than its limit",
         Cause.CPU: "it used up its limit of CPU time",

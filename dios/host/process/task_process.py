@@ -16,7 +16,7 @@ import trio
 
 from dios.host.handover.format import Child, Group
 from dios.host.process.zygote_messages import EXCEPTION_STATUS, LOCKDOWN_FAILED_STATUS, ChildExited
-from dios.host.sandbox.cgroups import ControlGroup, GroupFolder
+from dios.host.sandbox.cgroups import ControlGroup, GroupFolder, MemoryEvents
 from dios.wire.types import Brand, Cause
 
 if TYPE_CHECKING:
@@ -205,10 +205,15 @@ class TaskProcess:
         """Set the exit of the process, which was reaped."""
         # A file of the kernel is read only for an end that it may explain.
         is_killed = os.WIFSIGNALED(message.status)
-        oom = self.group.oom_kills() if self.group is not None and is_killed else 0
-        oom += self._over_memory
+        events = self.group.memory_events() if self.group is not None and is_killed else None
         peak = self.group.peak_bytes() if self.group else 0
-        end = _explain(message, self.bounds, kill_asked=self._kill_asked, oom_kills=oom)
+        end = _explain(
+            message,
+            self.bounds,
+            kill_asked=self._kill_asked,
+            over_memory=self._over_memory,
+            memory_events=events,
+        )
         self._finish(replace(end, cpu_ms=message.cpu_ms, memory_bytes=peak or message.memory_bytes))
 
     def lost(self, why: str) -> None:
@@ -229,7 +234,19 @@ def _described(group: GroupFolder) -> Group:
     return Group(str(group.folder), group.version, group.controllers)
 
 
-def _explain(message: ChildExited, bounds: ProcessLimits, *, kill_asked: bool, oom_kills: int) -> Exit:
+def _explain(
+    message: ChildExited,
+    bounds: ProcessLimits,
+    *,
+    kill_asked: bool,
+    over_memory: bool,
+    memory_events: MemoryEvents | None,
+) -> Exit:
+    """Return the end of a process with its cause, as far as that is known.
+
+    ``over_memory`` if the node ended it for the memory that it used. ``memory_events``: the counts of its
+    control group, None if there are none.
+    """
     code = os.waitstatus_to_exitcode(message.status)
     if code >= 0:
         return _explain_status(code)
@@ -241,14 +258,25 @@ def _explain(message: ChildExited, bounds: ProcessLimits, *, kill_asked: bool, o
         return Exit(Cause.SANDBOX, signal=number, detail=detail)
     if number == signal.SIGKILL and kill_asked:
         return Exit(Cause.KILLED, signal=number, detail="it was ended on request")
-    if oom_kills:
+    oom_kills, limit_hits = memory_events or (0, 0)
+    if over_memory or (oom_kills and limit_hits):
         detail = f"its processes needed more than {bounds.memory_bytes} bytes. Give it a higher memory limit."
         return Exit(Cause.MEMORY, signal=number, detail=detail)
     if number == signal.SIGXCPU or (number == signal.SIGKILL and over):
         detail = f"it used its {bounds.cpu_ms} ms of CPU time. Give it a higher CPU limit."
         return Exit(Cause.CPU, signal=number, detail=detail)
+    if oom_kills:
+        detail = (
+            "the kernel ended it for lack of memory, below its own limit: the machine, or the group of the "
+            "node, had no more. Run fewer tasks at once, or give the node more memory."
+        )
+        return Exit(Cause.SIGNAL, signal=number, detail=detail)
     if number == signal.SIGKILL:
-        detail = "it was killed from outside; the kernel does this when the machine runs out of memory"
+        detail = "SIGKILL ended it, without a request to this node. "
+        if memory_events is None:
+            detail += "The kernel's log lists the processes that it ended for lack of memory."
+        else:
+            detail += "Its control group counts no process that was ended for lack of memory."
         return Exit(Cause.SIGNAL, signal=number, detail=detail)
     name = signal.Signals(number).name if number in set(signal.Signals) else f"signal {number}"
     detail = f"{name} ended it. Its last console lines may show the reason."

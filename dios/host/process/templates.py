@@ -23,6 +23,7 @@ from dios.host.process.zygote_link import ZygoteLink
 from dios.host.sandbox import limits_of_task
 from dios.start_watch import LOOK_S, StartWatch
 from dios.wire.messages import TemplateRow
+from dios.wire.types import Cause
 
 _log: Final = logging.getLogger(__name__)
 
@@ -253,7 +254,7 @@ class Templates:
             with trio.move_on_after(limits.ZYGOTE_STOP_MS_MAX / 1000):
                 end = await process.wait()
                 # The end explains more than the template could, if it was ended by a limit or a system call.
-                if end.signal and end.detail:
+                if end.signal and end.detail and end.cause is not Cause.KILLED:
                     reason = f"{reason} ({end.detail})"
             return NotSupportedError(reason)
         return None

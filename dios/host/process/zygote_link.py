@@ -339,6 +339,9 @@ class ZygoteLink:
                 del self._children[message.id]
                 self._report_end(child)
         elif isinstance(message, ChildCreated | CreateFailed | LimitsLowered | TemplateLoaded):
+            if isinstance(message, TemplateLoaded) and message.reason and message.id in self._children:
+                # Its supervisor ends it. This records that the end is on request.
+                self._children[message.id].kill()
             answer = self._answers.get(message.id)
             if answer is not None:
                 answer.give("" if isinstance(message, ChildCreated) else message.reason)

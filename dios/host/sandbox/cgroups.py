@@ -21,6 +21,7 @@ from typing import Final, NamedTuple
 
 _MEMORY_FILES: Final = {1: "memory.limit_in_bytes", 2: "memory.max"}
 _OOM_FILES: Final = {1: "memory.oom_control", 2: "memory.events"}
+_HIT_FILES: Final = {1: "memory.failcnt", 2: "memory.events"}
 _PEAK_FILES: Final = {1: "memory.max_usage_in_bytes", 2: "memory.peak"}
 _FILE_BYTES_MAX: Final = 4096
 _WANTED: Final = ("memory", "pids")
@@ -75,6 +76,15 @@ class GroupFolder(NamedTuple):
     folder: Path
     version: int
     controllers: tuple[str, ...]
+
+
+class MemoryEvents(NamedTuple):
+    """The kernel's counts of the memory of a group."""
+
+    kills: int
+    """Processes of the group that the kernel ended for lack of memory, in the group or around it."""
+    limit_hits: int
+    """The number of times that the group was at its own limit; 0 if the lack was around it."""
 
 
 class ControlGroup:
@@ -171,16 +181,16 @@ class ControlGroup:
             raise
         return tuple(opened)
 
-    def oom_kills(self) -> int:
-        """Return the number of processes that the kernel killed in this group for lack of memory."""
+    def memory_events(self) -> MemoryEvents | None:
+        """Return the kernel's counts of this group, or None if it has none or they cannot be read."""
         for folder, hierarchy in self._folders:
             if "memory" in hierarchy.controllers:
-                with contextlib.suppress(OSError, ValueError):
-                    rows = dict(
-                        line.split() for line in _read(folder, _OOM_FILES[hierarchy.version]).splitlines()
-                    )
-                    return int(rows.get(b"oom_kill", b"0"))
-        return 0
+                version = hierarchy.version
+                with contextlib.suppress(OSError, ValueError, KeyError):
+                    kills = int(_rows(_read(folder, _OOM_FILES[version]))[b"oom_kill"])
+                    hits = _read(folder, _HIT_FILES[version])
+                    return MemoryEvents(kills, int(hits if version == 1 else _rows(hits)[b"oom"]))
+        return None
 
     def peak_bytes(self) -> int:
         """Return the group's peak memory in bytes, or 0 if the kernel does not report it."""
@@ -492,6 +502,11 @@ def _read(folder: Path, name: str) -> bytes:
         return os.read(fd, _FILE_BYTES_MAX)
     finally:
         os.close(fd)
+
+
+def _rows(content: bytes) -> dict[bytes, bytes]:
+    """Return the rows of a file with a name and a value in each line. Raise ``ValueError``."""
+    return dict(line.split() for line in content.splitlines())
 
 
 def _write(folder: Path, name: str, *numbers: int) -> None:

@@ -4,40 +4,54 @@ import signal
 
 import pytest
 
-from dios.host.process.task_process import ProcessLimits, _explain
+from dios.host.process.task_process import Exit, ProcessLimits, _explain
 from dios.host.process.zygote_messages import EXCEPTION_STATUS, LOCKDOWN_FAILED_STATUS, ChildExited
+from dios.host.sandbox.cgroups import MemoryEvents
 from dios.wire.types import Cause
 
 BOUNDS = ProcessLimits(memory_bytes=1 << 30, cpu_ms=2000, processes=16)
 
 
+def explain(
+    message: ChildExited,
+    *,
+    asked: bool = False,
+    over_memory: bool = False,
+    events: MemoryEvents | None = None,
+) -> Exit:
+    """The end of a process with these bounds."""
+    return _explain(message, BOUNDS, kill_asked=asked, over_memory=over_memory, memory_events=events)
+
+
 @pytest.mark.parametrize(
-    ("status", "cpu_ms", "asked", "oom", "cause"),
+    ("status", "cpu_ms", "asked", "events", "cause"),
     [
-        (0, 0, False, 0, Cause.EXITED),
-        (9 << 8, 0, True, 0, Cause.EXITED),
-        (EXCEPTION_STATUS << 8, 0, False, 0, Cause.EXCEPTION),
-        (LOCKDOWN_FAILED_STATUS << 8, 0, False, 0, Cause.SPAWN),
-        (signal.SIGSYS, 0, True, 0, Cause.SANDBOX),
-        (signal.SIGKILL, 0, True, 0, Cause.KILLED),
-        (signal.SIGKILL, 0, True, 1, Cause.KILLED),
-        (signal.SIGKILL, 0, False, 1, Cause.MEMORY),
-        (signal.SIGKILL, 2001, False, 0, Cause.CPU),
-        (signal.SIGXCPU, 2001, False, 0, Cause.CPU),
-        (signal.SIGKILL, 100, False, 0, Cause.SIGNAL),
-        (signal.SIGSEGV, 2001, False, 0, Cause.SIGNAL),
-        (signal.SIGRTMIN + 3, 0, False, 0, Cause.SIGNAL),
+        (0, 0, False, None, Cause.EXITED),
+        (9 << 8, 0, True, None, Cause.EXITED),
+        (EXCEPTION_STATUS << 8, 0, False, None, Cause.EXCEPTION),
+        (LOCKDOWN_FAILED_STATUS << 8, 0, False, None, Cause.SPAWN),
+        (signal.SIGSYS, 0, True, None, Cause.SANDBOX),
+        (signal.SIGKILL, 0, True, None, Cause.KILLED),
+        (signal.SIGKILL, 0, True, MemoryEvents(1, 1), Cause.KILLED),
+        (signal.SIGKILL, 0, False, MemoryEvents(1, 1), Cause.MEMORY),
+        (signal.SIGKILL, 0, False, MemoryEvents(1, 0), Cause.SIGNAL),
+        (signal.SIGKILL, 0, False, MemoryEvents(0, 4), Cause.SIGNAL),
+        (signal.SIGKILL, 2001, False, None, Cause.CPU),
+        (signal.SIGXCPU, 2001, False, None, Cause.CPU),
+        (signal.SIGKILL, 100, False, None, Cause.SIGNAL),
+        (signal.SIGSEGV, 2001, False, None, Cause.SIGNAL),
+        (signal.SIGRTMIN + 3, 0, False, None, Cause.SIGNAL),
     ],
 )
 def test_each_way_to_end_has_its_cause(
     status: int,
     cpu_ms: int,
     asked: bool,  # noqa: FBT001 - a table's column
-    oom: int,
+    events: MemoryEvents | None,
     cause: Cause,
 ) -> None:
     """Status, CPU time, our own kill and the group's count decide the cause, in that order of certainty."""
-    end = _explain(ChildExited(1, status, cpu_ms), BOUNDS, kill_asked=asked, oom_kills=oom)
+    end = explain(ChildExited(1, status, cpu_ms), asked=asked, events=events)
     assert end.cause is cause
     assert bool(end.detail) == (status != 0)
     assert end.signal == (status if status < 128 else 0)
@@ -45,6 +59,25 @@ def test_each_way_to_end_has_its_cause(
 
 def test_the_refused_call_is_named_when_the_kernel_told() -> None:
     """A sandbox kill says which call it was, and what to do instead."""
-    end = _explain(ChildExited(1, signal.SIGSYS, 0, "bpf"), BOUNDS, kill_asked=False, oom_kills=0)
+    end = explain(ChildExited(1, signal.SIGSYS, 0, "bpf"))
     assert "bpf" in end.detail
     assert "limbo" in end.detail
+
+
+def test_a_node_that_watches_memory_knows_the_cause_without_a_group() -> None:
+    """The node measured more than the limit before it ended the process."""
+    end = explain(ChildExited(1, signal.SIGKILL, 0), over_memory=True)
+    assert (end.cause, str(BOUNDS.memory_bytes) in end.detail) == (Cause.MEMORY, True)
+
+
+@pytest.mark.parametrize(
+    ("events", "known"),
+    [
+        (None, "The kernel's log lists the processes"),
+        (MemoryEvents(0, 0), "counts no process that was ended for lack of memory"),
+        (MemoryEvents(1, 0), "the kernel ended it for lack of memory, below its own limit"),
+    ],
+)
+def test_the_signal_sigkill_is_explained_by_counts_alone(events: MemoryEvents | None, known: str) -> None:
+    """Lack of memory is a cause where the kernel counted such an end, and nowhere else."""
+    assert known in explain(ChildExited(1, signal.SIGKILL, 0), events=events).detail

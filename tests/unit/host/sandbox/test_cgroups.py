@@ -45,6 +45,10 @@ def test_version_1_controllers_have_a_folder_each(tmp_path: Path) -> None:
     assert (tmp_path / "cpu/own/node/cpu.shares").read_text() == str(16 * 1024)
     assert cgroups.divides_processors(proc) == 1
     assert group.peak_bytes() == 0, "a kernel that does not tell"
+    assert group.memory_events() is None, "the same"
+    (tmp_path / "memory" / task / "memory.oom_control").write_text("under_oom 0\noom_kill 1\n")
+    (tmp_path / "memory" / task / "memory.failcnt").write_text("0\n")
+    assert group.memory_events() == (1, 0)
     (tmp_path / "memory" / task / "memory.max_usage_in_bytes").write_text("5\n")
     assert group.peak_bytes() == 5
 
@@ -61,7 +65,7 @@ def test_version_2_hands_controllers_down(tmp_path: Path) -> None:
     assert (own / "node/cgroup.subtree_control").read_text() == "+memory +pids"
     assert (own / "node/task-1/memory.max").read_text() == "4096"
     (own / "node/task-1/memory.events").write_text("low 0\noom 3\noom_kill 2\n")
-    assert group.oom_kills() == 2
+    assert group.memory_events() == (2, 3)
     (own / "node/task-1/memory.peak").write_text("7\n")
     assert group.peak_bytes() == 7
 
@@ -241,7 +245,9 @@ def test_a_real_group_counts_and_goes() -> None:
         groups.dispose(group)
         groups.remove_disposed()
         assert all(folder.exists() for folder in folders)
-        assert group.oom_kills() == 0
+        events = group.memory_events()
+        assert events is not None
+        assert events.kills == 0
         process.send_signal(signal.SIGKILL)
     groups.close()
     assert not any(folder.parent.exists() for folder in folders)
