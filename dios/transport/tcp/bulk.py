@@ -44,6 +44,6 @@ def receive_into(sock: ssl.SSLSocket, target: memoryview) -> None:
                     break
                 start += got
     except (OSError, ValueError) as error:
-        raise UnreachableError(f"the peer is gone in the middle of a transfer: {error}") from None
+        raise UnreachableError(f"the connection ended after {start} of {size} bytes: {error}") from None
     if start < size:
         raise UnreachableError(f"the peer closed after {start} of {size} bytes")

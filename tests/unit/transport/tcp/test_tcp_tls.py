@@ -13,6 +13,7 @@ from dios.errors import InvalidError, NotPermittedError, ProtocolError, Unreacha
 from dios.ids import NodeId
 from dios.transport.identity.certificates import CertificateRole
 from dios.transport.identity.identity import Identity, admit_here, adopt, known_of, renew
+from dios.transport.tcp.bulk import receive_into
 from dios.transport.tcp.secured import frame_of
 from dios.transport.tcp.tls import Listener, SilentError, connect, dial, listen
 from dios.wire.addresses import split_address
@@ -182,18 +183,18 @@ async def test_a_revocation_ends_live_connections(tmp_path: Path) -> None:
             stack.callback(ends[-1][1].close)
         in_thread = ends[1][1].detach()
         with in_thread:
-            read = [b"unset"]
+            was_cut = trio.Event()
 
             async def read_in_thread() -> None:
-                read[0] = await trio.to_thread.run_sync(in_thread.read, 1)
+                with pytest.raises(UnreachableError, match="after 0 of 1 bytes"):
+                    await trio.to_thread.run_sync(receive_into, in_thread, memoryview(bytearray(1)))
+                was_cut.set()
 
             nursery.start_soon(read_in_thread)
             await n1.trust.accept(await _revoked(n1, n2))
             assert [await end.receive() for end in (ends[0][1], ends[0][0])] == [[], []]
             assert await ends[1][0].receive() == []
-            while read == [b"unset"]:
-                await trio.lowlevel.checkpoint()
-            assert read == [b""]
+            await was_cut.wait()
         ends[2][0].send_nowait(frame_of(b"still here"))
         assert await ends[2][1].receive() == [b"still here"]
 
