@@ -16,6 +16,7 @@ cluster whose keepers keep replicas.
 from __future__ import annotations
 
 import argparse
+import multiprocessing
 import os
 import signal
 import sys
@@ -83,6 +84,8 @@ def _outcomes(options: argparse.Namespace) -> Iterator[_Outcome]:
     # Ctrl-C in a terminal also reaches the processes of the pool, which then end without a word.
     with ProcessPoolExecutor(
         min(options.processes, options.seeds),
+        # Not Python 3.14's default, whose processes cannot import what this module defines as `__main__`.
+        multiprocessing.get_context("fork"),
         initializer=signal.signal,
         initargs=(signal.SIGINT, signal.SIG_DFL),
     ) as pool:

@@ -88,7 +88,7 @@ async def test_a_template_is_loaded_once_at_its_first_use(mechanisms: dict[str, 
     ("name", "why"),
     [
         ("missing", "cannot import module_that_nobody_has: ModuleNotFoundError: No module named"),
-        ("threads", "threads (python"),
+        ("threads", "its modules start threads ("),
         ("shares", "map memory that all its tasks would share (/"),
         ("large", "cannot import takes_memory: MemoryError"),
         ("forks", "cannot import forks_at_import: ValueError: started by"),
