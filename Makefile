@@ -40,7 +40,7 @@ ROUNDS ?= 500
 export PIP_ROOT_USER_ACTION := ignore
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-.PHONY: help setup demo demo-evil test test-all lab docker fmt fmt-check lint type imports sim scale bench fuzz fuzz-nodes fuzz-members fuzz-tasks fuzz-frames fuzz-replay soak neighbours load crashtest chaos starved docs site changelog deniability screenshots dashboard-cost month up-test dist dist-test sbom slurm-test charts upgrade-test all clean docker-test
+.PHONY: help setup demo demo-evil test test-all lab docker fmt fmt-check lint type imports sim scale bench fuzz fuzz-nodes fuzz-members fuzz-tasks fuzz-frames fuzz-replay soak neighbours load crashtest chaos starved docs site changelog deniability screenshots dashboard-cost month up-test dist dist-test sbom slurm-test charts upgrade-test all clean docker-test test-pythons
 
 help: ## List the targets.
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -120,6 +120,9 @@ test: setup ## Run the tests, some minutes (TESTS=path for a part; WORKERS=0 wit
 
 test-all: setup ## Run the tests, and those that CI leaves out because they are long: other projects' suites, campaigns, broken cores.
 	$(PYTEST) $(if $(WORKERS),--numprocesses $(WORKERS)) $(TESTS)
+
+test-pythons: setup ## Run the short suite on 3.12, 3.13 and 3.14 where they can be had (VERSIONS="3.14", DEBIAN=1, TESTS=path; MEASURE=3: compare them).
+	@PYTHONPATH=. $(BIN)/python -m tests.lab.pythons $(if $(VERSIONS),--versions "$(VERSIONS)") $(if $(DEBIAN),--debian) $(if $(MEASURE),--measure $(MEASURE)) $(if $(filter-out tests,$(TESTS)),$(TESTS))
 
 lab: setup ## Run real nodes on a network that fails in every way (root; SCALE=1: 16 nodes, RATES=1, GUARANTEES=1: a thin link, PLAY=1: a prompt).
 	@PYTHONPATH=.:tests/support/programs $(BIN)/python $(if $(PLAY),-m tests.lab.play,$(if $(SCALE),-m tests.lab.scale,$(if $(RATES),-m tests.lab.rates,$(if $(GUARANTEES),-m tests.lab.guarantees,-m pytest tests/lab))))
@@ -259,5 +262,5 @@ changelog: setup ## Show what the next section of CHANGELOG.md will say (FOLD=1:
 all: fmt-check lint type imports docs site test sim ## Everything that CI checks.
 
 clean: ## Remove what setup, tests and demo made.
-	rm -rf $(VENV) $(BENCH_VENV) $(FUZZ_VENV) $(SITE_VENV) $(DIST_VENV) site .fuzz .demo .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache build dist
+	rm -rf $(VENV) $(BENCH_VENV) $(FUZZ_VENV) $(SITE_VENV) $(DIST_VENV) site .pythons .fuzz .demo .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache build dist
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

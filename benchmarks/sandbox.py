@@ -60,7 +60,7 @@ def run(section: Section) -> None:
         section.figure("private memory of an idle session of a template", private, "MB")
         arrays = section.figure("fork() of a session with 200 MB in arrays", _forks(place, ARRAYS), "ms")
         objects = section.figure("fork() of a session with 200 MB in small pages", _forks(place, BYTES), "ms")
-        lives = section.figure("sessions of a template opened, used and closed", _lives(place), "/s")
+        lifetimes = section.figure("sessions of a template opened, used and closed", lives(place), "/s")
     many = _many(section)
     peers = _others(section)
     section.rows += _starts(section)
@@ -85,11 +85,11 @@ def run(section: Section) -> None:
         ),
         Row(
             "sessions of a template opened, used and closed, by two threads",
-            f"{number(lives)}/s",
+            f"{number(lifetimes)}/s",
             "",
             "",
-            judge("400/s", lives, 400, below=False),
-            judge("1,500/s", lives, 1500, below=False),
+            judge("400/s", lifetimes, 400, below=False),
+            judge("1,500/s", lifetimes, 1500, below=False),
         ),
         Row(
             "fork() of a session with 200 MB of numpy arrays, to the answer of the fork",
@@ -171,7 +171,7 @@ def _open_session(place: str) -> tuple[float, float]:
     """Return the microseconds of a run, and the megabytes that belong to an idle session alone."""
     with dios.Sandbox(node=place, template="data") as box, dios.connect(place) as client:
         (session,) = (task for task in client.tasks() if task.label == "sandbox" and not task.ended)
-        private = _private_bytes(session.pid) / _MB
+        private = private_bytes(session.pid) / _MB
         taken = []
         for _ in range(RUNS):
             began = clock()
@@ -196,7 +196,7 @@ def _forks(place: str, source: str) -> float:
     return median(taken)
 
 
-def _private_bytes(pid: int) -> float:
+def private_bytes(pid: int) -> float:
     """Return the bytes of pages that one process alone has, and NaN if this user may not see them."""
     try:
         lines = Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()
@@ -206,7 +206,7 @@ def _private_bytes(pid: int) -> float:
     return float(sum(int(rows[name][0]) for name in ("Private_Clean", "Private_Dirty")) * KIB)
 
 
-def _lives(place: str) -> float:
+def lives(place: str) -> float:
     """Return the number of sessions that two threads open, use and close in a second."""
     counts = [0] * THREADS
     until = time.monotonic() + LIFE_S

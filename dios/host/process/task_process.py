@@ -242,7 +242,7 @@ def _explain(
     over_memory: bool,
     memory_events: MemoryEvents | None,
 ) -> Exit:
-    """Return the end of a process with its cause, as far as that is known.
+    """Return the end of a process with the known cause.
 
     ``over_memory`` if the node ended it for the memory that it used. ``memory_events``: the counts of its
     control group, None if there are none.
