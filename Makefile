@@ -7,6 +7,8 @@ MAKEFLAGS += --no-builtin-rules
 
 VENV := .venv
 BIN := $(VENV)/bin
+RUNTIME_STAMP := $(VENV)/.runtime
+PACKAGES_STAMP := $(VENV)/.packages
 STAMP := $(VENV)/.set-up
 BENCH_VENV := .venv-bench
 BENCH_STAMP := $(BENCH_VENV)/.set-up
@@ -40,14 +42,20 @@ ROUNDS ?= 500
 export PIP_ROOT_USER_ACTION := ignore
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-.PHONY: help setup demo demo-evil test test-all lab docker fmt fmt-check lint type imports sim scale bench fuzz fuzz-nodes fuzz-members fuzz-tasks fuzz-frames fuzz-replay soak neighbours load crashtest chaos starved docs site changelog deniability screenshots dashboard-cost month up-test dist dist-test sbom slurm-test charts upgrade-test all clean docker-test test-pythons
+.PHONY: help setup demo demo-evil test test-all lab docker fmt fmt-check lint type imports sim scale bench fuzz fuzz-nodes fuzz-members fuzz-tasks fuzz-frames fuzz-replay soak neighbours load crashtest chaos starved docs site changelog deniability screenshots dashboard-cost month up-test dist dist-test sbom slurm-test charts upgrade-test all clean docker-test test-pythons runtime
 
 help: ## List the targets.
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
 
 setup: $(STAMP) ## Make .venv and install DIOS into it, with what development needs.
 
-$(STAMP): pyproject.toml
+runtime: $(RUNTIME_STAMP) ## Make .venv and install DIOS alone into it, for the demos; takes seconds.
+
+# It shows the progress of each stage, and the next call continues an interrupted one.
+SET_UP := tests/support/set_up.py
+
+# The runtime alone, which takes seconds.
+$(RUNTIME_STAMP): pyproject.toml
 	@set -eu; \
 	chosen=; \
 	for python in $(CANDIDATES); do \
@@ -64,52 +72,44 @@ $(STAMP): pyproject.toml
 		echo "On Debian or Ubuntu: apt install python3-venv   (or, for this version alone: python$$version-venv)" >&2; \
 		exit 1; \
 	fi; \
-	if ! $(BIN)/python -c '' 2>/dev/null; then \
-		echo "making $(VENV) with $$chosen"; \
-		"$$chosen" -m venv --clear $(VENV); \
-	fi
-	@echo "installing DIOS and its development tools into $(VENV)"
-	@$(BIN)/python -m pip install --quiet --upgrade 'pip>=25.1'
-	@$(BIN)/python -m pip install --quiet --editable . --group dev
+	"$$chosen" $(SET_UP) $(VENV) --editable .
+	@touch $@
+
+# While packages are replaced the runtime may be incomplete.
+$(PACKAGES_STAMP): $(RUNTIME_STAMP)
+	@rm -f $(RUNTIME_STAMP)
+	@$(BIN)/python $(SET_UP) $(VENV) --editable . --group dev
+	@touch $(RUNTIME_STAMP) $@
+
+# Compiled kernels are kept, so that a stopped compilation continues.
+$(STAMP): $(PACKAGES_STAMP)
 	@$(BIN)/python -m dios.firmament.compile_kernels
 	@touch $@
 
 # The peers live in an environment of their own: what they pull in must not reach the product's.
 $(BENCH_STAMP): $(STAMP)
-	@echo "installing the systems that the benchmarks compare with into $(BENCH_VENV)"
-	@$(BIN)/python -m venv $(BENCH_VENV)
-	@$(BENCH_VENV)/bin/python -m pip install --quiet --upgrade 'pip>=25.1'
-	@$(BENCH_VENV)/bin/python -m pip install --quiet --editable '.[bench]'
+	@$(BIN)/python $(SET_UP) $(BENCH_VENV) --editable '.[bench]'
 	@touch $@
 
 # The guided fuzzer exists for some versions of Python only: without it the rest of fuzzing goes on.
 $(FUZZ_STAMP): $(STAMP)
-	@echo "installing the coverage-guided fuzzer into $(FUZZ_VENV)"
-	@$(BIN)/python -m venv $(FUZZ_VENV)
-	@$(FUZZ_VENV)/bin/python -m pip install --quiet --upgrade 'pip>=25.1'
-	@$(FUZZ_VENV)/bin/python -m pip install --quiet --editable . --group fuzz || \
+	@$(BIN)/python $(SET_UP) $(FUZZ_VENV) --editable . --group fuzz || \
 		echo "atheris cannot be installed for this Python: the codec and the core are fuzzed without guidance only"
 	@touch $@
 
 # The site's tools read the sources without importing them, so they need nothing of the product.
 $(SITE_STAMP): $(STAMP) pyproject.toml
-	@echo "installing the tools for the documentation site into $(SITE_VENV)"
-	@$(BIN)/python -m venv $(SITE_VENV)
-	@$(SITE_VENV)/bin/python -m pip install --quiet --upgrade 'pip>=25.1'
-	@$(SITE_VENV)/bin/python -m pip install --quiet --group docs
+	@$(BIN)/python $(SET_UP) $(SITE_VENV) --group docs
 	@touch $@
 
 $(DIST_STAMP): $(STAMP) pyproject.toml
-	@echo "installing the tools for packages into $(DIST_VENV)"
-	@$(BIN)/python -m venv $(DIST_VENV)
-	@$(DIST_VENV)/bin/python -m pip install --quiet --upgrade 'pip>=25.1'
-	@$(DIST_VENV)/bin/python -m pip install --quiet --editable . --group dist
+	@$(BIN)/python $(SET_UP) $(DIST_VENV) --editable . --group dist
 	@touch $@
 
-demo: setup ## Count the words of real files with sandboxed tasks (INPUT=path for yours, UI=1 with the dashboard).
+demo: $(if $(UI),setup,runtime) ## Count the words of real files with sandboxed tasks (INPUT=path for yours, UI=1 with the dashboard).
 	@$(BIN)/python examples/demo.py $(if $(INPUT),--input "$(INPUT)") $(if $(UI),--ui)
 
-demo-evil: setup ## Run a word count that tries to break out, and see what stops it.
+demo-evil: runtime ## Run a word count that tries to break out, and see what stops it.
 	@$(BIN)/python -m examples.demo_evil
 
 # One worker for each processor. All tests of a file run in the same worker, because they may share a node.

@@ -20,22 +20,25 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Final
 
-from rich.box import SIMPLE
-from rich.console import Console
-from rich.progress import (
-    BarColumn,
-    DownloadColumn,
-    Progress,
-    TextColumn,
-    TimeElapsedColumn,
-    TransferSpeedColumn,
-)
-from rich.table import Table
+try:
+    from rich.box import SIMPLE
+    from rich.console import Console
+    from rich.progress import (
+        BarColumn,
+        DownloadColumn,
+        Progress,
+        TextColumn,
+        TimeElapsedColumn,
+        TransferSpeedColumn,
+    )
+    from rich.table import Table
 
-import dios
-from dios.host.sandbox.mechanisms import obstacle_to_pure, probe
-from dios.lib import mapreduce
-from dios.node import daemon, local_cluster
+    import dios
+    from dios.host.sandbox.mechanisms import obstacle_to_pure, probe
+    from dios.lib import mapreduce
+    from dios.node import daemon, local_cluster
+except KeyboardInterrupt:
+    sys.exit(130)  # loading takes a part of a second
 
 JOB: Final = Path(__file__).with_name("demo_words.py")
 WORD: Final = re.compile(rb"[a-z]+(?:'[a-z]+)?")
@@ -199,7 +202,10 @@ def stop(console: Console, cluster: local_cluster.LocalCluster) -> None:
     if left:
         console.print(f"[red]still running: processes {sorted(left)}")
         raise SystemExit(1)
-    console.print(f"{', '.join(stopped)} stopped, and none of the cluster's {len(family)} processes is left.")
+    if stopped:
+        console.print(
+            f"{', '.join(stopped)} stopped, and none of the cluster's {len(family)} processes is left."
+        )
 
 
 def alive(pid: int) -> bool:

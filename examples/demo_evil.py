@@ -19,18 +19,21 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final, TypeAlias
 
-from rich.box import SIMPLE
-from rich.console import Console
-from rich.markup import escape
-from rich.table import Table
+try:
+    from rich.box import SIMPLE
+    from rich.console import Console
+    from rich.markup import escape
+    from rich.table import Table
 
-import dios
-from dios.host.audit.reader import AuditReader
-from dios.host.sandbox.mechanisms import obstacle_to_pure, probe
-from dios.lib import mapreduce
-from examples.demo import running_cluster
-from examples.evil_attempts import ALL, CHAPTERS, Attempt, Chapter
-from examples.evil_traps import JOB, Traps
+    import dios
+    from dios.host.audit.reader import AuditReader
+    from dios.host.sandbox.mechanisms import obstacle_to_pure, probe
+    from dios.lib import mapreduce
+    from examples.demo import running_cluster
+    from examples.evil_attempts import ALL, CHAPTERS, Attempt, Chapter
+    from examples.evil_traps import JOB, Traps
+except KeyboardInterrupt:
+    sys.exit(130)  # loading takes a part of a second
 
 MARK: Final = b"\0"
 CLICKS: Final = 12_000
