@@ -42,7 +42,7 @@ ROUNDS ?= 500
 export PIP_ROOT_USER_ACTION := ignore
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-.PHONY: help setup demo demo-evil test test-all lab docker fmt fmt-check lint type imports sim scale bench fuzz fuzz-nodes fuzz-members fuzz-tasks fuzz-frames fuzz-replay soak neighbours load crashtest chaos starved docs site changelog deniability screenshots dashboard-cost month up-test dist dist-test sbom slurm-test charts upgrade-test all clean docker-test test-pythons runtime
+.PHONY: help setup demo demo-evil test test-all lab docker fmt fmt-check lint type imports sim scale bench fuzz fuzz-nodes fuzz-members fuzz-tasks fuzz-frames fuzz-replay soak neighbours load crashtest chaos starved docs site changelog deniability screenshots dashboard-cost month up-test dist dist-test sbom slurm-test charts upgrade-test all clean docker-test test-pythons runtime kernels
 
 help: ## List the targets.
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -86,6 +86,10 @@ $(STAMP): $(PACKAGES_STAMP)
 	@$(BIN)/python -m dios.firmament.compile_kernels
 	@touch $@
 
+# A changed kernel is compiled here, with its progress, and not unnoticed in the tests.
+kernels: setup ## Compile the scheduler's kernels, unless they are compiled.
+	@$(BIN)/python -m dios.firmament.compile_kernels
+
 # The peers live in an environment of their own: what they pull in must not reach the product's.
 $(BENCH_STAMP): $(STAMP)
 	@$(BIN)/python $(SET_UP) $(BENCH_VENV) --editable '.[bench]'
@@ -115,10 +119,10 @@ demo-evil: runtime ## Run a word count that tries to break out, and see what sto
 # One worker for each processor. All tests of a file run in the same worker, because they may share a node.
 PYTEST := $(BIN)/python -m pytest --numprocesses auto --dist loadfile
 
-test: setup ## Run the tests, some minutes (TESTS=path for a part; WORKERS=0 without parallel workers).
+test: kernels ## Run the tests, some minutes (TESTS=path for a part; WORKERS=0 without parallel workers).
 	$(PYTEST) $(if $(WORKERS),--numprocesses $(WORKERS)) -m "not extended" $(TESTS)
 
-test-all: setup ## Run the tests, and those that CI leaves out because they are long: other projects' suites, campaigns, broken cores.
+test-all: kernels ## Run the tests, and those that CI leaves out because they are long: other projects' suites, campaigns, broken cores.
 	$(PYTEST) $(if $(WORKERS),--numprocesses $(WORKERS)) $(TESTS)
 
 test-pythons: setup ## Run the short suite on 3.12, 3.13 and 3.14 where they can be had (VERSIONS="3.14", DEBIAN=1, TESTS=path; MEASURE=3: compare them).

@@ -52,7 +52,7 @@ class _Compiler:
         """Return False."""
         return False
 
-    async def compile(self) -> None:
+    async def compile(self, *, again: bool = False) -> None:
         """Do nothing."""
 
 
@@ -102,7 +102,7 @@ def _service(rule: str) -> ClusterService:
     made: ClusterService = (
         StartUpService(options, "n0", knowledge, _Compiler())
         if rule == "simple rule"
-        else open_service(options, "n0", knowledge, 0.0)
+        else open_service(options, "n0", knowledge, 0.0, may_compile=True)
     )
     names = frozenset(f"n{at}" for at in range(_MACHINES))
     made.change_assignment(Assignment(), Assignment(names, names, leader="n0"), 0.0)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import hashlib
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Final
@@ -15,16 +16,15 @@ PACKAGE: Final = Path(__file__).parent
 def kernel_states(folders: Iterable[Path], package: Path = PACKAGE) -> list[str]:
     """Return one line for each file with kernels below ``folders``, and for each bound that they use.
 
-    Compiled kernels are outdated when any line changes: a kernel is compiled into others, and Numba, which
-    compares the times of change, looks at its own file alone. Bounds are compiled into kernels as numbers, so
-    their values count, and not the file ``dios.limits``.
+    Compiled kernels are outdated when any line changes, because a kernel is compiled into others. Bounds are
+    compiled into kernels as numbers, so their values count, and not the file ``dios.limits``.
     """
     found: set[str] = set()
     decorators = package / "kernels.py"
     for path in (decorators, *(path for folder in folders for path in folder.rglob("*.py"))):
         text = path.read_bytes()
         if b"from dios.kernels import" in text or path == decorators:
-            found.add(f"{path.relative_to(package)} {path.stat().st_mtime_ns}")
+            found.add(f"{path.relative_to(package)} {hashlib.sha256(text).hexdigest()}")
             found |= {f"{name} = {getattr(limits, name)!r}" for name in _bounds_used(text)}
     return sorted(found)
 

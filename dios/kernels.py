@@ -1,13 +1,9 @@
-"""Decorators that compile numeric kernels with Numba, and the cache of compiled kernels on disk.
+"""Decorators that compile numeric kernels with Numba, and load compiled kernels from the disk.
 
 A kernel takes and returns numbers and numpy arrays only, and counts flow and prices in integers. It runs
 without the interpreter's lock. A first compilation takes from seconds to tens of seconds; the result is kept
-next to the kernel's module, or below ``NUMBA_CACHE_DIR``, and is loaded the next time.
-
-Numba looks for changes in the file of a kernel alone, and would go on using an outdated copy of a kernel of
-another file that was compiled into it. So when any file with kernels has changed, all compiled kernels are
-deleted. That happens when the first kernel is called: importing this module, or one with kernels, touches no
-file.
+in a folder of ``dios.kernel_cache``, and is loaded the next time. Importing this module, or one with kernels,
+touches no file.
 
 Daemons and tasks do not load this module. Numba is part of the extra ``cluster``.
 """
@@ -17,44 +13,36 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import functools
-import logging
 from collections.abc import Callable, Iterator
+from contextvars import ContextVar
 from pathlib import Path
-from typing import Final, ParamSpec, Protocol, TypeVar, cast
+from types import FunctionType
+from typing import Final, ParamSpec, TypeVar, cast
 
 import numba
 from numba.core import event
-from numba.core.caching import FunctionCache, NullCache
+from numba.core.caching import Cache, CompileResultCacheImpl, NullCache, _CacheLocator
 
-from dios.kernel_sources import PACKAGE, kernel_states
-from dios.trusted_files import weakness
+from dios import kernel_cache
 
 _P = ParamSpec("_P")
 _R = TypeVar("_R")
 
-_log: Final = logging.getLogger(__name__)
-
-_FOLDERS: Final = tuple(PACKAGE / name for name in ("fairness", "packer", "sprayer", "papers", "firmament"))
-_STAMP: Final = PACKAGE / "firmament" / "__pycache__" / "kernels.stamp"
+_loading_only: Final = ContextVar("loading_only", default=False)
 
 
-@functools.cache
-def delete_outdated_kernels() -> None:
-    """Delete all compiled kernels if a file with kernels, or a bound in one, changed since.
+class NotCompiledError(Exception):
+    """A kernel is on no disk, inside of :func:`loading_only`."""
 
-    The first call of a process does the work. Folders that cannot be written are left as they are: Numba
-    keeps no compiled kernels there either.
-    """
-    stamp = "\n".join([numba.__version__, *kernel_states(_FOLDERS, PACKAGE)])
-    with contextlib.suppress(OSError):
-        _STAMP.parent.mkdir(exist_ok=True)
-        with _locked(_STAMP.parent):
-            if _STAMP.exists() and _STAMP.read_text() == stamp:
-                return
-            for folder in _FOLDERS:
-                for path in (*folder.rglob("__pycache__/*.nbi"), *folder.rglob("__pycache__/*.nbc")):
-                    path.unlink(missing_ok=True)
-            _STAMP.write_text(stamp)
+
+@contextlib.contextmanager
+def loading_only() -> Iterator[None]:
+    """Raise NotCompiledError inside the block, in this thread, where a kernel would have to be compiled."""
+    token = _loading_only.set(True)
+    try:
+        yield
+    finally:
+        _loading_only.reset(token)
 
 
 @contextlib.contextmanager
@@ -84,69 +72,116 @@ def measured_loading(report: Callable[[float], None]) -> Iterator[None]:
         yield
 
 
-class _Cache(Protocol):
-    """The methods that Numba calls of a kernel's cache."""
+class _Locator(_CacheLocator):
+    """The place of one kernel, in one folder."""
 
-    @property
-    def cache_path(self) -> str | None: ...
-    def load_overload(self, signature: object, target: object) -> object: ...
-    def save_overload(self, signature: object, compiled: object) -> None: ...
-    def flush(self) -> None: ...
+    def __init__(self, folder: Path, function: FunctionType) -> None:
+        self._folder = folder
+        self._function = function
+        self._py_file = function.__code__.co_filename  # for a warning of Numba
+
+    def ensure_cache_path(self) -> None:
+        """Do nothing: the folder exists."""
+
+    def get_cache_path(self) -> str:
+        return str(self._folder)
+
+    def get_source_stamp(self) -> str:
+        return kernel_cache.fingerprint()
+
+    def get_disambiguator(self) -> str:
+        return f"{self._function.__module__}-{self._function.__code__.co_firstlineno}"
+
+
+class _Folder:
+    """Gives Numba the place of a kernel in one folder, in the role of a class of locators."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+
+    def from_function(self, function: FunctionType, _file: str) -> _Locator:
+        return _Locator(self._folder, function)
+
+
+class _Storage(CompileResultCacheImpl):
+    """The form in which Numba writes one kernel into one folder."""
+
+    def __init__(self, function: FunctionType, folder: Path) -> None:
+        vars(self)["_locator_classes"] = [_Folder(folder)]
+        super().__init__(function)  # type: ignore[no-untyped-call] # numba has no types
+
+
+class _FolderCache(Cache):
+    """The compiled variants of one kernel in one folder."""
+
+    def __init__(self, function: FunctionType, folder: Path) -> None:
+        self.folder = folder
+        vars(self)["_impl_class"] = functools.partial(_Storage, folder=folder)
+        super().__init__(function)  # type: ignore[no-untyped-call] # numba has no types
+
+    def load_overload(self, signature: object, target: object) -> object:
+        with contextlib.suppress(OSError), _locked(self.folder):
+            loaded: object = super().load_overload(signature, target)  # type: ignore[no-untyped-call] # the same
+            return loaded
+        return None
+
+    def save_overload(self, signature: object, compiled: object) -> None:
+        # A full disk, for example: the kernel is compiled anyway.
+        with contextlib.suppress(OSError), _locked(self.folder):
+            super().save_overload(signature, compiled)  # type: ignore[no-untyped-call] # the same
+
+    def has_kernel(self) -> bool:
+        """Return True if a variant of the kernel is in the folder."""
+        return (self.folder / f"{self._impl.filename_base}.nbi").exists()
 
 
 @functools.cache
-def _is_obeyed(folder: str) -> bool:
-    """Return True if no other user can put compiled kernels into the folder; else log the reason."""
-    reason = weakness(folder)
-    if reason:
-        _log.warning("compiled kernels are not kept or loaded", extra={"folder": folder, "why": reason})
-    return not reason
+def _folders() -> tuple[Path | None, list[Path]]:
+    """Return the folder into which this process writes, and all from which it loads."""
+    return kernel_cache.writable_folder(), kernel_cache.readable_folders()
 
 
 class _LazyCache(NullCache):
-    """The cache of one kernel, which touches no file before the kernel is called."""
+    """The caches of one kernel, which touch no file before the kernel is called."""
 
-    def __init__(self, function: object) -> None:
+    def __init__(self, function: FunctionType) -> None:
         self._function = function
 
     @functools.cached_property
-    def _cache(self) -> _Cache:
-        delete_outdated_kernels()
-        try:
-            cache: object = FunctionCache(self._function)  # type: ignore[no-untyped-call] # numba has no types
-        except RuntimeError:
-            # No folder can be written, not even a home directory: each process compiles for itself.
-            cache = NullCache()
-        found = cast("_Cache", cache)
-        # A compiled kernel is a pickle and machine code: loading it is running it.
-        if found.cache_path is not None and not _is_obeyed(found.cache_path):
-            return cast("_Cache", NullCache())
-        return found
+    def _caches(self) -> list[_FolderCache]:
+        return [_FolderCache(self._function, folder) for folder in _folders()[1]]
 
     @property
     def cache_path(self) -> str | None:
-        return self._cache.cache_path
+        """The folder from which the kernel is loaded, or into which it will be written."""
+        stored = (cache.folder for cache in self._caches if cache.has_kernel())
+        folder = next(stored, _folders()[0])
+        return None if folder is None else str(folder)
 
     def load_overload(self, signature: object, target: object) -> object:
-        with self._locked_folder():
-            return self._cache.load_overload(signature, target)
+        for cache in self._caches:
+            loaded = cache.load_overload(signature, target)
+            if loaded is not None:
+                return loaded
+        if _loading_only.get():
+            raise NotCompiledError(f"{self._function.__module__}.{self._function.__qualname__}")
+        return None
 
     def save_overload(self, signature: object, compiled: object) -> None:
-        with self._locked_folder():
-            self._cache.save_overload(signature, compiled)
-
-    def _locked_folder(self) -> contextlib.AbstractContextManager[None]:
-        path = self._cache.cache_path
-        return contextlib.nullcontext() if path is None else _locked(Path(path))
+        for cache in self._caches:
+            if cache.folder == _folders()[0]:
+                cache.save_overload(signature, compiled)
 
     def flush(self) -> None:
-        self._cache.flush()
+        for cache in self._caches:
+            if cache.folder == _folders()[0]:
+                cache.flush()  # type: ignore[no-untyped-call] # numba has no types
 
 
 def _compiled(function: Callable[_P, _R], **options: object) -> Callable[_P, _R]:
     dispatcher: object = numba.njit(nogil=True, **options)(function)  # type: ignore[call-overload] # see the callers
     # Numba's ``cache=True`` looks for a folder that it can write as soon as a module is imported.
-    vars(dispatcher)["_cache"] = _LazyCache(function)
+    vars(dispatcher)["_cache"] = _LazyCache(cast("FunctionType", function))
     return cast("Callable[_P, _R]", dispatcher)
 
 

@@ -97,7 +97,7 @@ class CompiledKernels:
         """Return True."""
         return True
 
-    async def compile(self) -> None:
+    async def compile(self, *, again: bool = False) -> None:
         """Do nothing."""
 
 

@@ -16,12 +16,12 @@ from pathlib import Path
 import pytest
 import trio
 
+from dios import kernel_cache
 from dios.client.aio.node import open_node
 from dios.client.keyring import Keyring
 from dios.client.locate import accepted_users, resolve_node
 from dios.client.sync.node import connect
 from dios.errors import InvalidError, NotPermittedError
-from dios.firmament.coordinator import kernel_compilation
 from dios.ids import Name
 from dios.node import daemon
 from dios.node.settings import load
@@ -301,18 +301,14 @@ def test_compiled_kernels_of_another_user_are_not_loaded(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A kernel's cache is a pickle and machine code: in a folder of another user there is none."""
-    numba = pytest.importorskip("numba")
     kernels = pytest.importorskip("dios.kernels")
-    monkeypatch.setattr(numba.config, "CACHE_DIR", str(folder / "cache"))
-    kernels._is_obeyed.cache_clear()
+    monkeypatch.setenv("NUMBA_CACHE_DIR", str(folder / "cache"))
+    monkeypatch.setattr(kernels, "_folders", kernels._folders.__wrapped__)
     own = kernels._LazyCache(_a_function)
     assert own.cache_path.startswith(str(folder))
-    kernels._is_obeyed.cache_clear()
     os.chown(folder / "cache", STRANGER, -1)
     assert kernels._LazyCache(_a_function).cache_path is None
-    monkeypatch.setenv("NUMBA_CACHE_DIR", str(folder / "cache"))
-    assert kernel_compilation.cache_folder() is None
-    kernels._is_obeyed.cache_clear()
+    assert kernel_cache.writable_folder() is None
 
 
 def test_compiled_handlers_of_another_user_are_not_loaded(

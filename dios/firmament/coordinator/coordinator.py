@@ -113,11 +113,11 @@ class Coordinator:
         self._kernels = kernels or BackgroundCompiler()
         self._compilation_ended = trio.Event()
         self._asleep = False
-        """True while the flow scheduler is compiled but not loaded, because there is nothing to schedule."""
+        """True while the flow scheduler is compiled but not loaded: nothing is scheduled."""
         self._needed = trio.Event()
         """Set when the flow scheduler is needed."""
-        self._loaded = trio.Event()
-        """Set when the flow scheduler places runs."""
+        self._awake = trio.Event()
+        """Set when the flow scheduler places runs, or the simple rule because kernels are missing."""
         self._used_at = 0.0
         """The last time at which there was something to schedule, or a question."""
         self._own = ""
@@ -171,12 +171,15 @@ class Coordinator:
     async def _compile_kernels(self) -> None:
         """Compile the kernels in the background, also in a coordinator that schedules only later."""
         if not await trio.to_thread.run_sync(self._kernels.is_ready):
-            try:
-                await self._kernels.compile()
-            except KernelCompilationError as error:
-                # The flow scheduler compiles them in this process then.
-                sys.stderr.write(f"coordinator: {error}\n")
+            await self._compile(again=False)
         self._compilation_ended.set()
+
+    async def _compile(self, *, again: bool) -> None:
+        try:
+            await self._kernels.compile(again=again)
+        except KernelCompilationError as error:
+            # The flow scheduler compiles them in this process then.
+            sys.stderr.write(f"coordinator: {error}\n")
 
     async def _start_service(self, nursery: trio.Nursery) -> None:
         """Start to schedule, by the flow scheduler if its kernels are compiled, else by the simple rule."""
@@ -187,14 +190,33 @@ class Coordinator:
         self._service.unmeasured = self._monitor.unmeasured
         nursery.start_soon(self._switch_to_flow_service)
 
-    async def _open_flow_service(self) -> SchedulerService:
+    async def _open_flow_service(self, *, may_compile: bool) -> SchedulerService | None:
+        """Return the flow scheduler, or None if a kernel would have to be compiled and may not be."""
         # Late, because the scheduler's libraries take seconds to load.
         from dios.firmament.coordinator.scheduler_service import open_service  # noqa: PLC0415 - see above
+        from dios.kernels import NotCompiledError  # noqa: PLC0415 - the same
 
         wall = time.time() - trio.current_time()
-        return await trio.to_thread.run_sync(
-            partial(open_service, self._options, self._own, self._knowledge, wall)
+        opened = partial(
+            open_service, self._options, self._own, self._knowledge, wall, may_compile=may_compile
         )
+        try:
+            return await trio.to_thread.run_sync(opened)
+        except NotCompiledError as error:
+            sys.stderr.write(f"coordinator: the kernel {error} was compiled and cannot be loaded\n")
+            return None
+
+    async def _load_flow_service(self) -> SchedulerService:
+        """Return the flow scheduler; if its kernels cannot be loaded, compile them while the rule places."""
+        flow = await self._open_flow_service(may_compile=not self._asleep)
+        while flow is None:
+            sys.stderr.write(_COMPILING)
+            self._asleep = False
+            self._awake.set()
+            self._changed.set()
+            await self._compile(again=True)
+            flow = await self._open_flow_service(may_compile=True)
+        return flow
 
     async def _switch_to_flow_service(self) -> None:
         """Replace the simple rule by the flow scheduler once the kernels are compiled and it is needed."""
@@ -202,7 +224,7 @@ class Coordinator:
         if self._asleep:
             await self._needed.wait()
             sys.stderr.write(_LOADING)
-        flow = await self._open_flow_service()
+        flow = await self._load_flow_service()
         async with self._storing, self._lock:
             assert self._service is not None  # noqa: S101 - it was set before this task was started
             now = trio.current_time()
@@ -215,7 +237,7 @@ class Coordinator:
                 self._chosen.set()
         sys.stderr.write(_LOADED if self._asleep else _COMPILED)
         self._asleep, self._used_at = False, now
-        self._loaded.set()
+        self._awake.set()
         self._changed.set()
         self._meter_soon(self._assignment.governs)
 
@@ -452,7 +474,7 @@ class Coordinator:
         if asked.question != ENFORCEMENT:
             self._note_use()
             if self._asleep:
-                await self._loaded.wait()
+                await self._awake.wait()
         with trio.move_on_after(_CAPACITIES_S):
             while self._service is not None and self._service.must_wait(asked):
                 await self._capacities_changed.wait()

@@ -5,6 +5,7 @@ The coordinator imports this module late: it loads NumPy and Numba.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import math
 from typing import Final, NamedTuple
@@ -35,6 +36,7 @@ from dios.firmament.policies.stored_shares import StoredPolicy, decode, encode
 from dios.firmament.rounds.results import Change, Delta, Round
 from dios.firmament.scheduler import FlowScheduler
 from dios.firmament.settings import SchedulerSettings
+from dios.kernels import loading_only
 from dios.limits import BACKLOG_KIND_TASKS, BACKLOG_SPARE_TASKS, GUARANTEES_MAX, HELD_PARTS_MAX
 from dios.wire.messages import Asked, Guarantee, HeldPart, Metered, QueueRows, Rate
 from dios.wire.types import Traffic
@@ -393,10 +395,17 @@ class SchedulerService(ClusterService):
         return queries.answer(asked)
 
 
-def open_service(options: StartOptions, node: str, knowledge: KnowledgeBase, wall: float) -> SchedulerService:
+def open_service(
+    options: StartOptions, node: str, knowledge: KnowledgeBase, wall: float, *, may_compile: bool
+) -> SchedulerService:
     """Return a service whose kernels are loaded, so that the first round does not wait for them.
 
-    Loading takes seconds. Kernels that are not compiled yet are compiled here, which takes minutes.
+    Loading takes seconds. Kernels that are not compiled yet are compiled here if ``may_compile``, which takes
+    minutes.
+
+    Raises:
+        NotCompiledError: a kernel would have to be compiled.
     """
-    exercise_kernels(_DEFAULT_MODEL)
+    with contextlib.nullcontext() if may_compile else loading_only():
+        exercise_kernels(_DEFAULT_MODEL)
     return SchedulerService(options, node, knowledge, wall)

@@ -131,7 +131,8 @@ class _StartUpQueries(ClusterQueries):
     def _compiling(self) -> str:
         progress = self._kernels.progress
         number = f" ({progress})" if progress.total else ""
-        return f"the scheduler's kernels are being compiled{number}"
+        problem = f" ({progress.problem})" if progress.problem else ""
+        return f"the scheduler's kernels are being compiled{number}{problem}"
 
     def _later(self, asked: Asked, question: Question) -> Answer:
         del asked

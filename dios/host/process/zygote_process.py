@@ -22,6 +22,9 @@ _ENVIRONMENT: Final = {"PATH": "/usr/local/bin:/usr/bin:/bin", "LANG": "C.UTF-8"
 _PURE_ENVIRONMENT: Final = {**_ENVIRONMENT, "JOBLIB_MULTIPROCESSING": "0"}
 """A pure task is one process. Without this variable joblib finds that out by itself, and warns each time."""
 
+_PLACES: Final = ("HOME", "XDG_CACHE_HOME", "NUMBA_CACHE_DIR")
+"""With these, limbo tasks look for files and compiled kernels where the commands of the daemon's user do."""
+
 
 class StartedProcess(Protocol):
     """A child process: what its connection needs of it."""
@@ -107,8 +110,7 @@ def start_zygote(brand: Brand, modules: ZygoteModules) -> StartedZygote:
 
 
 def _environment(brand: Brand) -> dict[str, str]:
-    """Return the environment of a task. Only limbo tasks get the daemon's home directory."""
-    home = os.environ.get("HOME")
+    """Return the environment of a task. Only limbo tasks get the places of the daemon's user."""
     if brand is Brand.PURE:
         return _PURE_ENVIRONMENT
-    return _ENVIRONMENT if home is None else {**_ENVIRONMENT, "HOME": home}
+    return {**_ENVIRONMENT, **{name: os.environ[name] for name in _PLACES if name in os.environ}}

@@ -1,4 +1,4 @@
-"""A coordinator with real nodes, whose compilation of kernels never ends."""
+"""A coordinator with real nodes, whose compilation of kernels never ends, or was recorded by mistake."""
 
 from __future__ import annotations
 
@@ -10,7 +10,9 @@ import pytest
 import trio
 
 import dios
+from dios import kernels
 from dios.client.aio.node import AsyncNode, open_node
+from dios.firmament.coordinator import scheduler_service
 from dios.firmament.coordinator.assignment import SetUp
 from dios.firmament.coordinator.coordinator import Coordinator
 from dios.firmament.coordinator.kernel_compilation import KernelProgress
@@ -32,9 +34,25 @@ class SlowCompiler:
         """Return False."""
         return False
 
-    async def compile(self) -> None:
+    async def compile(self, *, again: bool = False) -> None:
         """Wait until cancelled."""
         await trio.sleep_forever()
+
+
+class MistakenCompiler(SlowCompiler):
+    """A compilation that was recorded as complete, although no kernel can be loaded."""
+
+    def __init__(self) -> None:
+        self.again: list[bool] = []
+
+    def is_ready(self) -> bool:
+        """Return True."""
+        return True
+
+    async def compile(self, *, again: bool = False) -> None:
+        """Record the call, and wait until cancelled."""
+        self.again.append(again)
+        await super().compile(again=again)
 
 
 @pytest.fixture
@@ -80,6 +98,42 @@ def test_a_run_with_needs_is_placed_while_kernels_are_compiled(cluster: LocalClu
                 nursery.cancel_scope.cancel()
 
     trio.run(scenario)
+
+
+def test_no_run_waits_for_kernels_that_turn_out_to_be_missing(
+    cluster: LocalCluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The flow scheduler finds no kernel to load, so the simple rule places runs, and the status says it."""
+    monkeypatch.setenv("NUMBA_CACHE_DIR", str(tmp_path / "empty"))
+    monkeypatch.setattr(kernels, "_folders", kernels._folders.__wrapped__)
+
+    # The scheduler's own kernels may have been loaded into this process before.
+    @kernels.kernel
+    def double(number: int) -> int:
+        return 2 * number
+
+    monkeypatch.setattr(scheduler_service, "exercise_kernels", lambda _model: double(21))
+    socket, compiler = cluster.nodes[0].socket, MistakenCompiler()
+
+    async def scenario() -> None:
+        async with open_node(socket, groups=()) as own, open_node(socket, groups=()) as user:
+            options = StartOptions(SetUp.CENTRALISED, "spread")
+            knowledge = KnowledgeBase("n1", 1)
+            coordinator = Coordinator(own, options, knowledge=knowledge, delegation_s=1.0, kernels=compiler)
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(coordinator.run)
+                with trio.fail_after(DEADLINE_S):
+                    # A question wakes a coordinator that believes in its record.
+                    status = await _status(user, nodes=2)
+                    assert status["placed_by"] == "first-fit"
+                    assert "'state': 'compiling'" in str(status["kernels"])
+                    task = await user.run(LONG, label="fits", work=dios.work(cpus=1))
+                    await _explain(user, "fits", "running")
+                    await task.delete()
+                nursery.cancel_scope.cancel()
+
+    trio.run(scenario)
+    assert compiler.again == [True]
 
 
 async def _run(user: AsyncNode) -> None:

@@ -11,54 +11,72 @@ from pathlib import Path
 
 import pytest
 
+from dios import kernel_cache
 from dios.firmament import compile_kernels
 from dios.firmament.compile_kernels import LOCK, compile_all, status
-from dios.firmament.coordinator import compile_kernels as compiler
-from dios.firmament.coordinator import kernel_compilation
 
 ENDED_S_MAX = 60
+Report = Callable[[int, int], None]
 
 
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """An empty folder for compiled kernels."""
     monkeypatch.setenv("NUMBA_CACHE_DIR", str(tmp_path))
-    return tmp_path
+    place = kernel_cache.writable_folder()
+    assert place is not None
+    return place
 
 
 @pytest.fixture
 def seen(folder: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """The states that another process would see while kernels are compiled; nothing is compiled."""
+    """The states that another process would see while two kernels are compiled, and then loaded."""
     states: list[str] = []
 
-    def compile_two(report: Callable[[int, int], None]) -> None:
+    def run_pass(report: Report) -> str:
         for compiled in (1, 2):
             report(compiled, 2)
             states.append(status())
+        if (folder / "a.nbi").exists():
+            return ""
+        (folder / "a.nbi").write_text("code")
+        return "a"
 
-    monkeypatch.setattr(compiler, "compile_all", compile_two)
+    monkeypatch.setattr(compile_kernels, "run_pass", run_pass)
     return states
 
 
 def test_other_processes_see_how_far_the_compilation_is(folder: Path, seen: list[str]) -> None:
-    """The state is "not compiled", then a number of kernels, then "compiled"."""
+    """The kernels are compiled only when a second process has loaded all of them."""
     assert status() == "not compiled"
-    progress: list[tuple[int, int, str]] = []
-    compile_all(lambda compiled, total, words: progress.append((compiled, total, words)))
-    assert seen == ["compiling 1 of 2", "compiling 2 of 2"]
-    assert progress == [(1, 2, "compiling 1 of 2"), (2, 2, "compiling 2 of 2"), (1, 1, "compiled")]
+    progress: list[tuple[int, int]] = []
+    compile_all(lambda compiled, total: progress.append((compiled, total)))
+    assert seen == ["compiling 1 of 2", "compiling 2 of 2"] * 2
+    assert progress == [(1, 2), (2, 2), (1, 2), (2, 2), (1, 1)]
     assert status() == "compiled"
     assert not list(folder.glob("*.status*"))
 
 
-def test_kernels_are_compiled_once(folder: Path, seen: list[str]) -> None:
-    """A second call finds the kernels and only reports that they are there."""
+def test_kernels_are_compiled_once_unless_the_record_is_doubted(folder: Path, seen: list[str]) -> None:
+    """A coordinator that could not load a kernel has them compiled again."""
     assert folder.is_dir()
     compile_all(lambda *_: None)
     seen.clear()
-    words: list[str] = []
-    compile_all(lambda _compiled, _total, state: words.append(state))
-    assert (seen, words) == ([], ["compiled"])
+    compile_all(lambda *_: None)
+    assert seen == []
+    compile_all(lambda *_: None, again=True)
+    assert seen == ["compiling 1 of 2", "compiling 2 of 2"]
+
+
+def test_kernels_that_no_process_can_load_are_never_complete(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The error names them."""
+    monkeypatch.setattr(compile_kernels, "run_pass", lambda _report: "dios.a, dios.b")
+    with pytest.raises(OSError, match=r"cannot be loaded: dios\.a, dios\.b"):
+        compile_all(lambda *_: None)
+    assert status() == "not compiled"
+    assert folder.is_dir()
 
 
 def test_a_process_that_has_not_reported_yet_is_seen(folder: Path) -> None:
@@ -77,10 +95,29 @@ def test_the_command_says_what_it_does(seen: list[str], capsys: pytest.CaptureFi
     assert last.startswith("compiled the scheduler's kernels in")
 
 
+def test_an_interruption_ends_the_command_with_one_line(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Ctrl-C leaves what is compiled, and the lock is free."""
+
+    def run_pass(_report: Report) -> str:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(compile_kernels, "run_pass", run_pass)
+    with pytest.raises(SystemExit) as ended:
+        compile_kernels.main()
+    assert ended.value.code == 130
+    assert (
+        capsys.readouterr().out.splitlines()[1].startswith("stopped; the kernels that are compiled are kept")
+    )
+    assert status() == "not compiled"
+    assert folder.is_dir()
+
+
 def test_a_folder_that_cannot_be_written_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
     """The command fails with what to do where nothing can be kept."""
-    monkeypatch.setattr(kernel_compilation, "cache_folder", lambda: None)
-    monkeypatch.setattr(kernel_compilation, "is_complete", lambda: False)
+    monkeypatch.setattr(kernel_cache, "writable_folder", lambda: None)
+    monkeypatch.setattr(kernel_cache, "is_complete", lambda: False)
     assert "no folder" in status()
     with pytest.raises(SystemExit, match="NUMBA_CACHE_DIR"):
         compile_kernels.main()

@@ -32,7 +32,7 @@ class FakeCompiler:
         """Return False."""
         return False
 
-    async def compile(self) -> None:
+    async def compile(self, *, again: bool = False) -> None:
         """Do nothing."""
 
 

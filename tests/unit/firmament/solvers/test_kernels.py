@@ -1,76 +1,54 @@
-"""The decorators that compile kernels, and the deletion of outdated compiled kernels."""
+"""The decorators that compile kernels."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from dios import kernels, limits
+from dios import kernels
 from dios.kernels import (
-    delete_outdated_kernels,
+    NotCompiledError,
     force_inlined_kernel,
     inlined_kernel,
     kernel,
+    loading_only,
     no_refcount_kernel,
 )
 
 
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A folder of modules with kernels, next to which an outdated compiled kernel is stored."""
-    cache = tmp_path / "__pycache__"
-    cache.mkdir()
-    (cache / "old.nbi").touch()
-    (cache / "old.nbc").touch()
-    monkeypatch.setattr(kernels, "PACKAGE", tmp_path)
-    monkeypatch.setattr(kernels, "_FOLDERS", (tmp_path,))
-    monkeypatch.setattr(kernels, "_STAMP", cache / "kernels.stamp")
-    (tmp_path / "kernels.py").touch()
-    (tmp_path / "with_kernels.py").write_text(
-        "from dios import limits\nfrom dios.kernels import kernel\nfrom dios.limits import SPRAYER_BATCH\n"
-        "SIZE = limits.FLOW_UNBOUNDED\n"
-    )
-    delete_outdated_kernels.cache_clear()
-    return cache
+    """An empty folder for compiled kernels."""
+    monkeypatch.setenv("NUMBA_CACHE_DIR", str(tmp_path / "kernels"))
+    monkeypatch.setattr(kernels, "_folders", kernels._folders.__wrapped__)
+    return tmp_path / "kernels"
 
 
-def test_outdated_kernels_are_deleted_at_the_first_call_and_not_before(folder: Path) -> None:
-    """A decorated function touches no file; its first call deletes what was compiled before a change."""
+def test_a_decorated_function_touches_no_file_before_its_first_call(folder: Path) -> None:
+    """Commands import modules with kernels and call none."""
 
     @kernel
     def double(number: int) -> int:
         return 2 * number
 
-    assert sorted(path.name for path in folder.iterdir()) == ["old.nbc", "old.nbi"]
+    assert not folder.exists()
     assert double(21) == 42
-    assert sorted(path.name for path in folder.iterdir()) == ["kernels.lock", "kernels.stamp"]
+    assert len(list(folder.rglob("*.nbc"))) == 1
 
 
-def test_kernels_that_are_up_to_date_stay(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Compiled kernels stay until a file with kernels changes, or a bound that such a file uses."""
-    changes: list[Callable[[], object]] = [
-        lambda: (folder.parent / "with_kernels.py").write_text(
-            "from dios.kernels import kernel  # changed\n"
-        ),
-        lambda: monkeypatch.setattr(limits, "SPRAYER_BATCH", 1),
-        lambda: monkeypatch.setattr(limits, "FLOW_UNBOUNDED", 1),
-    ]
-    for change in reversed(changes):
-        delete_outdated_kernels.cache_clear()
-        delete_outdated_kernels()
-        (folder / "new.nbi").touch()
-        (folder.parent / "other.py").write_text("from dios.limits import QUEUE_ROWS_MAX\n")
-        monkeypatch.setattr(limits, "QUEUE_ROWS_MAX", limits.QUEUE_ROWS_MAX + 1)
-        delete_outdated_kernels.cache_clear()
-        delete_outdated_kernels()
-        assert (folder / "new.nbi").exists()
-        change()
-        delete_outdated_kernels.cache_clear()
-        delete_outdated_kernels()
-        assert not (folder / "new.nbi").exists()
+def test_a_kernel_that_is_on_no_disk_is_not_compiled_where_loading_alone_is_allowed(folder: Path) -> None:
+    """The error names the kernel; later it is compiled as usual."""
+
+    @kernel
+    def double(number: int) -> int:
+        return 2 * number
+
+    with loading_only(), pytest.raises(NotCompiledError, match="double"):
+        double(21)
+    assert not list(folder.rglob("*.nbc"))
+    assert double(21) == 42
 
 
 def test_all_decorators_compute_what_python_does() -> None:
