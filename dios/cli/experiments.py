@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Final
 import typer
 from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
+from dios.cli.common.application import CommandApplication
 from dios.cli.common.extras import needing_extra
 from dios.cli.common.output import INTERRUPTED, JsonOption, err, reporting, say, table, write_json
 from dios.errors import InvalidError
@@ -22,10 +23,9 @@ from dios.installation import extra_command
 if TYPE_CHECKING:
     from dios.papers.figures import ProgressCallback, WrittenFigure, WrittenFigureRow
 
-app: Final = typer.Typer(
+app: Final = CommandApplication(
     help="The experiments of the papers that DIOS implements, repeated on this machine or on simulated ones.",
     no_args_is_help=True,
-    rich_markup_mode=None,
 )
 
 DOING: Final = "dios repro firmament"

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Annotated, Final, cast
 
 import typer
 
+from dios.cli.common.application import CommandApplication
 from dios.cli.common.extras import needing_extra
 from dios.cli.common.output import JsonOption, facts, reporting, say, table, transfer, waiting, write_json
 from dios.errors import InvalidError, UnreachableError
@@ -32,10 +33,9 @@ STORE: Final = "DIOS_NF_STORE"
 SMALL: Final = 8 * MIB
 _CLEAR: Final = "\x1b[H\x1b[2J"
 
-app: Final = typer.Typer(
+app: Final = CommandApplication(
     help="Network functions on all cores of this machine, even for one flow.",
     no_args_is_help=True,
-    rich_markup_mode=None,
 )
 
 FUNCTION: Final = (

@@ -6,12 +6,13 @@ from typing import Annotated, Final
 
 import typer
 
+from dios.cli.common.application import CommandApplication
 from dios.cli.common.extras import needing_extra
 from dios.cli.common.json_rows import JSON, schema_of
 from dios.cli.common.output import JsonOption, reporting, write_json, write_line
 from dios.errors import InvalidError
 
-app: Final = typer.Typer(rich_markup_mode=None)
+app: Final = CommandApplication()
 
 
 @app.command(

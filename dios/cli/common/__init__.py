@@ -2,7 +2,8 @@
 
 - ``context``: a connected node with the user's keyring, and the meaning of NAME, TASK and ALIAS arguments.
 - ``output``: tables, JSON, progress, and errors with the next command to try.
-- ``lazy``: command groups that import a command when it is used.
+- ``application``: the applications of Typer that the commands are made of, and their help.
+- ``lazy``: a table of commands, each of which is imported when it is used.
 - ``json_rows``: the types of what commands print with ``--json``, and their schemas.
 - ``completion``: what a shell proposes for groups, paths, nodes, tasks and services.
 - ``extras``, ``principals``, ``signals``, ``streams``: missing packages, names of users, SIGTERM and SIGHUP,

@@ -1,18 +1,23 @@
-"""Command groups that import a command's module only when the command is used or listed."""
+"""A table of commands, each of which is imported when it is used; listing them imports none."""
 
 from __future__ import annotations
 
+import enum
 import importlib
 import os
-from collections.abc import Iterator, Mapping, MutableMapping
+from collections.abc import Iterator, Mapping, MutableMapping, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar, Final, cast
 
 import typer
 import typer.main
 from typer.core import TyperGroup
 
+from dios.cli.common.application import CommandGroup
+
 if TYPE_CHECKING:
-    from typer._click import Command
+    from typer._click import Command, Context, HelpFormatter
+    from typer._click.shell_completion import CompletionItem
 
 
 _COMPLETING: Final = ("_DIOS_COMPLETE", "_DIOS_NODE_COMPLETE")
@@ -64,11 +69,55 @@ def _command_at(name: str, place: str) -> Command:
     return group if attribute.endswith("*") else group.commands[name]
 
 
-class LazyGroup(TyperGroup):
-    """A group whose commands are listed in ``places`` as ``module:attribute`` of a Typer application."""
+class Section(enum.StrEnum):
+    """The headings under which ``dios --help`` lists the commands."""
 
-    places: ClassVar[Mapping[str, str]] = {}
+    FILES = "Files"
+    RUN = "Run programs"
+    CLUSTER = "Set up nodes and clusters"
+    LOOK = "Look at what happens"
+    SHARE = "Share with others"
+    RESEARCH = "Research"
+
+
+@dataclass(frozen=True, slots=True)
+class CommandRow:
+    """A command: its section, its name, its place ``module:attribute``, and its line in the list."""
+
+    section: Section
+    name: str
+    place: str
+    line: str
+
+    def __post_init__(self) -> None:
+        """Refuse a row without a place or a line."""
+        if not (self.place and self.line):
+            raise ValueError(f"the command {self.name!r} has no place or no line")
+
+
+class LazyGroup(CommandGroup):
+    """A group whose commands are the ``rows`` of a table."""
+
+    rows: ClassVar[Sequence[CommandRow]] = ()
 
     def __init__(self, **settings: object) -> None:
         super().__init__(**settings)  # type: ignore[arg-type] # Typer's own settings, passed on
-        self.commands = _LazyCommands(self.places)
+        self.commands = _LazyCommands({row.name: row.place for row in self.rows})
+
+    def format_commands(self, ctx: Context, formatter: HelpFormatter) -> None:
+        """Write the commands in their sections, with one column of names for all."""
+        del ctx
+        width = max(len(row.name) for row in self.rows)
+        for section in Section:
+            records = [(row.name.ljust(width), row.line) for row in self.rows if row.section is section]
+            if records:
+                with formatter.section(section):
+                    formatter.write_dl(records)
+
+    def shell_complete(self, ctx: Context, incomplete: str) -> list[CompletionItem]:
+        """Return the commands and options that begin with ``incomplete``."""
+        from typer._click.shell_completion import CompletionItem  # noqa: PLC0415 - only if a shell completes
+
+        rows = (row for row in self.rows if row.name.startswith(incomplete))
+        options = super(TyperGroup, self).shell_complete(ctx, incomplete)
+        return [*(CompletionItem(row.name, help=row.line) for row in rows), *options]

@@ -18,6 +18,7 @@ from typing import Annotated, Final, TypedDict
 
 import typer
 
+from dios.cli.common.application import CommandApplication
 from dios.cli.common.output import (
     FAILED,
     JsonOption,
@@ -37,7 +38,7 @@ from dios.host.audit.reader import AuditEntry, AuditReader, verify
 FOLLOW_SECONDS: Final = 0.2
 FOLLOW_FROM: Final = 10
 
-app: Final = typer.Typer(rich_markup_mode=None)
+app: Final = CommandApplication()
 
 ActionOption = Annotated[
     str, typer.Option("--action", metavar="WORD", help="Only this action: create, lookup, run, delegate, …")

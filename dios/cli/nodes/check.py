@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Final, TypedDict
 
 import typer
 
+from dios.cli.common.application import CommandApplication
 from dios.cli.common.output import (
     FAILED,
     JsonOption,
@@ -31,7 +32,7 @@ from dios.store.findings import MEANINGS, FindingLevel, StoreFinding
 if TYPE_CHECKING:
     from dios.node.check import CheckResult
 
-app: Final = typer.Typer(rich_markup_mode=None)
+app: Final = CommandApplication()
 
 
 def _data_meant(data: Path | None) -> Path:

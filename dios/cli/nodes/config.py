@@ -9,14 +9,15 @@ from typing import Annotated, Final
 
 import typer
 
+from dios.cli.common.application import CommandApplication
 from dios.cli.common.json_rows import SettingRow
 from dios.cli.common.output import JsonOption, NodeOption, reporting, table, write_json
 from dios.cli.nodes.setting_options import settings_given
 from dios.client.locate import client_settings, resolve_node
 from dios.node.settings import KEYS, load_with_origins
 
-app: Final = typer.Typer(rich_markup_mode=None)
-node_app: Final = typer.Typer(rich_markup_mode=None)
+app: Final = CommandApplication()
+node_app: Final = CommandApplication()
 
 
 @app.command(epilog="\b\nExamples:\n  dios config\n  DIOS_NODE=./node1 dios config --json")

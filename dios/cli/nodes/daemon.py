@@ -17,6 +17,7 @@ from typing import Annotated, Final, Literal, NoReturn, NotRequired, TypeAlias, 
 import typer
 
 from dios import limits
+from dios.cli.common.application import CommandApplication
 from dios.cli.common.output import (
     NOT_RUNNING,
     JsonOption,
@@ -42,12 +43,11 @@ from dios.node import daemon, restart_status
 from dios.node.limit_text import parse_time_ms
 from dios.node.settings import PID_FILE_NAME, load
 
-app: Final = typer.Typer(
+app: Final = CommandApplication(
     help="The DIOS node of this machine: start, inspect and stop it, and check its data.",
     epilog="\b\nExamples:\n  dios-node start --data ./node0 --detach\n  dios-node status\n  dios-node stop\n"
     "  dios-node check --data ./node0\n  dios-node init --data ./node0 --listen 10.0.0.1:7400",
     no_args_is_help=True,
-    rich_markup_mode=None,
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )

@@ -8,6 +8,7 @@ from typing import Annotated, Final
 
 import typer
 
+from dios.cli.common.application import CommandApplication
 from dios.cli.common.context import opened
 from dios.cli.common.extras import needing_extra
 from dios.cli.common.output import NodeOption, reporting, say
@@ -15,7 +16,7 @@ from dios.client.keyring import Keyring
 from dios.client.sync.node import Node, connect
 from dios.errors import InvalidError
 
-app: Final = typer.Typer(rich_markup_mode=None)
+app: Final = CommandApplication()
 
 
 @app.callback()

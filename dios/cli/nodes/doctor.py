@@ -11,6 +11,7 @@ from typing import Annotated, Final
 
 import typer
 
+from dios.cli.common.application import CommandApplication
 from dios.cli.common.output import FAILED, JsonOption, reporting, waiting, write_json
 from dios.client.locate import default_socket
 from dios.client.plain_text import plain
@@ -24,7 +25,7 @@ _SIGNS: Final = {
     DoctorLevel.UNKNOWN: "?",
 }
 
-app: Final = typer.Typer(rich_markup_mode=None)
+app: Final = CommandApplication()
 
 
 def _data_meant(data: Path | None) -> Path:

@@ -9,6 +9,7 @@ from typing import Annotated, Final, TypedDict
 
 import typer
 
+from dios.cli.common.application import CommandApplication
 from dios.cli.common.output import JsonOption, facts, reporting, say, waiting, write_json
 from dios.cli.nodes.setting_options import seconds_of
 from dios.client.locate import resolve_node
@@ -20,7 +21,7 @@ from dios.node.settings import Settings, SettingsError, load
 
 VALID_DEFAULT: Final = "1h"
 
-app: Final = typer.Typer(rich_markup_mode=None)
+app: Final = CommandApplication()
 
 
 class TokenRow(TypedDict):

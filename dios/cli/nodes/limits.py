@@ -9,6 +9,7 @@ from typing import Annotated, Final, TypedDict
 
 import typer
 
+from dios.cli.common.application import CommandApplication
 from dios.cli.common.context import CommandContext, opened
 from dios.cli.common.output import (
     JsonOption,
@@ -32,7 +33,7 @@ _BYTES: Final = frozenset({Resource.BYTES, Resource.MEMORY_BYTES, Resource.VOLAT
 _SUBJECTS: Final = "uid:1000, a user's name, group:ALIAS or task:FINGERPRINT"
 _HEAD: Final = ("WHO", "WHAT", "USED", "LIMIT", "SHARE", "")
 
-app: Final = typer.Typer(rich_markup_mode=None)
+app: Final = CommandApplication()
 
 
 def amount_text(resource: Resource, amount: int | None) -> str:

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Final, TypedDict
 
 import typer
 
+from dios.cli.common.application import CommandApplication
 from dios.cli.common.output import JsonOption, facts, progress, reporting, say, table, write_json
 from dios.cli.common.signals import Stopped, stopped_by_signals
 from dios.cli.nodes import compose
@@ -48,7 +49,7 @@ _OPTIONS: Final = {
 }
 """The options that have a meaning for each kind."""
 
-app: Final = typer.Typer(rich_markup_mode=None)
+app: Final = CommandApplication()
 
 DirOption = Annotated[
     Path | None,

@@ -16,6 +16,7 @@ from typing import Annotated, Final, NamedTuple, TypedDict
 
 import typer
 
+from dios.cli.common.application import CommandApplication
 from dios.cli.common.output import (
     FAILED,
     JsonOption,
@@ -43,9 +44,8 @@ TIME_IS_OVER: Final = 4
 _VALID: Final = "1h"
 _CLEAR: Final = "\x1b[H\x1b[J"
 
-app: Final = typer.Typer(
+app: Final = CommandApplication(
     no_args_is_help=True,
-    rich_markup_mode=None,
     help="The nodes of the cluster: list, describe, label, drain, replace and forget them, read their logs.",
 )
 

@@ -8,6 +8,7 @@ from typing import Annotated, Final, TypedDict
 
 import typer
 
+from dios.cli.common.application import CommandApplication
 from dios.cli.common.context import opened
 from dios.cli.common.extras import needing_extra
 from dios.cli.common.output import JsonOption, NodeOption, reporting, say, write_json
@@ -16,7 +17,7 @@ from dios.web.metrics.families import FAMILIES
 from dios.web.metrics.places import TlsFiles, place_of, require_protected
 from dios.web.metrics.readings import Reading, read_all
 
-app: Final = typer.Typer(rich_markup_mode=None)
+app: Final = CommandApplication()
 
 
 @app.callback()

@@ -10,13 +10,14 @@ from typing import Annotated, Final, TypedDict
 
 import typer
 
+from dios.cli.common.application import CommandApplication
 from dios.cli.common.output import JsonOption, reporting, say, size_text, table, write_json
 from dios.client.keyring import Keyring
 from dios.client.locate import resolve_node
 from dios.ids import Name
 from dios.node.settings import load
 
-app: Final = typer.Typer(rich_markup_mode=None)
+app: Final = CommandApplication()
 
 
 class StoredOrphanRow(TypedDict):

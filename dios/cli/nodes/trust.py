@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Final, TypedDict
 
 import typer
 
+from dios.cli.common.application import CommandApplication
 from dios.cli.common.output import JsonOption, facts, reporting, say, table, write_json
 from dios.client.locate import resolve_node
 from dios.errors import InvalidError
@@ -14,9 +15,8 @@ from dios.errors import InvalidError
 if TYPE_CHECKING:
     from dios.transport.identity.identity import Identity
 
-app: Final = typer.Typer(
+app: Final = CommandApplication(
     no_args_is_help=True,
-    rich_markup_mode=None,
     help="The foreign clusters that this node trusts at its border, for sealed tokens and nothing else.",
 )
 

@@ -7,6 +7,7 @@ from typing import Annotated, Final, TypedDict
 
 import typer
 
+from dios.cli.common.application import CommandApplication
 from dios.cli.common.context import CommandContext, opened
 from dios.cli.common.output import (
     FAILED,
@@ -45,9 +46,8 @@ from dios.lib.backup.writer_state import StateFile
 from dios.lib.files.catalogue_places import CATALOGUE_ALIAS
 from dios.lib.kept.promises import KeptStatus, Promises
 
-app: Final = typer.Typer(
+app: Final = CommandApplication(
     no_args_is_help=True,
-    rich_markup_mode=None,
     help="Backups: encrypted copies of your groups elsewhere, and groups restored from them.",
 )
 

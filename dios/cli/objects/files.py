@@ -12,6 +12,7 @@ from typing import Annotated, Final
 
 import typer
 
+from dios.cli.common.application import CommandApplication
 from dios.cli.common.context import CataloguedFile, CommandContext, opened
 from dios.cli.common.json_rows import FileRow, RemovedRow, SyncRow, UnfinishedRow, UseRow
 from dios.cli.common.output import (
@@ -56,7 +57,7 @@ from dios.wire.types import ObjectType, Semantics
 _STANDARD_INPUT: Final = Path("-")
 _LABEL_CHARACTERS: Final = 100
 
-app: Final = typer.Typer(rich_markup_mode=None)
+app: Final = CommandApplication()
 
 NameArgument = Annotated[
     str, typer.Argument(metavar="NAME", help="A path group/FILE, a file as put, a fingerprint or a name.")

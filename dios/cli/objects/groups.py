@@ -11,6 +11,7 @@ from typing import Annotated, Final, TypedDict
 
 import typer
 
+from dios.cli.common.application import CommandApplication
 from dios.cli.common.context import CommandContext, groups_of_keyring, opened
 from dios.cli.common.json_rows import AliasRow, CreatedGroupRow
 from dios.cli.common.output import (
@@ -44,9 +45,7 @@ from dios.lib.kept.promises import KeptStatus, Promises, ShortObject
 from dios.limits import NAME_BYTES
 from dios.wire.nametext import fingerprint, format_name
 
-app: Final = typer.Typer(
-    no_args_is_help=True, rich_markup_mode=None, help="Groups: the namespaces that objects are in."
-)
+app: Final = CommandApplication(no_args_is_help=True, help="Groups: the namespaces that objects are in.")
 
 
 @app.command(

@@ -14,6 +14,7 @@ from typing import Annotated, Final, NotRequired, TypedDict
 import typer
 
 from dios import limits
+from dios.cli.common.application import CommandApplication
 from dios.cli.common.context import CommandContext, opened
 from dios.cli.common.output import JsonOption, NodeOption, facts, reporting, say, write_json, write_line
 from dios.client.ops.logs import Entry
@@ -23,9 +24,8 @@ from dios.lib.files.paths import checked_path
 from dios.lib.files.staging import StagedFiles
 from dios.wire.nametext import format_name
 
-app: Final = typer.Typer(
+app: Final = CommandApplication(
     no_args_is_help=True,
-    rich_markup_mode=None,
     help="Logs: entries on disk that are only appended, and can be read from any position.",
 )
 

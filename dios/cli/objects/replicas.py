@@ -7,6 +7,7 @@ from typing import Annotated, Final, TypedDict
 
 import typer
 
+from dios.cli.common.application import CommandApplication
 from dios.cli.common.context import CataloguedFile, CommandContext, opened
 from dios.cli.common.output import (
     InGroupOption,
@@ -31,7 +32,7 @@ from dios.lib.kept.promises import Promises, ShortObject
 from dios.wire.nametext import fingerprint
 from dios.wire.types import Persistence
 
-app: Final = typer.Typer(rich_markup_mode=None)
+app: Final = CommandApplication()
 
 NameArgument = Annotated[str, typer.Argument(metavar="NAME", help="A name, a file as put, or a fingerprint.")]
 

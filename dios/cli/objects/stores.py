@@ -6,6 +6,7 @@ from typing import Annotated, Final, TypedDict
 
 import typer
 
+from dios.cli.common.application import CommandApplication
 from dios.cli.common.context import CommandContext, opened
 from dios.cli.common.output import (
     JsonOption,
@@ -26,9 +27,8 @@ from dios.wire.nametext import fingerprint, parse_name
 STORE_ALIAS: Final = "store/"
 """The beginning of the aliases of stores in the keyring, before ``GROUP/STORE``."""
 
-app: Final = typer.Typer(
+app: Final = CommandApplication(
     no_args_is_help=True,
-    rich_markup_mode=None,
     help="Key-value stores: the nodes that have them, and what is lost of them.",
 )
 

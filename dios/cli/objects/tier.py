@@ -9,6 +9,7 @@ from typing import Annotated, Final, TypedDict
 
 import typer
 
+from dios.cli.common.application import CommandApplication
 from dios.cli.common.context import CataloguedFile, CommandContext, opened
 from dios.cli.common.output import (
     FAILED,
@@ -40,9 +41,8 @@ from dios.lib.tier.removal import prune as prune_store
 from dios.lib.tier.store import begin_store, open_store
 from dios.node.limit_text import parse_size
 
-app: Final = typer.Typer(
+app: Final = CommandApplication(
     no_args_is_help=True,
-    rich_markup_mode=None,
     help="Cold files: their bytes in another store, encrypted, and back when they are read.",
 )
 

@@ -12,6 +12,7 @@ import typer
 from blake3 import blake3
 
 from dios import limits
+from dios.cli.common.application import CommandApplication
 from dios.cli.common.context import CommandContext, opened
 from dios.cli.common.output import (
     JsonOption,
@@ -55,9 +56,8 @@ from dios.lib.tokens import (
 from dios.wire.sealed_tokens import OnlyPath, cluster_text, rights_text, token_mark
 from dios.wire.types import Permission
 
-app: Final = typer.Typer(
+app: Final = CommandApplication(
     no_args_is_help=True,
-    rich_markup_mode=None,
     help="Sealed tokens: a right to files that its holder can narrow and pass on, also to another cluster.",
 )
 

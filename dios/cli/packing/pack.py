@@ -8,14 +8,12 @@ from __future__ import annotations
 
 from typing import Final
 
-import typer
-
+from dios.cli.common.application import CommandApplication
 from dios.cli.packing import learn, live, simulate
 
-app: Final = typer.Typer(
+app: Final = CommandApplication(
     help="Jobs with demands over time: check, run and learn them.",
     no_args_is_help=True,
-    rich_markup_mode=None,
 )
 
 

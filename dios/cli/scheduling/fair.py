@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Final, NamedTuple, TypedDict
 
 import typer
 
+from dios.cli.common.application import CommandApplication
 from dios.cli.common.extras import needing_extra
 from dios.cli.common.output import INTERRUPTED, JsonOption, facts, progress, reporting, say, table, write_json
 from dios.errors import InvalidError
@@ -23,10 +24,9 @@ if TYPE_CHECKING:
     from dios.fairness.trace import FairTrace
     from dios.fairness.trace_report import Comparison, MechanismResult
 
-app: Final = typer.Typer(
+app: Final = CommandApplication(
     help="Try fair shares of several resources on traces. Needs no node.",
     no_args_is_help=True,
-    rich_markup_mode=None,
 )
 
 DOING: Final = "dios fair simulate"

@@ -7,13 +7,10 @@ from __future__ import annotations
 
 from typing import Final
 
-import typer
-
+from dios.cli.common.application import CommandApplication
 from dios.cli.scheduling import calibrate, compare, live, simulate
 
-app: Final = typer.Typer(
-    no_args_is_help=True, rich_markup_mode=None, help="The cluster scheduler, Firmament."
-)
+app: Final = CommandApplication(no_args_is_help=True, help="The cluster scheduler, Firmament.")
 app.command("simulate", epilog=simulate.EXAMPLES)(simulate.simulate)
 app.command("compare", epilog=compare.EXAMPLES)(compare.compare)
 app.command("status", epilog=live.STATUS)(live.status)
@@ -27,5 +24,5 @@ app.command("calibrate", epilog=calibrate.EXAMPLES)(calibrate.calibrate)
 app.command("history", epilog=live.HISTORY)(live.history)
 app.command("export", epilog=live.EXPORT)(live.export)
 
-explain_app: Final = typer.Typer(rich_markup_mode=None)
+explain_app: Final = CommandApplication()
 explain_app.command("explain", epilog=live.EXPLAIN)(live.explain)

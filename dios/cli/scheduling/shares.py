@@ -14,6 +14,7 @@ from typing import Annotated, Final
 
 import typer
 
+from dios.cli.common.application import CommandApplication
 from dios.cli.common.output import (
     JsonOption,
     NodeOption,
@@ -57,8 +58,8 @@ _RULES: Final = {
     "fifo": "no principal goes first; the cost model alone decides",
 }
 
-app: Final = typer.Typer(rich_markup_mode=None)
-quota_app: Final = typer.Typer(rich_markup_mode=None)
+app: Final = CommandApplication()
+quota_app: Final = CommandApplication()
 
 
 @app.command(epilog=_SHARES)

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Annotated, Final, TypedDict
 
 import typer
 
+from dios.cli.common.application import CommandApplication
 from dios.cli.common.extras import needing_extra
 from dios.cli.common.output import (
     FAILED,
@@ -33,7 +34,7 @@ from dios.client.plain_text import plain
 if TYPE_CHECKING:
     from dios.firmament.solvers import FlowProblem, FlowSolution
 
-app: Final = typer.Typer(rich_markup_mode=None)
+app: Final = CommandApplication()
 
 EXAMPLES: Final = (
     "\b\nExamples:\n"

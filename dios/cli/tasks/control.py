@@ -13,6 +13,7 @@ from typing import Annotated, Final
 
 import typer
 
+from dios.cli.common.application import CommandApplication
 from dios.cli.common.context import CommandContext, opened
 from dios.cli.common.json_rows import (
     KilledRow,
@@ -49,7 +50,7 @@ from dios.errors import (
 )
 from dios.lib.task_output import newest_output
 
-app: Final = typer.Typer(rich_markup_mode=None)
+app: Final = CommandApplication()
 
 TaskArgument = Annotated[
     str, typer.Argument(metavar="TASK", help="The beginning of a fingerprint, a label, or a name.")

@@ -16,6 +16,7 @@ from typing import Annotated, Final
 
 import typer
 
+from dios.cli.common.application import CommandApplication
 from dios.cli.common.context import opened
 from dios.cli.common.output import (
     INTERRUPTED,
@@ -47,7 +48,7 @@ sys.exit(debug(post_mortem={post_mortem}))
 
 _QUIET_SECONDS: Final = 0.02
 
-app: Final = typer.Typer(rich_markup_mode=None)
+app: Final = CommandApplication()
 
 
 class DebugConversation:

@@ -11,6 +11,7 @@ from typing import Annotated, Final, TypedDict
 
 import typer
 
+from dios.cli.common.application import CommandApplication
 from dios.cli.common.context import opened
 from dios.cli.common.json_rows import TaskRow
 from dios.cli.common.output import (
@@ -41,7 +42,7 @@ from dios.wire.types import Permission
 LAST_LINES: Final = 10
 RECORDS: Final = 8
 
-app: Final = typer.Typer(rich_markup_mode=None)
+app: Final = CommandApplication()
 
 
 def _given_line(given: GivenReference) -> str:

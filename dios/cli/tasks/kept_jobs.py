@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Final, TypedDict
 import typer
 
 from dios import limits
+from dios.cli.common.application import CommandApplication
 from dios.cli.common.context import CommandContext, opened
 from dios.cli.common.output import (
     INTERRUPTED,
@@ -39,12 +40,11 @@ if TYPE_CHECKING:
     from dios.client.sync.node import Task
     from dios.lib.supervised.services import ServiceProgram
 
-app: Final = typer.Typer(
+app: Final = CommandApplication(
     no_args_is_help=True,
-    rich_markup_mode=None,
     help="Kept jobs: programs that the cluster keeps running until they are done.",
 )
-attach_app: Final = typer.Typer(rich_markup_mode=None)
+attach_app: Final = CommandApplication()
 
 _LOOK_S: Final = limits.SERVICE_ROUND_MS / 1000
 _SHARE_SHOWN: Final = 0.1

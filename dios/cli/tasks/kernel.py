@@ -9,6 +9,7 @@ from typing import Annotated, Final, TypedDict
 import msgspec
 import typer
 
+from dios.cli.common.application import CommandApplication
 from dios.cli.common.extras import needing_extra
 from dios.cli.common.output import JsonOption, NodeOption, reporting, say, table, write_json
 from dios.cli.tasks.sandbox_options import (
@@ -29,9 +30,8 @@ from dios.errors import InvalidError
 from dios.lib.sandbox.async_sandbox import Sandbox
 from dios.lib.sandbox.network.grant import headers_from_variables
 
-app: Final = typer.Typer(
+app: Final = CommandApplication(
     no_args_is_help=True,
-    rich_markup_mode=None,
     help="Notebooks of Jupyter whose cells run in a sandbox: they reach their inputs and the installed "
     "packages, and no other file, no network without --network, no other process.",
 )

@@ -11,6 +11,7 @@ from typing import Annotated, Final, TypeAlias
 
 import typer
 
+from dios.cli.common.application import CommandApplication
 from dios.cli.common.extras import needing_extra
 from dios.cli.common.output import NodeOption, reporting, say
 from dios.cli.tasks.sandbox_options import (
@@ -33,7 +34,7 @@ from dios.lib.sandbox.sandbox import Sandbox
 from dios.trusted_files import require_trusted
 from dios.wire.origins import parse_origins
 
-app = typer.Typer(rich_markup_mode=None)
+app = CommandApplication()
 
 PORT_DEFAULT: Final = 7480
 IDLE_S_DEFAULT: Final = 3600.0

@@ -7,6 +7,7 @@ from typing import Annotated, Final, TypedDict
 
 import typer
 
+from dios.cli.common.application import CommandApplication
 from dios.cli.common.context import opened
 from dios.cli.common.json_rows import TaskRow
 from dios.cli.common.output import JsonOption, NodeOption, progress, reporting, say, size_text, write_json
@@ -15,7 +16,7 @@ from dios.errors import ExistsError
 from dios.web.report.collection import collect
 from dios.web.report.page import page_of
 
-app: Final = typer.Typer(rich_markup_mode=None)
+app: Final = CommandApplication()
 
 
 @app.callback()

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Final, NamedTuple
 import typer
 
 from dios import limits
+from dios.cli.common.application import CommandApplication
 from dios.cli.common.context import CommandContext, opened
 from dios.cli.common.json_rows import TaskRow
 from dios.cli.common.output import (
@@ -59,7 +60,7 @@ if TYPE_CHECKING:
 
 _HINT_S: Final = 2.0
 
-app: Final = typer.Typer(rich_markup_mode=None)
+app: Final = CommandApplication()
 
 FileArgument = Annotated[
     str | None,

@@ -14,6 +14,7 @@ from typing import Annotated, Final, NotRequired, TypedDict, cast
 
 import typer
 
+from dios.cli.common.application import CommandApplication
 from dios.cli.common.context import SHOWN_MAX, CommandContext, opened
 from dios.cli.common.output import (
     FAILED,
@@ -52,9 +53,8 @@ from dios.lib.sandbox.protocol import Cell
 from dios.lib.sandbox.result import SandboxFailure, SandboxResult, SandboxTable
 from dios.lib.sandbox.sandbox import Sandbox
 
-app: Final = typer.Typer(
+app: Final = CommandApplication(
     no_args_is_help=True,
-    rich_markup_mode=None,
     help="Run code that nobody has read: it reaches its inputs, the installed packages and the origins of "
     "--network, and no other file, no other network, no other process.",
 )

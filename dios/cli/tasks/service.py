@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Final, TypedDict
 import typer
 
 from dios import limits
+from dios.cli.common.application import CommandApplication
 from dios.cli.common.context import CommandContext, opened
 from dios.cli.common.extras import needing_extra
 from dios.cli.common.output import (
@@ -50,9 +51,8 @@ if TYPE_CHECKING:
 
     from dios.wire.messages import Work
 
-app: Final = typer.Typer(
+app: Final = CommandApplication(
     no_args_is_help=True,
-    rich_markup_mode=None,
     help="Services: programs of which the cluster keeps a number of replicas running.",
 )
 

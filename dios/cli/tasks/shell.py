@@ -18,6 +18,7 @@ from typing import Final
 
 import typer
 
+from dios.cli.common.application import CommandApplication
 from dios.cli.common.context import CommandContext, opened
 from dios.cli.common.output import NodeOption, report, reporting, say, size_text, table
 from dios.client.locate import config_directory
@@ -50,7 +51,7 @@ DELEGATED: Final = (
     "replicate",
 )
 
-app: Final = typer.Typer(rich_markup_mode=None)
+app: Final = CommandApplication()
 
 
 def shown_bytes(data: bytes) -> str:

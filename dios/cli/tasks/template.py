@@ -6,6 +6,7 @@ from typing import Annotated, Final, TypedDict
 
 import typer
 
+from dios.cli.common.application import CommandApplication
 from dios.cli.common.context import CommandContext, opened
 from dios.cli.common.output import (
     JsonOption,
@@ -26,9 +27,8 @@ from dios.wire.messages import TemplateRow
 _WARMS: Final = b"pass"
 _NS_PER_MS: Final = 1_000_000
 
-app: Final = typer.Typer(
+app: Final = CommandApplication(
     no_args_is_help=True,
-    rich_markup_mode=None,
     help="Templates: sets of modules that are loaded once, and shared by the tasks that start from them.",
 )
 

@@ -9,6 +9,7 @@ from typing import Annotated, Final, TypedDict
 
 import typer
 
+from dios.cli.common.application import CommandApplication
 from dios.cli.common.context import opened
 from dios.cli.common.extras import needing_extra
 from dios.cli.common.json_rows import TaskRow
@@ -28,7 +29,7 @@ from dios.web.terminal.overview import (
     task_cells,
 )
 
-app: Final = typer.Typer(rich_markup_mode=None)
+app: Final = CommandApplication()
 
 
 @app.callback()

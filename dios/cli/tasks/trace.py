@@ -11,11 +11,12 @@ from typing import Annotated, Final, TypedDict
 
 import typer
 
+from dios.cli.common.application import CommandApplication
 from dios.cli.common.output import RUN_FAILED, JsonOption, reporting, say, write_json
 from dios.errors import InvalidError
 
-app: Final = typer.Typer(
-    no_args_is_help=True, rich_markup_mode=None, help="Traces: what the calls of a command took, and where."
+app: Final = CommandApplication(
+    no_args_is_help=True, help="Traces: what the calls of a command took, and where."
 )
 
 

@@ -2,16 +2,23 @@ from __future__ import annotations
 
 import inspect
 import re
+from collections.abc import Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 import typer
+import typer.main
 from typer.testing import CliRunner
 
 import dios
 from dios.cli import main
+from dios.cli.common.lazy import CommandRow, Section
 from dios.cli.nodes import daemon
 from dios.node.settings import KEYS
+
+if TYPE_CHECKING:
+    from typer._click import Command
 
 COMMANDS = [
     (main.app, command)
@@ -115,6 +122,53 @@ def test_the_first_page_shows_a_first_round() -> None:
     assert "dios-node start" in text
     for _, command in COMMANDS:
         assert re.search(rf"^ +{command.split()[0]}\b", text, re.MULTILINE), command
+
+
+def commands_below(command: Command, path: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...], Command]]:
+    """Every command and group of a program, with the words that call it."""
+    yield path, command
+    for name, below in getattr(command, "commands", {}).items():
+        yield from commands_below(below, (*path, name))
+
+
+EVERY_COMMAND = [
+    pytest.param(app, path[1:], id=" ".join(path))
+    for app, program in ((main.app, "dios"), (daemon.app, "dios-node"))
+    for path, _ in commands_below(typer.main.get_command(app), (program,))
+]
+
+
+@pytest.mark.parametrize(("app", "words"), EVERY_COMMAND)
+def test_every_list_of_commands_is_whole(app: typer.Typer, words: tuple[str, ...]) -> None:
+    """On 80 columns no help cuts the line of a command."""
+    text = help_of(app, " ".join(words))
+    listed = text.partition("Commands:")[2].partition("Examples:")[0]
+    assert "..." not in listed
+    assert max(map(len, listed.splitlines()), default=0) <= 80
+
+
+def test_every_command_has_one_line_in_a_section() -> None:
+    """`dios --help` shows each command once, below the heading of its section, on one line of 80 columns."""
+    lines = help_of(main.app, "").splitlines()
+    rows = main.Commands.rows
+    assert len({row.name for row in rows}) == len(rows)
+    section = ""
+    shown = {}
+    for line in lines:
+        if line and not line.startswith(" "):
+            section = line.rstrip(":")
+        name, _, text = line.strip().partition(" ")
+        shown[section, name, text.strip()] = line
+    for row in rows:
+        assert len(shown[row.section, row.name, row.line]) <= 80
+
+
+def test_a_row_without_a_cell_is_refused() -> None:
+    """A command cannot be added to the table without its section and its line."""
+    with pytest.raises(TypeError, match="line"):
+        CommandRow(Section.RUN, "new", "dios.cli.tasks.run:app")  # type: ignore[call-arg] # the claim
+    with pytest.raises(ValueError, match="'new' has no place or no line"):
+        CommandRow(Section.RUN, "new", "dios.cli.tasks.run:app", "")
 
 
 def test_the_start_page_lists_every_setting() -> None:

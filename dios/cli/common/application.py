@@ -1,0 +1,181 @@
+"""The applications of Typer that the commands are made of, and their help.
+
+``--help`` shows the common options, and ``--help-all`` all of them. An option that is not common names, in
+``rich_help_panel``, the section in which ``--help-all`` lists it. In a docstring or an epilog, the text
+behind a form feed is for ``--help-all``.
+"""
+
+from __future__ import annotations
+
+import inspect
+from typing import TYPE_CHECKING, Final, TypeVar
+
+import typer
+from typer.core import TyperCommand, TyperGroup, TyperOption
+from typer.models import Default
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from typer._click import Command, Context, HelpFormatter, Parameter
+
+F = TypeVar("F", bound="Callable[..., object]")  # type: ignore[explicit-any] # any signature
+
+_OPTIONS: Final = "Options"
+_SHOWS_ALL: Final = "dios.help_all"
+"""The key under which a context records that ``--help-all`` was given."""
+_TEXT_MAX: Final = 1_000
+"""The length up to which the first sentence of a command's help is taken."""
+
+
+class _WholeHelp:
+    """A command or a group whose help has a short and a long form."""
+
+    params: list[Parameter]
+    help: str | None
+    epilog: str | None
+    _all_option: TyperOption | None = None
+
+    def get_params(self, ctx: Context) -> list[Parameter]:
+        """Return the parameters, and ``--help-all`` if it shows more than ``--help``."""
+        params: list[Parameter] = super().get_params(ctx)  # type: ignore[misc] # of the command's class
+        if self.has_more:
+            # The parser finds an option that was given by its identity.
+            self._all_option = self._all_option or _help_all_option()
+            params = [*params, self._all_option]
+        return params
+
+    @property
+    def has_more(self) -> bool:
+        """True if ``--help`` leaves out options or text."""
+        texts = (self.help or "", self.epilog or "")
+        return any("\f" in text for text in texts) or any(_is_rare(param) for param in self.params)
+
+    def format_help_text(self, ctx: Context, formatter: HelpFormatter) -> None:
+        """Write the description."""
+        text = _text_for(ctx, self.help)
+        if text:
+            formatter.write_paragraph()
+            with formatter.indentation():
+                formatter.write_text(text)
+
+    def format_options(self, ctx: Context, formatter: HelpFormatter) -> None:
+        """Write the arguments and the common options, then with ``--help-all`` the other sections."""
+        sections: dict[str, list[tuple[str, str]]] = {"Arguments": [], _OPTIONS: []}
+        for param in self.get_params(ctx):
+            record = param.get_help_record(ctx)
+            if record is not None and (ctx.meta.get(_SHOWS_ALL) or not _is_rare(param)):
+                sections.setdefault(_section_of(param), []).append(record)
+        for title, records in sections.items():
+            if records:
+                with formatter.section(title):
+                    formatter.write_dl(records)
+        if isinstance(self, TyperGroup):
+            self.format_commands(ctx, formatter)
+
+    def format_epilog(self, ctx: Context, formatter: HelpFormatter) -> None:
+        """Write the examples, and say where the rest of the options is."""
+        texts = [_text_for(ctx, self.epilog)]
+        if self.has_more and not ctx.meta.get(_SHOWS_ALL):
+            hidden = sum(_is_rare(param) for param in self.params)
+            rest = f"the {hidden} other options" if hidden else "the rest"
+            texts.append(f"`{ctx.command_path} --help-all` shows {rest}.")
+        for text in filter(None, texts):
+            formatter.write_paragraph()
+            with formatter.indentation():
+                formatter.write_text(text)
+
+
+def _help_all_option() -> TyperOption:
+    def show(ctx: Context, param: Parameter, given: bool) -> None:  # noqa: FBT001 - typer calls it so
+        del param
+        if given and not ctx.resilient_parsing:
+            ctx.meta[_SHOWS_ALL] = True
+            typer.echo(ctx.get_help())
+            ctx.exit()
+
+    return TyperOption(
+        param_decls=["--help-all"],
+        is_flag=True,
+        expose_value=False,
+        is_eager=True,
+        help="Show all options, and exit.",
+        callback=show,
+    )
+
+
+def _section_of(param: Parameter) -> str:
+    if param.param_type_name == "argument":
+        return "Arguments"
+    return getattr(param, "rich_help_panel", None) or _OPTIONS
+
+
+def _is_rare(param: Parameter) -> bool:
+    return _section_of(param) not in ("Arguments", _OPTIONS) and not getattr(param, "hidden", False)
+
+
+def _text_for(ctx: Context, text: str | None) -> str:
+    """Return the part of a text that this help shows."""
+    common, _, rest = inspect.cleandoc(text or "").partition("\f")
+    return common + rest if ctx.meta.get(_SHOWS_ALL) else common.rstrip()
+
+
+class OneCommand(_WholeHelp, TyperCommand):
+    """A command with a short and a long help."""
+
+
+class CommandGroup(_WholeHelp, TyperGroup):
+    """A group that lists its commands with complete lines."""
+
+    def format_commands(self, ctx: Context, formatter: HelpFormatter) -> None:
+        """Write the commands with the whole first sentences of their descriptions."""
+        commands = ((name, self.get_command(ctx, name)) for name in self.list_commands(ctx))
+        records = [(name, line_of(command)) for name, command in commands if command and not command.hidden]
+        if records:
+            with formatter.section("Commands"):
+                formatter.write_dl(records)
+
+
+def line_of(command: Command) -> str:
+    """Return the first sentence of a command's description."""
+    return command.get_short_help_str(_TEXT_MAX)
+
+
+class CommandApplication(typer.Typer):
+    """An application whose commands and groups have our help.
+
+    A setting that is ``Default`` here can be given by the callback of the group.
+    """
+
+    def __init__(
+        self,
+        *,
+        help: str | None = Default(None),  # noqa: A002 - Typer's name
+        epilog: str | None = Default(None),
+        cls: type[CommandGroup] = CommandGroup,
+        no_args_is_help: bool = Default(value=False),
+        context_settings: dict[str, object] | None = None,
+        pretty_exceptions_enable: bool = True,
+    ) -> None:
+        super().__init__(
+            help=help,
+            epilog=epilog,
+            cls=cls,
+            no_args_is_help=no_args_is_help,
+            context_settings=context_settings,
+            pretty_exceptions_enable=pretty_exceptions_enable,
+            rich_markup_mode=None,
+        )
+
+    def command(  # type: ignore[override,explicit-any] # with the settings that our commands use
+        self,
+        name: str | None = None,
+        *,
+        epilog: str | None = None,
+        context_settings: dict[str, object] | None = None,
+        hidden: bool = False,
+    ) -> Callable[[F], F]:
+        """Return the decorator that makes a function a command."""
+        return super().command(
+            name, cls=OneCommand, epilog=epilog, context_settings=context_settings, hidden=hidden
+        )
