@@ -58,6 +58,7 @@ _RUN: Final = (
     "  dios nf run nat.py --in eth0 --out eth1\n"
     "  dios nf run nat --set addresses=192.0.2.1 --in eth0 --out eth1 --cores 4\n"
     "  dios nf run monitor --in eth0 --out eth1 --steer rss --json > seen.json\n"
+    "\f"
     "  dios nf run firewall --in eth0 --out eth1 \\\n"
     "    --set 'rules=[{ target = \"192.0.2.0/24\", protocol = 6, ports = [443, 443] }]'\n"
     '  dios nf run dpi --in eth0 --out eth1 --set \'patterns=[{ name = "x", text = "/etc/passwd", '
@@ -79,6 +80,8 @@ _TRACE: Final = (
 _STATS: Final = (
     "\b\nFor example:\n  dios nf stats\n  dios nf stats --watch\n  dios nf stats eth0-eth1 --json | jq .jain"
 )
+
+_DETAILS: Final = "Fine tuning"
 
 FunctionArgument = Annotated[str, typer.Argument(metavar="FUNCTION", help=FUNCTION)]
 InOption = Annotated[
@@ -103,7 +106,12 @@ SteerOption = Annotated[
 ]
 PlacesOption = Annotated[
     int | None,
-    typer.Option("--places", metavar="N", help="Frame buffers per core and interface; default 2048."),
+    typer.Option(
+        "--places",
+        metavar="N",
+        help="Frame buffers per core and interface; default 2048.",
+        rich_help_panel=_DETAILS,
+    ),
 ]
 EngineOption = Annotated[
     str,
@@ -111,6 +119,7 @@ EngineOption = Annotated[
         "--engine",
         metavar="KIND",
         help="Source of frames: af_packet, or af_xdp, which needs interfaces that no other program uses.",
+        rich_help_panel=_DETAILS,
     ),
 ]
 RealtimeOption = Annotated[
@@ -118,6 +127,7 @@ RealtimeOption = Annotated[
     typer.Option(
         "--realtime",
         help="Give workers real-time priority: fewer packets overtake each other.",
+        rich_help_panel=_DETAILS,
     ),
 ]
 NameOption = Annotated[str, typer.Option("--name", help="Name in `dios nf stats`; default: the interfaces.")]
@@ -127,11 +137,17 @@ ShareOption = Annotated[
         "--share-as",
         metavar="HOST",
         help="Take turns with other hosts: this host's name. DIOS_NF_STORE has the store's name.",
+        rich_help_panel=_DETAILS,
     ),
 ]
 SetOption = Annotated[
     list[str] | None,
-    typer.Option("--set", metavar="KEY=VALUE", help="A setting of the function; values as in TOML."),
+    typer.Option(
+        "--set",
+        metavar="KEY=VALUE",
+        help="A setting of the function; values as in TOML.",
+        rich_help_panel=_DETAILS,
+    ),
 ]
 
 

@@ -198,10 +198,10 @@ def _cpus(stand: Stand) -> None:
     assert {*stand.runs("--cpus 0.5")} >= {"enforced", "advisory"}
 
 
-def _mem(stand: Stand) -> None:
-    assert stand.reserved("--mem 96MiB")["memory_set_aside"] == 96 * MIB
-    assert stand.describes("--mem 96MiB")["memory_limit_bytes"] == 96 * MIB
-    stand.refuses("short.py --host n1 --mem 900000GiB", "would be reserved")
+def _reserve_memory(stand: Stand) -> None:
+    assert stand.reserved("--reserve-memory 96MiB")["memory_set_aside"] == 96 * MIB
+    assert stand.describes("--reserve-memory 96MiB")["memory_limit_bytes"] == 96 * MIB
+    stand.refuses("short.py --host n1 --reserve-memory 900000GiB", "would be reserved")
 
 
 def _disk_io(stand: Stand) -> None:
@@ -413,7 +413,7 @@ CASES: Final[dict[str, Case]] = {
     "--node": _node,
     "--json": _json,
     "--cpus": _cpus,
-    "--mem": _mem,
+    "--reserve-memory": _reserve_memory,
     "--secrecy": _secrecy,
     "--may-declassify": _may_declassify,
     "--disk-io": _disk_io,

@@ -3,6 +3,7 @@
 - ``context``: a connected node with the user's keyring, and the meaning of NAME, TASK and ALIAS arguments.
 - ``output``: tables, JSON, progress, and errors with the next command to try.
 - ``application``: the applications of Typer that the commands are made of, and their help.
+- ``spellings``: the old names of commands and options.
 - ``lazy``: a table of commands, each of which is imported when it is used.
 - ``json_rows``: the types of what commands print with ``--json``, and their schemas.
 - ``completion``: what a shell proposes for groups, paths, nodes, tasks and services.

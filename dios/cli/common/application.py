@@ -14,10 +14,13 @@ import typer
 from typer.core import TyperCommand, TyperGroup, TyperOption
 from typer.models import Default
 
+from dios.cli.common.spellings import old_options
+
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from typer._click import Command, Context, HelpFormatter, Parameter
+    from typer._click.parser import _OptionParser
 
 F = TypeVar("F", bound="Callable[..., object]")  # type: ignore[explicit-any] # any signature
 
@@ -28,7 +31,7 @@ _TEXT_MAX: Final = 1_000
 """The length up to which the first sentence of a command's help is taken."""
 
 
-class _WholeHelp:
+class CommonHelp:
     """A command or a group whose help has a short and a long form."""
 
     params: list[Parameter]
@@ -78,7 +81,7 @@ class _WholeHelp:
         texts = [_text_for(ctx, self.epilog)]
         if self.has_more and not ctx.meta.get(_SHOWS_ALL):
             hidden = sum(_is_rare(param) for param in self.params)
-            rest = f"the {hidden} other options" if hidden else "the rest"
+            rest = f"the {hidden} other options" if hidden else "more"
             texts.append(f"`{ctx.command_path} --help-all` shows {rest}.")
         for text in filter(None, texts):
             formatter.write_paragraph()
@@ -120,11 +123,27 @@ def _text_for(ctx: Context, text: str | None) -> str:
     return common + rest if ctx.meta.get(_SHOWS_ALL) else common.rstrip()
 
 
-class OneCommand(_WholeHelp, TyperCommand):
-    """A command with a short and a long help."""
+class OneCommand(CommonHelp, TyperCommand):
+    """A command with a short and a long help, whose options have their old names, too."""
+
+    def make_parser(self, ctx: Context) -> _OptionParser:
+        """Return the parser of the options."""
+        parser = super().make_parser(ctx)
+        for row in old_options(_words_of(ctx)):
+            parser._long_opt[row.old] = parser._long_opt[row.new]  # noqa: SLF001 - add_option would show it
+        return parser
 
 
-class CommandGroup(_WholeHelp, TyperGroup):
+def _words_of(ctx: Context) -> str:
+    """Return the words that call a command, without its program."""
+    words: list[str] = []
+    while ctx.parent is not None:
+        words.insert(0, ctx.info_name or "")
+        ctx = ctx.parent
+    return " ".join(words)
+
+
+class CommandGroup(CommonHelp, TyperGroup):
     """A group that lists its commands with complete lines."""
 
     def format_commands(self, ctx: Context, formatter: HelpFormatter) -> None:

@@ -142,12 +142,12 @@ MaybeData = Annotated[
 
 @app.command(
     context_settings={"allow_extra_args": True, "ignore_unknown_options": True},
-    epilog="\b\nSettings, each also in DIR/node.toml or the environment (docs/settings.md):\n"
-    + "\n".join(f"  --{key:<22} {text}" for key, text in SHOWN.items())
-    + "\n\n\b\nExamples:\n  dios-node start --data ./node0 --detach\n"
+    epilog="\b\nExamples:\n  dios-node start --data ./node0 --detach\n"
     "  dios-node start --data /var/lib/dios --log-format json  (for services)\n"
     "  DIOS_POOL_SIZE=16 dios-node start --data ./node0 --detach\n"
-    "  dios-node start --data ./node1 --detach --join 10.0.0.1:7400 \\\n      --token-file token --rack r2",
+    "  dios-node start --data ./node1 --detach --join 10.0.0.1:7400 \\\n      --token-file token --rack r2"
+    "\f\n\n\b\nSettings, each also in DIR/node.toml or the environment (docs/settings.md):\n"
+    + "\n".join(f"  --{key:<22} {text}" for key, text in SHOWN.items()),
 )
 def start(
     context: typer.Context,

@@ -51,6 +51,9 @@ _OPTIONS: Final = {
 
 app: Final = CommandApplication()
 
+_SSH: Final = "With --hosts"
+_SYSTEMS: Final = "With --on"
+
 DirOption = Annotated[
     Path | None,
     typer.Option("--dir", metavar="DIR", help="Directory of its data; default: ~/.local/state/dios/cluster."),
@@ -67,18 +70,29 @@ PrefixOption = Annotated[
         "--prefix",
         metavar="DIR",
         help="With --hosts: the directory there; default: ~/.local/share/dios, of root /opt/dios.",
+        rich_help_panel=_SSH,
     ),
 ]
 SshOption = Annotated[
     str,
-    typer.Option("--ssh", metavar="COMMAND", help="With --hosts: the ssh client, like 'ssh -F FILE'."),
+    typer.Option(
+        "--ssh",
+        metavar="COMMAND",
+        help="With --hosts: the ssh client, like 'ssh -F FILE'.",
+        rich_help_panel=_SSH,
+    ),
 ]
 OnOption = Annotated[
     str, typer.Option("--on", metavar="SYSTEM", help="Use the machines of a system: slurm or kubernetes.")
 ]
 NamespaceOption = Annotated[
     str,
-    typer.Option("--namespace", metavar="NAME", help="With --on kubernetes: the namespace; default: dios."),
+    typer.Option(
+        "--namespace",
+        metavar="NAME",
+        help="With --on kubernetes: the namespace; default: dios.",
+        rich_help_panel=_SYSTEMS,
+    ),
 ]
 DeleteOption = Annotated[
     bool,
@@ -94,15 +108,15 @@ ComposeOption = Annotated[
 
 @app.command(
     context_settings={"allow_extra_args": True, "ignore_unknown_options": True},
-    epilog="\b\nSettings of every node (docs/settings.md):\n"
-    + "\n".join(f"  --{key:<22} {text}" for key, text in SHOWN.items() if key not in _NOT_SHOWN)
-    + "\n\n\b\nExamples:\n  dios up --nodes 3\n  dios up --nodes 4 --racks 2 --pool-size 2\n"
+    epilog="\b\nExamples:\n  dios up --nodes 3\n  dios up --nodes 4 --racks 2 --pool-size 2\n"
     "  dios up --dir ./cluster --keep     (`dios down` leaves the data there)\n"
     "  dios up --hosts n1,n2=admin@10.0.0.2,n3/r2 --racks 2\n"
     "  dios up --hosts n1,n2,n3 --wheelhouse ./wheels     (hosts without a network)\n"
     "  dios up --on slurm --nodes 4 --sbatch '--time=8:00:00 --exclusive'\n"
     "  dios up --on kubernetes --image registry.example/dios:0.2.0\n"
-    "  dios node ls; dios put data/*.txt --group analytics; dios --help",
+    "  dios node ls; dios put data/*.txt --group analytics; dios --help"
+    "\f\n\n\b\nSettings of every node (docs/settings.md):\n"
+    + "\n".join(f"  --{key:<22} {text}" for key, text in SHOWN.items() if key not in _NOT_SHOWN),
 )
 def up(
     context: typer.Context,
@@ -126,6 +140,7 @@ def up(
             min=1,
             max=65_535,
             help="With --hosts and --on slurm: the port of each node; default: 7400.",
+            rich_help_panel=_SSH,
         ),
     ] = None,
     network: Annotated[
@@ -135,12 +150,16 @@ def up(
             metavar="NET",
             help="With --hosts: nodes use their addresses in this network, like 10.1.0.0/16; default: the "
             "addresses that ssh reaches.",
+            rich_help_panel=_SSH,
         ),
     ] = "",
     extras: Annotated[
         str | None,
         typer.Option(
-            "--extras", metavar="NAMES", help="With --hosts: install these extras; default: cluster; or none."
+            "--extras",
+            metavar="NAMES",
+            help="With --hosts: install these extras; default: cluster; or none.",
+            rich_help_panel=_SSH,
         ),
     ] = None,
     wheelhouse: Annotated[
@@ -149,6 +168,7 @@ def up(
             "--wheelhouse",
             metavar="DIR",
             help="With --hosts: take dependencies from these wheels, not from the index.",
+            rich_help_panel=_SSH,
         ),
     ] = None,
     ssh: SshOption = "",
@@ -159,16 +179,26 @@ def up(
             "--sbatch",
             metavar="OPTIONS",
             help="With --on slurm: more options for sbatch, like '--time=8:00:00 --cpus-per-task=8'.",
+            rich_help_panel=_SYSTEMS,
         ),
     ] = "",
     namespace: NamespaceOption = "",
     image: Annotated[
-        str, typer.Option("--image", metavar="IMAGE", help="With --on kubernetes: the image of a node.")
+        str,
+        typer.Option(
+            "--image",
+            metavar="IMAGE",
+            help="With --on kubernetes: the image of a node.",
+            rich_help_panel=_SYSTEMS,
+        ),
     ] = "",
     storage: Annotated[
         str,
         typer.Option(
-            "--storage", metavar="SIZE", help="With --on kubernetes: the volume of a node; default: 10Gi."
+            "--storage",
+            metavar="SIZE",
+            help="With --on kubernetes: the volume of a node; default: 10Gi.",
+            rich_help_panel=_SYSTEMS,
         ),
     ] = "",
     as_json: JsonOption = False,

@@ -57,6 +57,8 @@ _MODEL: Final = (
 _INTERVAL: Final = "Simulated seconds between rounds, or 'measured': back to back, as long as each takes."
 _CHECK: Final = "Compare the scheduler's tables with the simulated cluster after each round."
 
+_DETAILS: Final = "Details of the simulation"
+
 TraceOption = Annotated[Path | None, typer.Option("--trace", metavar="DIR", help=_TRACE)]
 SyntheticOption = Annotated[str | None, typer.Option("--synthetic", metavar="KIND", help=_SYNTHETIC)]
 MachinesOption = Annotated[
@@ -65,29 +67,58 @@ MachinesOption = Annotated[
 HoursOption = Annotated[float, typer.Option("--hours", metavar="H", help="Simulated time.")]
 ModelOption = Annotated[str, typer.Option("--model", metavar="NAME|FILE.py", help=_MODEL)]
 ParameterOption = Annotated[
-    list[str] | None, typer.Option("--param", metavar="NAME=VALUE", help="A parameter of the model.")
+    list[str] | None,
+    typer.Option("--param", metavar="NAME=VALUE", help="A parameter of the model.", rich_help_panel=_DETAILS),
 ]
-SolverOption = Annotated[str, typer.Option("--solver", metavar="NAME", help="The solver's algorithm.")]
-SeedOption = Annotated[int, typer.Option("--seed", min=0, metavar="N", help="Seed of all random choices.")]
+SolverOption = Annotated[
+    str, typer.Option("--solver", metavar="NAME", help="The solver's algorithm.", rich_help_panel=_DETAILS)
+]
+SeedOption = Annotated[
+    int,
+    typer.Option("--seed", min=0, metavar="N", help="Seed of all random choices.", rich_help_panel=_DETAILS),
+]
 LoadOption = Annotated[
     float | None,
-    typer.Option("--load", metavar="SHARE", help="Share of all slots that is requested; default: 0.5."),
+    typer.Option(
+        "--load",
+        metavar="SHARE",
+        help="Share of all slots that is requested; default: 0.5.",
+        rich_help_panel=_DETAILS,
+    ),
 ]
 ScaleOption = Annotated[
     float | None,
-    typer.Option("--scale", metavar="SHARE", help="Share of a trace's machines and jobs to use."),
+    typer.Option(
+        "--scale",
+        metavar="SHARE",
+        help="Share of a trace's machines and jobs to use.",
+        rich_help_panel=_DETAILS,
+    ),
 ]
-IntervalOption = Annotated[str, typer.Option("--round-interval", metavar="SECONDS", help=_INTERVAL)]
-BlocksOption = Annotated[bool, typer.Option("--blocks", help="Give batch tasks inputs on machines (§8.4).")]
+IntervalOption = Annotated[
+    str, typer.Option("--round-interval", metavar="SECONDS", help=_INTERVAL, rich_help_panel=_DETAILS)
+]
+BlocksOption = Annotated[
+    bool,
+    typer.Option("--blocks", help="Give batch tasks inputs on machines (§8.4).", rich_help_panel=_DETAILS),
+]
 TopologyOption = Annotated[
-    bool, typer.Option("--topology", help="Add sockets, caches, cores and threads to the network.")
+    bool,
+    typer.Option(
+        "--topology", help="Add sockets, caches, cores and threads to the network.", rich_help_panel=_DETAILS
+    ),
 ]
-StayOption = Annotated[bool, typer.Option("--stay", help="Neither stop nor move running tasks.")]
-CheckOption = Annotated[bool, typer.Option("--check", help=_CHECK)]
+StayOption = Annotated[
+    bool, typer.Option("--stay", help="Neither stop nor move running tasks.", rich_help_panel=_DETAILS)
+]
+CheckOption = Annotated[bool, typer.Option("--check", help=_CHECK, rich_help_panel=_DETAILS)]
 OutOption = Annotated[
     Path | None, typer.Option("--out", metavar="DIR", help="Write summary.json and tables to this folder.")
 ]
-PlotsOption = Annotated[bool, typer.Option("--plots", help="Also write pictures to the folder of --out.")]
+PlotsOption = Annotated[
+    bool,
+    typer.Option("--plots", help="Also write pictures to the folder of --out.", rich_help_panel=_DETAILS),
+]
 
 
 def simulate(

@@ -46,7 +46,7 @@ Make: TypeAlias = Callable[[], Sandbox]
 
 @app.command(
     epilog="\b\nExamples:\n  dios mcp --memory '512 MiB' --timeout 30\n"
-    "  dios mcp --input sales=sales.parquet\n  dios mcp --http\n  dios mcp --http 8000 --idle 600\n\n"
+    "  dios mcp --input sales=sales.parquet\n  dios mcp --http\n  dios mcp --http 8000 --idle 600\n\n\f"
     "\b\nIn the settings of an agent that starts the server itself:\n"
     '  {"mcpServers": {"python": {"command": "dios", "args": ["mcp", "--memory", "512 MiB"]}}}\n\n'
     "\b\nIn the settings of an agent that connects to it:\n"

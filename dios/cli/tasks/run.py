@@ -40,7 +40,7 @@ from dios.cli.tasks.control import described, pour
 from dios.cli.tasks.endings import EndRow, ends_of, explain, sentence_of_move
 from dios.cli.tasks.gang import BeginTask, EnforcementRow, run_gang
 from dios.cli.tasks.run_files import files_of_run
-from dios.cli.tasks.work_options import MayWaitOption, TaskNeeds, needs_of, with_needs
+from dios.cli.tasks.work_options import PLACE, MayWaitOption, TaskNeeds, needs_of, with_needs
 from dios.client.enforcement import lines_of, sorted_out, wanted_of
 from dios.client.program import NATIVE_NAME, Program, with_trace
 from dios.client.tracing.active import context_for_others
@@ -60,6 +60,11 @@ if TYPE_CHECKING:
 
 _HINT_S: Final = 2.0
 
+# The sections of `--help-all`.
+_RIGHTS: Final = "Its rights and limits"
+_PROGRAM: Final = "Its program"
+_KEPT: Final = "Kept jobs"
+
 app: Final = CommandApplication()
 
 FileArgument = Annotated[
@@ -78,7 +83,9 @@ LabelOption = Annotated[
 MemoryOption = Annotated[
     str, typer.Option("--memory", metavar="SIZE", help="Its memory limit, like '512 MiB'.")
 ]
-CpuSecondsOption = Annotated[float, typer.Option("--cpu-seconds", metavar="N", min=0, help="Its CPU time.")]
+CpuSecondsOption = Annotated[
+    float, typer.Option("--cpu-seconds", metavar="N", min=0, help="Its CPU time.", rich_help_panel=_RIGHTS)
+]
 GroupOption = Annotated[
     list[str] | None, typer.Option("--group", "-g", metavar="ALIAS", help="A group the task is a member of.")
 ]
@@ -102,12 +109,20 @@ OutputOption = Annotated[
 ]
 LimitOption = Annotated[
     list[str] | None,
-    typer.Option("--limit", metavar="WORD=VALUE", help="Limit of it and all it starts: tasks=10, cpu=5min."),
+    typer.Option(
+        "--limit",
+        metavar="WORD=VALUE",
+        help="Limit of it and all it starts: tasks=10, cpu=5min.",
+        rich_help_panel=_RIGHTS,
+    ),
 ]
 TemplateOption = Annotated[
     str,
     typer.Option(
-        "--template", metavar="NAME", help="Start it with the modules of a template; see: dios template ls."
+        "--template",
+        metavar="NAME",
+        help="Start it with the modules of a template; see: dios template ls.",
+        rich_help_panel=_PROGRAM,
     ),
 ]
 ProgramOption = Annotated[
@@ -116,6 +131,7 @@ ProgramOption = Annotated[
         "--program",
         metavar="NAME",
         help="Run a native program of the node's settings, in place of FILE.",
+        rich_help_panel=_PROGRAM,
     ),
 ]
 HostOption = Annotated[
@@ -127,20 +143,33 @@ HostOption = Annotated[
     epilog="\b\nExamples:\n  dios run job.py --group analytics -- --top 20\n"
     "  dios run job.py --group analytics --input a.txt --input b.txt\n"
     "  dios run etl.py -g analytics --input csv=t.csv --output out.parquet=result.parquet\n"
+    "  dios run job.py --detach        (then: dios logs, dios ps, dios kill)\n"
+    "  dios run job.py --keep          (survives its node; then: dios attach job)\n"
+    "\f"
     "  dios run tool.wasm -g analytics --input csv=t.csv --output out=result   (WebAssembly)\n"
     "  dios run --program sort --input csv=t.csv -g analytics -- -n /inputs/csv   (a native program)\n"
     "  dios run report.py -g hr --input pay.csv --output sum.csv=sum.csv --secrecy payroll\n"
     "  dios run --limbo tool.py          (outside the sandbox, as the node's user)\n"
     "  dios run job.py --limit tasks=10 --limit objects=100   (with all it starts)\n"
-    "  dios run job.py --detach          (then: dios logs, dios ps, dios kill)\n"
-    "  dios run job.py --keep            (survives its node and your terminal; then: dios attach job)\n"
     "  dios run job.py --host n2         (--local: on the asked node)\n"
-    "  dios run job.py --cpus 2 --mem 1GiB --constraint gpu=yes   (then: dios explain)\n"
+    "  dios run job.py --cpus 2 --reserve-memory 1GiB --constraint gpu=yes   (then: dios explain)\n"
     "  dios run job.py --gang 3/4        (four tasks; three at least start together)\n"
     "  dios run job.toml --group analytics   (a job over time; first: dios pack check job.toml)\n"
     "  dios run job.toml --may-wait 1h       (at its earliest start, which is promised)\n\n"
     "\b\nA program, whole:\n  import dios, sys\n  with dios.connect() as node:\n"
-    "      print(sys.argv[1:], [len(item.read_bytes()) for item in node.inputs])"
+    "      print(sys.argv[1:], [len(item.read_bytes()) for item in node.inputs])\n\n"
+    "The program is in Python, or a WebAssembly module: a command of WASI preview 1. A module finds its "
+    "inputs and outputs as files, and needs the package wasmtime on its node. With --program it is a native "
+    "program in the settings of its node. It finds its inputs as files, and its result is its standard "
+    "output.\n\n"
+    "The standard input of a task is always empty. A task is killed, too, when this command ends by SIGTERM "
+    "or a closed terminal.\n\n"
+    "With --keep it becomes a kept job: it is started again on another node if its node dies, and goes on "
+    "when this command or its terminal ends. Ctrl-C detaches. `dios attach` follows it again.\n\n"
+    "In a cluster the scheduler chooses the node, unless you do; the task waits until its resources are "
+    "free.\n\n"
+    "A job description (FILE.toml) lists several tasks with their needs and times. Either all of them get "
+    "their places, from now until the job's end, or the job is refused."
 )
 @with_needs
 def run(
@@ -152,7 +181,12 @@ def run(
     outputs: OutputOption = None,
     secrecy: Annotated[
         list[str] | None,
-        typer.Option("--secrecy", metavar="TAG", help="Label its outputs: they may have what the tag has."),
+        typer.Option(
+            "--secrecy",
+            metavar="TAG",
+            help="Label its outputs: they may have what the tag has.",
+            rich_help_panel=_RIGHTS,
+        ),
     ] = None,
     may_declassify: Annotated[
         list[str] | None,
@@ -160,6 +194,7 @@ def run(
             "--may-declassify",
             metavar="TAG",
             help="Let it write what has this tag of yours to places without it.",
+            rich_help_panel=_RIGHTS,
         ),
     ] = None,
     limbo: Annotated[bool, typer.Option("--limbo", help="Run it unconfined, as the node's user.")] = False,
@@ -176,6 +211,7 @@ def run(
             min=1,
             max=limits.KEPT_JOB_ATTEMPTS_MAX,
             help=f"With --keep: its runs in all if it fails; default: {limits.KEPT_JOB_ATTEMPTS}.",
+            rich_help_panel=_KEPT,
         ),
     ] = None,
     label: LabelOption = "",
@@ -183,7 +219,9 @@ def run(
     cpu_seconds: CpuSecondsOption = 0.0,
     limit: LimitOption = None,
     host: HostOption = "",
-    local: Annotated[bool, typer.Option("--local", help="Run it on the asked node.")] = False,
+    local: Annotated[
+        bool, typer.Option("--local", help="Run it on the asked node.", rich_help_panel=PLACE)
+    ] = False,
     template: TemplateOption = "",
     program: ProgramOption = "",
     may_wait: MayWaitOption = "",
@@ -193,23 +231,8 @@ def run(
 ) -> None:
     """Run a program as a task. The command shows its output and ends with its exit status.
 
-    The program is in Python, or a WebAssembly module: a command of WASI preview 1. A module finds its inputs
-    and outputs as files, and needs the package wasmtime on its node.
-
-    With --program it is a native program in the settings of its node. It finds its inputs as files, and its
-    result is its standard output.
-
     A task is pure by default: it has its inputs, its groups and its memory, but no files, network or other
-    programs. --limbo runs it unconfined. Its standard input is always empty. Ctrl-C kills it, and so does the
-    end of this command by SIGTERM or a closed terminal; with --detach it goes on.
-
-    With --keep it becomes a kept job: it is started again on another node if its node dies, and goes on when
-    this command or its terminal ends. Ctrl-C detaches. `dios attach` follows it again.
-
-    In a cluster the scheduler chooses the node, unless you do; the task waits until its resources are free.
-
-    A job description (FILE.toml) lists several tasks with their needs and times. Either all of them get their
-    places, from now until the job's end, or the job is refused.
+    programs. --limbo runs it unconfined. Ctrl-C kills it; with --detach it goes on.
     """
     with (
         reporting("dios run", as_json=as_json, status=RUN_FAILED),

@@ -63,11 +63,12 @@ _EXAMPLES: Final = (
     "\b\nExamples:\n  dios sandbox run answer.py --input sales=sales.csv\n"
     "  dios sandbox run plot.py --input sales.parquet --figures pictures\n"
     "  dios sandbox run clean.py --input sales.csv --output clean.parquet\n"
+    "  model-that-writes-code | dios sandbox run - --memory '512 MiB' --timeout 10 --json\n"
+    "\f"
     "  dios sandbox run load.py --input sales.parquet --then first.py --then second.py\n"
     "  dios sandbox run weather.py --network https://api.example.org\n"
     "  dios sandbox run weather.py --network https://api.example.org "
-    "--network-header https://api.example.org=X-Api-Key:API_KEY\n"
-    "  model-that-writes-code | dios sandbox run - --memory '512 MiB' --timeout 10 --json\n\n"
+    "--network-header https://api.example.org=X-Api-Key:API_KEY\n\n"
     "\b\nIn the code, the inputs are files:\n"
     '  import pandas\n  sales = pandas.read_csv("/inputs/sales")\n  sales.describe()\n\n'
     '\b\nLarge ones are opened without a copy by inputs["sales"].'

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Final
 
 import msgspec
 import typer
 
 from dios.errors import InvalidError
 from dios.lib.sandbox.bounds import SandboxBounds
+
+_LIMITS: Final = "Limits and preparation"
+_NETWORK: Final = "Its network"
 
 
 def _seconds(text: str | float) -> float | None:
@@ -37,12 +40,20 @@ MemoryOption = Annotated[
 ]
 CpuOption = Annotated[
     float | None,
-    typer.Option("--cpu-seconds", metavar="N", help="Processor time of the session; default: no limit."),
+    typer.Option(
+        "--cpu-seconds",
+        metavar="N",
+        help="Processor time of the session; default: no limit.",
+        rich_help_panel=_LIMITS,
+    ),
 ]
 TemplateOption = Annotated[
     str,
     typer.Option(
-        "--template", metavar="NAME", help="Modules that are loaded already; see: dios template ls."
+        "--template",
+        metavar="NAME",
+        help="Modules that are loaded already; see: dios template ls.",
+        rich_help_panel=_LIMITS,
     ),
 ]
 NetworkOption = Annotated[
@@ -59,6 +70,7 @@ AuthoritiesOption = Annotated[
         "--network-ca",
         metavar="FILE",
         help="Certificates of authorities to trust for https origins; default: those of this machine.",
+        rich_help_panel=_NETWORK,
     ),
 ]
 HeadersOption = Annotated[
@@ -68,6 +80,7 @@ HeadersOption = Annotated[
         metavar="ORIGIN=NAME:VARIABLE",
         help="Add this header, with the value of an environment variable, to requests outside of the session;"
         ' also "ORIGIN=Authorization:Bearer VARIABLE", and @/PATH of a file with the value for VARIABLE.',
+        rich_help_panel=_NETWORK,
     ),
 ]
 TimeOption = Annotated[
@@ -82,6 +95,7 @@ BoundsOption = Annotated[
         "--bound",
         metavar="NAME=NUMBER",
         help="The most of something that a run returns, such as output_bytes=100000; repeat for more.",
+        rich_help_panel=_LIMITS,
     ),
 ]
 

@@ -33,8 +33,8 @@ from dios.cli.tasks.work_options import (
     CpusOption,
     DeviceOption,
     DiskOption,
-    MemOption,
     NetOption,
+    ReserveMemoryOption,
     devices_of,
     needs_of,
 )
@@ -57,6 +57,8 @@ app: Final = CommandApplication(
 )
 
 _SUFFIX: Final = ".toml"
+_HEALTH: Final = "Checks of its health"
+_PROGRAM: Final = "Its program"
 _LOAD_COMMAND_S: Final = 30.0
 """The time limit of the command that prints the load."""
 
@@ -87,7 +89,7 @@ def create(
     ] = "",
     replicas: ReplicasOption = None,
     cpus: CpusOption = 0.0,
-    mem: MemOption = "",
+    reserve_memory: ReserveMemoryOption = "",
     disk_io: DiskOption = "",
     net: NetOption = "",
     device: DeviceOption = None,
@@ -106,18 +108,37 @@ def create(
         bool, typer.Option("--network", help="Let the replicas listen and connect on their nodes.")
     ] = False,
     template: Annotated[
-        str, typer.Option("--template", metavar="NAME", help="Start from this template of the nodes.")
+        str,
+        typer.Option(
+            "--template",
+            metavar="NAME",
+            help="Start from this template of the nodes.",
+            rich_help_panel=_PROGRAM,
+        ),
     ] = "",
     check: Annotated[
-        str, typer.Option("--check", metavar="FILE", help="A program that ends with 0 for a healthy replica.")
+        str,
+        typer.Option(
+            "--check",
+            metavar="FILE",
+            help="A program that ends with 0 for a healthy replica.",
+            rich_help_panel=_HEALTH,
+        ),
     ] = "",
     check_every: Annotated[
-        float, typer.Option("--check-every", metavar="SECONDS", min=0.1, help="Between two checks.")
+        float,
+        typer.Option(
+            "--check-every", metavar="SECONDS", min=0.1, help="Between two checks.", rich_help_panel=_HEALTH
+        ),
     ] = limits.SERVICE_CHECK_EVERY_MS / 1000,
     healthy_after: Annotated[
         float,
         typer.Option(
-            "--healthy-after", metavar="SECONDS", min=0, help="The least time before a replica is healthy."
+            "--healthy-after",
+            metavar="SECONDS",
+            min=0,
+            help="The least time before a replica is healthy.",
+            rich_help_panel=_HEALTH,
         ),
     ] = limits.SERVICE_HEALTHY_MS / 1000,
     node: NodeOption = None,
@@ -131,7 +152,7 @@ def create(
     """
     with reporting("dios service create", as_json=as_json):
         if file.suffix == _SUFFIX:
-            needs = (cpus, mem, disk_io, net, device, memory, network, template, check)
+            needs = (cpus, reserve_memory, disk_io, net, device, memory, network, template, check)
             if any((arguments, name, group, inputs, *needs)) or replicas is not None:
                 raise InvalidError("the file describes the whole service: leave out the other options")
             description = service_files.read(file)
@@ -144,7 +165,7 @@ def create(
                 dict(map(_input, inputs or ())),
                 tuple(group or ()),
                 cpus,
-                mem,
+                reserve_memory,
                 disk_io,
                 net,
                 devices_of(device or ()),
@@ -393,7 +414,9 @@ def _program(place: CommandContext, file: Path, description: ServiceFile) -> Ser
 
 def _work(asked: ServiceFile) -> Work:
     devices = [f"{kind}={count}" for kind, count in asked.devices.items()]
-    return needs_of(cpus=asked.cpus, mem=asked.mem, disk_io=asked.disk_io, net=asked.net, device=devices).work
+    return needs_of(
+        cpus=asked.cpus, reserve_memory=asked.mem, disk_io=asked.disk_io, net=asked.net, device=devices
+    ).work
 
 
 def _size(text: str) -> int:

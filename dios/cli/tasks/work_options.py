@@ -10,7 +10,7 @@ import re
 import secrets
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, ParamSpec, cast
+from typing import TYPE_CHECKING, Annotated, Final, ParamSpec, cast
 
 import typer
 from msgspec.structs import replace
@@ -27,36 +27,71 @@ if TYPE_CHECKING:
 
 P = ParamSpec("P")
 
+# The sections of `--help-all`.
+_RESERVED: Final = "Reserved on its node"
+PLACE: Final = "Its place"
+_TURN: Final = "Its turn"
+_TOGETHER: Final = "Runs that belong together"
+
 CpusOption = Annotated[
     float,
     typer.Option("--cpus", metavar="N", min=0, help="Processors reserved for it."),
 ]
-MemOption = Annotated[str, typer.Option("--mem", metavar="SIZE", help="Memory reserved for it: 2GiB.")]
+ReserveMemoryOption = Annotated[
+    str,
+    typer.Option(
+        "--reserve-memory",
+        metavar="SIZE",
+        help="Memory reserved for it, 2GiB; its limit, too, unless --memory gives another one.",
+        rich_help_panel=_RESERVED,
+    ),
+]
 DiskOption = Annotated[
     str,
-    typer.Option("--disk-io", metavar="RATE", help="Disk bandwidth per second reserved for it: 50MiB."),
+    typer.Option(
+        "--disk-io",
+        metavar="RATE",
+        help="Disk bandwidth per second reserved for it: 50MiB.",
+        rich_help_panel=_RESERVED,
+    ),
 ]
 NetOption = Annotated[
-    str, typer.Option("--net", metavar="RATE", help="Network bandwidth per second reserved for it: 10MiB.")
+    str,
+    typer.Option(
+        "--net",
+        metavar="RATE",
+        help="Network bandwidth per second reserved for it: 10MiB.",
+        rich_help_panel=_RESERVED,
+    ),
 ]
 PriorityOption = Annotated[
     int,
-    typer.Option("--priority", metavar="N", min=0, help="Higher priorities go first."),
+    typer.Option("--priority", metavar="N", min=0, help="Higher priorities go first.", rich_help_panel=_TURN),
 ]
 DeadlineOption = Annotated[
-    str, typer.Option("--deadline", metavar="SPAN", help="Finish within: 90s, 5min, 2h.")
+    str,
+    typer.Option("--deadline", metavar="SPAN", help="Finish within: 90s, 5min, 2h.", rich_help_panel=_TURN),
 ]
 ClassOption = Annotated[
     str,
-    typer.Option("--class", metavar="CLASS", help=f"How it disturbs its neighbours: {', '.join(CLASSES)}."),
+    typer.Option(
+        "--class",
+        metavar="CLASS",
+        help=f"How it disturbs its neighbours: {', '.join(CLASSES)}.",
+        rich_help_panel=PLACE,
+    ),
 ]
 GangOption = Annotated[
     str,
-    typer.Option("--gang", metavar="K/N", help="Run N tasks; at least K start together."),
+    typer.Option(
+        "--gang", metavar="K/N", help="Run N tasks; at least K start together.", rich_help_panel=_TOGETHER
+    ),
 ]
 JobOption = Annotated[
     str,
-    typer.Option("--job", metavar="JOB", help="A name that your runs of one job share."),
+    typer.Option(
+        "--job", metavar="JOB", help="A name that your runs of one job share.", rich_help_panel=_TOGETHER
+    ),
 ]
 JobMinimumOption = Annotated[
     int,
@@ -66,6 +101,7 @@ JobMinimumOption = Annotated[
         min=0,
         max=limits.JOB_BOUND_MAX,
         help="While fewer than N runs of the job run, they come before other work.",
+        rich_help_panel=_TOGETHER,
     ),
 ]
 JobMaximumOption = Annotated[
@@ -76,11 +112,12 @@ JobMaximumOption = Annotated[
         min=0,
         max=limits.JOB_BOUND_MAX,
         help="At most N runs of the job at once; 0: all.",
+        rich_help_panel=_TOGETHER,
     ),
 ]
 NearOption = Annotated[
     list[str] | None,
-    typer.Option("--near", metavar="NAME", help="Prefer the node of this object."),
+    typer.Option("--near", metavar="NAME", help="Prefer the node of this object.", rich_help_panel=PLACE),
 ]
 ConstraintOption = Annotated[
     list[str] | None,
@@ -88,16 +125,28 @@ ConstraintOption = Annotated[
         "--constraint",
         metavar="KEY=VALUE",
         help="Only nodes with this label; also KEY!=VALUE, KEY, !KEY; ?KEY=VALUE only prefers them.",
+        rich_help_panel=PLACE,
     ),
 ]
 AffinityOption = Annotated[
     str,
-    typer.Option("--affinity", metavar="HOW", help=f"Placement of a gang's tasks: {', '.join(AFFINITIES)}."),
+    typer.Option(
+        "--affinity",
+        metavar="HOW",
+        help=f"Placement of a gang's tasks: {', '.join(AFFINITIES)}.",
+        rich_help_panel=_TOGETHER,
+    ),
 ]
-ServiceOption = Annotated[bool, typer.Option("--service/--batch", help="It runs for ever, or to its end.")]
+ServiceOption = Annotated[
+    bool, typer.Option("--service/--batch", help="It runs for ever, or to its end.", rich_help_panel=_TURN)
+]
 RestartableOption = Annotated[
     bool,
-    typer.Option("--restartable", help="It may be stopped for other tasks, and is then run again."),
+    typer.Option(
+        "--restartable",
+        help="It may be stopped for other tasks, and is then run again.",
+        rich_help_panel=_TURN,
+    ),
 ]
 GraceOption = Annotated[
     str,
@@ -105,26 +154,41 @@ GraceOption = Annotated[
         "--grace",
         metavar="SPAN",
         help="Restartable, with this time to save its state (dios.checkpointed) before it must leave.",
+        rich_help_panel=_TURN,
     ),
 ]
 PinOption = Annotated[
     bool,
-    typer.Option("--pin", help="Give it --cpus whole processors, which no other pinned task has."),
+    typer.Option(
+        "--pin",
+        help="Give it --cpus whole processors, which no other pinned task has.",
+        rich_help_panel=_RESERVED,
+    ),
 ]
 BestEffortOption = Annotated[
     bool,
     typer.Option(
-        "--best-effort", help="Reserve nothing: it uses what others leave idle, and yields to all of them."
+        "--best-effort",
+        help="Reserve nothing: it uses what others leave idle, and yields to all of them.",
+        rich_help_panel=_RESERVED,
     ),
 ]
 DeviceOption = Annotated[
     list[str] | None,
-    typer.Option("--device", metavar="KIND=N", help="Give it N devices of a kind, like gpu=1, for itself."),
+    typer.Option(
+        "--device",
+        metavar="KIND=N",
+        help="Give it N devices of a kind, like gpu=1, for itself.",
+        rich_help_panel=_RESERVED,
+    ),
 ]
 CopyOfOption = Annotated[
     str,
     typer.Option(
-        "--copy-of", metavar="TASK", help="A copy of this slow task of yours, on another node (model late)."
+        "--copy-of",
+        metavar="TASK",
+        help="A copy of this slow task of yours, on another node (model late).",
+        rich_help_panel=PLACE,
     ),
 ]
 
@@ -135,6 +199,7 @@ MayWaitOption = Annotated[
         "--may-wait",
         metavar="SPAN",
         help="A job (JOB.toml) without room now gets the earliest start within: 90s, 5min, 2h.",
+        rich_help_panel=_TURN,
     ),
 ]
 
@@ -197,7 +262,7 @@ class TaskNeeds:
 def needs_of(
     *,
     cpus: CpusOption = 0.0,
-    mem: MemOption = "",
+    reserve_memory: ReserveMemoryOption = "",
     disk_io: DiskOption = "",
     net: NetOption = "",
     priority: PriorityOption = 0,
@@ -226,7 +291,7 @@ def needs_of(
         raise InvalidError("--job-minimum and --job-maximum need a job: name it with --job, or give a --gang")
     found = work(
         cpus=cpus,
-        memory=_size(mem, "--mem"),
+        memory=_size(reserve_memory, "--reserve-memory"),
         disk_io=_size(disk_io, "--disk-io"),
         network=_size(net, "--net"),
         priority=priority,

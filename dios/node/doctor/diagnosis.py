@@ -315,7 +315,8 @@ def _processor_share(proc: Path = Path("/proc/self")) -> DoctorFinding:
 
 def _reservations(found: Mapping[str, Mechanism]) -> DoctorFinding:
     purpose = (
-        "a run has what is reserved for it (--cpus, --mem, --disk-io, --net, --pin, --device), and no more"
+        "a run has what is reserved for it (--cpus, --reserve-memory, --disk-io, --net, --pin, --device), "
+        "and no more"
     )
     reported = dict(enforcement(cgroups.usable(), found))
     detail = enforcement_text(reported, reported, limbo=False)

@@ -19,7 +19,7 @@ DIMENSIONS = {
     # The options of half of a node and a little more, those of more than a node, and the word for it.
     "--disk-io": ("60MiB", "101MiB", "disk io"),
     "--net": ("30MiB", "51MiB", "network"),
-    "--mem": ("", "900000GiB", "memory"),
+    "--reserve-memory": ("", "900000GiB", "memory"),
     "--cpus": (f"{CPUS * 0.6}", f"{CPUS + 1}", "CPUs"),
     "--device": ("seat=2", "seat=4", "seat devices"),
 }

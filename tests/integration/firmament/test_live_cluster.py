@@ -258,7 +258,7 @@ def test_needs_that_contradict_each_other_are_refused(site: Site) -> None:
         ("--gang 2/2 --host n1", "--host"),
         ("--cpus 1 --constraint =", "constraint"),
         ("--deadline soon", "--deadline"),
-        ("--mem much", "--mem"),
+        ("--reserve-memory much", "--reserve-memory"),
         ("--class cat", "class"),
         ("--affinity close", "affinity"),
     ):

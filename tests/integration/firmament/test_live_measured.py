@@ -54,7 +54,7 @@ def ticks(pids: list[int]) -> int:
 def test_best_effort_gives_its_memory_back_first(person: Person) -> None:
     """The kernel ends a best-effort task before every other when the machine has no memory left."""
     scores = {}
-    for label, options in (("spare", "--best-effort"), ("owner", "--mem 64MiB")):
+    for label, options in (("spare", "--best-effort"), ("owner", "--reserve-memory 64MiB")):
         command = person.starts(f"dios run busy.py {options} --label {label}")
         try:
             wait_until(lambda name=label: len(running(person, name)) == 1, f"the task {label} runs", 200)

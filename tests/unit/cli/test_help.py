@@ -13,6 +13,7 @@ from typer.testing import CliRunner
 
 import dios
 from dios.cli import main
+from dios.cli.common.application import CommonHelp
 from dios.cli.common.lazy import CommandRow, Section
 from dios.cli.nodes import daemon
 from dios.node.settings import KEYS
@@ -90,14 +91,15 @@ COMMANDS = [
         "replicate",
     )
 ]
+LINES_OF_HELP_MAX = 48
 NODE_COMMANDS = [
     (daemon.app, command) for command in ("start", "status", "stop", "init", "token", "config", "trust add")
 ]
 
 
-def help_of(app: typer.Typer, command: str) -> str:
-    """What ``--help`` prints."""
-    result = CliRunner().invoke(app, [*command.split(), "--help"])
+def help_of(app: typer.Typer, command: str, form: str = "--help") -> str:
+    """What ``--help`` or ``--help-all`` prints."""
+    result = CliRunner().invoke(app, [*command.split(), form])
     assert result.exit_code == 0, result.output
     return result.output
 
@@ -171,9 +173,30 @@ def test_a_row_without_a_cell_is_refused() -> None:
         CommandRow(Section.RUN, "new", "dios.cli.tasks.run:app", "")
 
 
+@pytest.mark.parametrize(("app", "words"), EVERY_COMMAND)
+def test_a_short_help_says_where_the_rest_is(app: typer.Typer, words: tuple[str, ...]) -> None:
+    """`--help` is short, and its last line says if there is more, which `--help-all` shows with the rest."""
+    command = typer.main.get_command(app)
+    for word in words:
+        command = command.commands[word]  # type: ignore[attr-defined] # a group
+    assert isinstance(command, CommonHelp)
+    text = help_of(app, " ".join(words))
+    assert words == () or len(text.splitlines()) <= LINES_OF_HELP_MAX
+    if command.has_more:
+        assert re.search(r"`[\w -]+ --help-all` shows [\w ]+\.$", text.rstrip())
+        text = help_of(app, " ".join(words), "--help-all")
+    assert [
+        option
+        for param in command.params
+        if param.param_type_name == "option" and not getattr(param, "hidden", False)
+        for option in param.opts
+        if not re.search(rf"^ +(-\w, )?{option}\b|^ +{option},", text, re.MULTILINE)
+    ] == []
+
+
 def test_the_start_page_lists_every_setting() -> None:
-    """`dios-node start --help` has each setting as an option."""
-    text = help_of(daemon.app, "start")
+    """`dios-node start --help-all` has each setting as an option."""
+    text = help_of(daemon.app, "start", "--help-all")
     assert [key for key in KEYS if f"--{key.replace('_', '-')}" not in text] == []
 
 
@@ -208,7 +231,7 @@ def test_every_argument_of_a_sandbox_is_an_option(command: str, different: dict[
     """The commands that open sandboxes have an option for each argument of the class."""
     arguments = set(inspect.signature(dios.Sandbox).parameters)
     assert arguments == set(OPTIONS_OF_SANDBOXES)
-    text = help_of(main.app, command)
+    text = help_of(main.app, command, "--help-all")
     expected = (OPTIONS_OF_SANDBOXES | different).values()
     missing = [
         each for each in expected if each and not re.search(rf"^ +(-\w, )?{each}\b", text, re.MULTILINE)

@@ -1,0 +1,63 @@
+"""Old names of commands and options have the effect of the new ones."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+import typer.main
+from typer.testing import CliRunner
+
+from dios.cli import main
+from dios.cli.common.spellings import OLD_OPTIONS, OldOption
+from dios.cli.nodes import daemon
+
+if TYPE_CHECKING:
+    from typer._click import Command, Context
+
+PROGRAMS = [typer.main.get_command(main.app), typer.main.get_command(daemon.app)]
+
+
+def command_of(words: list[str]) -> tuple[Command, Context]:
+    """The command that these words call, in the program that has it, and the context of its group."""
+    for program in PROGRAMS:
+        command: Command | None = program
+        context = program.context_class(program, info_name="program")
+        for number, word in enumerate(words):
+            command = command.get_command(context, word)  # type: ignore[union-attr] # a group
+            if command is None:
+                break
+            if number < len(words) - 1:
+                context = command.context_class(command, info_name=word, parent=context)
+        if command is not None:
+            return command, context
+    raise AssertionError(f"there is no command {words}")
+
+
+def settings(row: OldOption, option: str) -> dict[str, object]:
+    """The values of all options of a command, if ``option`` is given."""
+    *_, last = words = row.command.split()
+    command, group = command_of(words)
+    parameter = next(param for param in command.params if row.new in param.opts)
+    value = [] if getattr(parameter, "is_flag", False) else ["7"]
+    with command.make_context(last, [option, *value], parent=group, resilient_parsing=True) as context:
+        return context.params
+
+
+@pytest.mark.parametrize("row", OLD_OPTIONS, ids=" ".join)
+def test_an_old_option_is_the_new_one(row: OldOption) -> None:
+    """The old name of an option sets the same value as the new one, and a value other than without it."""
+    command, group = command_of(row.command.split())
+    with command.make_context("", [], parent=group, resilient_parsing=True) as context:
+        default = context.params
+    assert settings(row, row.old) == settings(row, row.new) != default
+
+
+@pytest.mark.parametrize("row", OLD_OPTIONS, ids=" ".join)
+def test_an_old_option_is_shown_nowhere(row: OldOption) -> None:
+    """No help shows an old name."""
+    command, _ = command_of(row.command.split())
+    app = daemon.app if command in PROGRAMS[1].commands.values() else main.app  # type: ignore[attr-defined] # a group
+    shown = CliRunner().invoke(app, [*row.command.split(), "--help-all"]).output
+    assert row.new in shown
+    assert f"{row.old} " not in shown
