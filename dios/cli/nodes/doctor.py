@@ -6,6 +6,8 @@
 from __future__ import annotations
 
 import sys
+import textwrap
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Final
 
@@ -16,6 +18,7 @@ from dios.cli.common.output import FAILED, JsonOption, reporting, waiting, write
 from dios.client.locate import default_socket
 from dios.client.plain_text import plain
 from dios.node.doctor.diagnosis import Diagnosis, DoctorLevel, examine
+from dios.wire.types import Fitness
 
 _DEFAULT_DATA: Final = "node0"
 _SIGNS: Final = {
@@ -24,6 +27,9 @@ _SIGNS: Final = {
     DoctorLevel.MISSING: "NO",
     DoctorLevel.UNKNOWN: "?",
 }
+_PROBLEMS: Final = (DoctorLevel.MISSING, DoctorLevel.UNKNOWN)
+_LINES_MAX: Final = 5
+_WIDTH: Final = 79
 
 app: Final = CommandApplication()
 
@@ -40,7 +46,74 @@ def _line(text: str = "") -> None:
     sys.stdout.write(text + "\n")
 
 
+def verdict_of(diagnosis: Diagnosis) -> tuple[str, str]:
+    """Return a line that says what this machine can do, and one with its first problem and the remedy."""
+    problems = [finding for finding in diagnosis.findings if finding.level in _PROBLEMS]
+    unknown = [finding for finding in problems if finding.level is DoctorLevel.UNKNOWN]
+    if diagnosis.confined:
+        first = f"Pure tasks are fully confined here, as {diagnosis.user}."
+    elif diagnosis.fitness == Fitness.UNKNOWN.name.lower():
+        names = ", ".join(finding.name for finding in unknown)
+        return (
+            f"It is not known yet if pure tasks are fully confined here: no answer of {names}.",
+            "Run `dios doctor` again; a machine that is busy answers late.",
+        )
+    else:
+        first = "Pure tasks are NOT fully confined here, and a node refuses them."
+    if problems:
+        problem = problems[0]
+        return (
+            first,
+            f"First problem: {problem.name} ({_cut(plain(problem.detail))}). Remedy: {problem.advice}.",
+        )
+    weak = sum(finding.level is DoctorLevel.WEAK for finding in diagnosis.findings)
+    held = sum(guarantee.holds for guarantee in diagnosis.guarantees)
+    tests = f"{len(diagnosis.findings) - weak} of {len(diagnosis.findings)} tests are ok"
+    return first, f"{tests}, and a node keeps {held} of {len(diagnosis.guarantees)} promises."
+
+
 def _show(diagnosis: Diagnosis) -> None:
+    """Show the verdict, and what is not ok: at most a screen."""
+    for line in verdict_of(diagnosis):
+        _wrapped(line)
+    imperfect = [finding for finding in diagnosis.findings if finding.level is not DoctorLevel.OK]
+    imperfect.sort(key=lambda finding: finding.level is DoctorLevel.WEAK)
+    if imperfect:
+        _line()
+        _line("Not ok:")
+        width = max(len(finding.name) for finding in imperfect)
+        _some([f"{_SIGNS[row.level]:<4}  {row.name.ljust(width)}  {plain(row.detail)}" for row in imperfect])
+    broken = [guarantee.promise for guarantee in diagnosis.guarantees if not guarantee.holds]
+    if broken:
+        _line()
+        _line("A node here does not promise:")
+        _some(broken)
+    _line()
+    _line("`dios doctor -v` shows all tests, all promises and all advice.")
+
+
+def _some(texts: Sequence[str]) -> None:
+    """Write the first of these texts, each on one line of a screen, and the number of the others."""
+    for text in texts[:_LINES_MAX]:
+        _line("  " + _cut(text))
+    if len(texts) > _LINES_MAX:
+        _line(f"  and {len(texts) - _LINES_MAX} more")
+
+
+def _cut(text: str) -> str:
+    return text if len(text) <= _WIDTH - 2 else text[: _WIDTH - 4].rsplit(" ", 1)[0] + " …"
+
+
+def _wrapped(text: str) -> None:
+    for line in textwrap.wrap(text, _WIDTH, break_long_words=False, break_on_hyphens=False):
+        _line(line)
+
+
+def _show_all(diagnosis: Diagnosis) -> None:
+    """Show the verdict, every test, every promise, and all advice."""
+    for line in verdict_of(diagnosis):
+        _line(line)
+    _line()
     width = max(len(finding.name) for finding in diagnosis.findings)
     _line(f"Tests on this machine, as {diagnosis.user}:")
     for finding in diagnosis.findings:
@@ -67,19 +140,18 @@ def _show(diagnosis: Diagnosis) -> None:
         _line("Advice:")
         for advice, names in advised.items():
             _line(f"  {', '.join(names)}: {plain(advice)}")
-    _line()
-    if diagnosis.confined:
-        _line("Pure tasks are fully confined here.")
-    elif diagnosis.fitness == "unknown":
-        _line("It is not known yet if pure tasks can be confined here: run this command again.")
-    else:
-        _line("Pure tasks are NOT fully confined here. A node refuses them, unless it is started with")
-        _line("--accept-weaker-sandbox, which gives up the guarantees marked NO above.")
+    if not diagnosis.confined:
+        _line()
+        _wrapped(
+            "A node that is started with --accept-weaker-sandbox runs pure tasks all the same. It gives up "
+            "the promises that are marked NO."
+        )
 
 
 @app.command(
     epilog="\b\nExamples:\n"
     "  dios doctor\n"
+    "  dios doctor -v                    (every test and every promise)\n"
     "  dios doctor --data /var/lib/dios\n"
     "  dios doctor --json | jq .confined"
 )
@@ -91,9 +163,12 @@ def doctor(
             "--data", metavar="DIR", help="A present or future data directory; default: the default node's."
         ),
     ] = None,
+    verbose: Annotated[
+        bool, typer.Option("--verbose", "-v", help="Show every test, every promise and all advice.")
+    ] = False,
     as_json: JsonOption = False,
 ) -> None:
-    """Show what this machine can enforce, what a node guarantees here, and what to change.
+    """Show what this machine can enforce, and what is missing, with the first remedy.
 
     Each mechanism is tried as the user who runs this command, so run it as the node's user. No node needs to
     run. The exit status is 0 if pure tasks are fully confined, else 1.
@@ -103,6 +178,8 @@ def doctor(
             diagnosis = examine(_data_meant(data))
         if as_json:
             write_json(diagnosis)
+        elif verbose:
+            _show_all(diagnosis)
         else:
             _show(diagnosis)
         if not diagnosis.confined:

@@ -54,7 +54,7 @@ _READ_AND_ENTER: Final = stat.S_IROTH | stat.S_IXOTH
 
 
 class DoctorLevel(enum.StrEnum):
-    """The effect of a finding on the node's guarantees."""
+    """The effect of a finding on the node's guarantees; a test without an answer is unknown."""
 
     OK = "ok"
     WEAK = "weak"
@@ -233,14 +233,18 @@ def _sandbox(found: Mapping[str, Mechanism]) -> list[DoctorFinding]:
     findings: list[DoctorFinding] = []
     for name, mechanism in found.items():
         purpose, advice = _MECHANISM_TEXTS[name]
-        if mechanism.available:
-            findings.append(DoctorFinding(name, DoctorLevel.OK, mechanism.detail, purpose))
-        elif mechanism.availability is Availability.UNKNOWN:
-            findings.append(DoctorFinding(name, DoctorLevel.UNKNOWN, mechanism.detail, purpose, _AGAIN))
-        else:
-            level = DoctorLevel.MISSING if mechanism.needed_for_pure else DoctorLevel.WEAK
-            findings.append(DoctorFinding(name, level, mechanism.detail, purpose, advice))
+        level = _level_of(mechanism)
+        remedy = {DoctorLevel.OK: "", DoctorLevel.UNKNOWN: _AGAIN}.get(level, advice)
+        findings.append(DoctorFinding(name, level, mechanism.detail, purpose, remedy))
     return findings
+
+
+def _level_of(mechanism: Mechanism) -> DoctorLevel:
+    if mechanism.available:
+        return DoctorLevel.OK
+    if mechanism.availability is Availability.UNKNOWN:
+        return DoctorLevel.UNKNOWN
+    return DoctorLevel.MISSING if mechanism.needed_for_pure else DoctorLevel.WEAK
 
 
 def _shared_memory(found: Mapping[str, Mechanism]) -> DoctorFinding:
