@@ -27,12 +27,12 @@ if [ ! -e "$data/identity" ]; then
   else
     waited=0
     until [ -s "$token" ]; do
-      [ "$waited" -ne 0 ] || echo "waiting for a join token in $token (dios-node token on a node of the cluster)" >&2
+      [ "$waited" -ne 0 ] || echo "waiting for an invitation in $token (dios-node invite on a node of the cluster)" >&2
       waited=$((waited + 1))
-      [ "$waited" -le "${NODE_TOKEN_SECONDS:-600}" ] || { echo "no join token arrived in $token; create one and restart the container" >&2; exit 1; }
+      [ "$waited" -le "${NODE_TOKEN_SECONDS:-600}" ] || { echo "no invitation arrived in $token; create one and restart the container" >&2; exit 1; }
       sleep 1
     done
-    set -- "$@" --join "$first:$port" --token-file "$token"
+    set -- "$@" --join "$first:$port" --invitation-file "$token"
   fi
 fi
 

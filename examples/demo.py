@@ -144,7 +144,7 @@ def dashboard(console: Console, cluster: local_cluster.LocalCluster) -> Iterator
     command = [sys.executable, "-P", "-m", "dios.cli.main"]
     shown = subprocess.Popen([*command, "ui", "--node", first])
     waits = subprocess.Popen(
-        [*command, "run", JOB, "--node", first, "--label", "waits for a GPU", "--constraint", "gpu=yes"],
+        [*command, "run", JOB, "--node", first, "--title", "waits for a GPU", "--constraint", "gpu=yes"],
         stdin=subprocess.DEVNULL,
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,

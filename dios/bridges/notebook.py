@@ -33,7 +33,7 @@ _USAGE: Final = """Run the cell in a sandboxed task: %%task -i NAMES -o NAMES
   -o, --output NAMES   variables that come back when the cell ends
   --memory SIZE        memory limit of the task, like 1GiB; in a cluster it is reserved
   --cpus NUMBER        processors to reserve in a cluster
-  --host NAME          the node that runs it
+  --on NAME            the node that runs it
   --node PLACE         the node to connect to (a data directory or a socket)
 """
 
@@ -178,7 +178,7 @@ def _parser() -> _Parser:
     parser.add_argument("-o", "--output", type=_names, action="extend", default=[])
     parser.add_argument("--cpus", type=float, default=0.0)
     parser.add_argument("--memory", type=_bytes, default=0)
-    parser.add_argument("--host", default="")
+    parser.add_argument("--on", "--host", dest="host", default="")
     parser.add_argument("--node", default=None)
     return parser
 

@@ -64,9 +64,9 @@ class Commands(LazyGroup):
         ),
         CommandRow(
             Section.FILES,
-            "log",
+            "journal",
             "dios.cli.objects.logs:app*",
-            "Append entries to logs on disk; read and follow them.",
+            "Append entries to journals on disk; read and follow them.",
         ),
         CommandRow(
             Section.FILES,

@@ -10,6 +10,7 @@ from dios.cli.common.application import CommandApplication
 from dios.cli.common.extras import needing_extra
 from dios.cli.common.json_rows import JSON, schema_of
 from dios.cli.common.output import JsonOption, reporting, write_json, write_line
+from dios.cli.common.spellings import OLD_COMMANDS
 from dios.errors import InvalidError
 
 app: Final = CommandApplication()
@@ -29,6 +30,8 @@ def schema(
     """Print the JSON schema of what a command prints with --json, or list these commands."""
     with reporting("dios schema", as_json=as_json):
         name = " ".join(command or ())
+        if name not in JSON:
+            name = " ".join(OLD_COMMANDS.get(word, word) for word in command or ())
         if name:
             if name not in JSON:
                 raise InvalidError(f"no command {name!r} prints JSON. `dios schema` lists those that do.")

@@ -110,7 +110,7 @@ def issue(data: Path, *, uses: int, valid_s: int) -> tuple[str, str]:
 
 def join_command(address: str, token: str, *, data: str = "./dios-data") -> str:
     """Return the command to type on the next machine."""
-    return f"dios-node start --data {data} --detach --join {address} --token {token}"
+    return f"dios-node start --data {data} --detach --join {address} --invitation {token}"
 
 
 # -- one more node ----------------------------------------------------------------------------------
@@ -198,19 +198,23 @@ def check(settings: Settings, own: Identity) -> None:
 
 def read_token(*, text: str, file: Path | None, environ: Mapping[str, str] = os.environ) -> str:
     """Return the token from the command, a file or DIOS_TOKEN. Raise InvalidError for none or for two."""
-    given = [what for what, there in (("--token", bool(text)), ("--token-file", file is not None)) if there]
+    given = [
+        what
+        for what, there in (("--invitation", bool(text)), ("--invitation-file", file is not None))
+        if there
+    ]
     if len(given) > 1:
-        raise InvalidError("give the token only once: with --token or with --token-file")
+        raise InvalidError("give the invitation only once: with --invitation or with --invitation-file")
     if file is not None:
         if file.is_file():
-            require_trusted(file, "the join token")
+            require_trusted(file, "the invitation")
         with contextlib.suppress(UnicodeDecodeError):
             text = file.read_text(encoding="ascii").strip()
     text = text or environ.get("DIOS_TOKEN", "").strip()
     if not text:
         raise InvalidError(
-            "joining needs a token. Run `dios-node token` at a node of the cluster, and pass the token with "
-            "--token-file FILE, in DIOS_TOKEN, or with --token."
+            "joining needs an invitation. Run `dios-node invite` at a node of the cluster, and pass the "
+            "invitation with --invitation-file FILE, in DIOS_TOKEN, or with --invitation."
         )
     return text
 

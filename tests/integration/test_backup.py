@@ -122,14 +122,14 @@ def test_after_the_loss_of_everything_all_files_come_back(person: Person) -> Non
     person.types("dios group create results")
     person.types("dios put data --recursive --group papers")
     person.types("dios put data/one.txt --group results --as kept/one")
-    person.types("dios log create events --group results")
-    person.types("dios log append events first second")
+    person.types("dios journal create events --group results")
+    person.types("dios journal append events first second")
     first = created(person, "dios backup create ./backups --recipient backup.key.pub")
     assert (first.sequence, first.files, first.left_out) == (1, 6, [])
     assert first.stored_bytes > len(large)
     person.writes("data/one.txt", "one, changed")
     person.types("dios put data/one.txt --group papers --replace")
-    person.types("dios log append events third")
+    person.types("dios journal append events third")
     second = created(person)
     assert second.sequence == 2
     assert second.read_bytes < 100, "only the changed file and the log are read"
@@ -144,7 +144,7 @@ def test_after_the_loss_of_everything_all_files_come_back(person: Person) -> Non
     assert sorted(listed(person), key=str) == sorted(before, key=str)
     person.types("dios get papers/data --recursive --output back")
     assert contents(person.home / "back") == contents(person.home / "data")
-    assert person.types("dios log read events").stdout == "first\nsecond\nthird\n"
+    assert person.types("dios journal read events").stdout == "first\nsecond\nthird\n"
     assert person.types("dios get results/kept/one").stdout == "one"
 
     third = created(person, "dios backup create ./backups --key backup.key")

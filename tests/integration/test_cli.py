@@ -257,7 +257,7 @@ def test_a_detached_task_is_watched_paused_resumed_and_killed(person: Person) ->
     person.types("dios pause", mark, status=1)
     marks = {
         label: json.loads(
-            person.types(f"dios run sleeper.py --detach --json --label {label} {option}").stdout
+            person.types(f"dios run sleeper.py --detach --json --title {label} {option}").stdout
         )["fingerprint"]
         for label, option in {"train-1": "", "train-2": "--group analytics", "other": ""}.items()
     }
@@ -268,8 +268,8 @@ def test_a_detached_task_is_watched_paused_resumed_and_killed(person: Person) ->
 
     assert "choose them" in person.types("dios kill", status=1).stderr
     person.types(f"dios kill {marks['other']} nonsense", status=1)
-    assert killed("--label train-* --group analytics") == {marks["train-2"]: True}
-    assert killed(f"--label train-* {marks['other']}") == {marks["train-1"]: True, marks["other"]: True}
+    assert killed("--title train-* --group analytics") == {marks["train-2"]: True}
+    assert killed(f"--title train-* {marks['other']}") == {marks["train-1"]: True, marks["other"]: True}
 
 
 def test_arguments_that_are_no_text_are_refused(person: Person) -> None:
@@ -308,7 +308,7 @@ def test_names_are_listed_on_demand_only(person: Person) -> None:
 def test_what_ends_dios_run_ends_its_task(person: Person, number: int, status: int) -> None:
     """Ctrl-C, SIGTERM and a closed terminal end `dios run` as shells say, and leave no task running."""
     person.writes("endless.py", "import time\nprint('going', flush=True)\ntime.sleep(600)\n")
-    running = person.starts("dios run endless.py --label endless")
+    running = person.starts("dios run endless.py --title endless")
     with running:
         assert running.stdout is not None
         assert running.stdout.readline() == "going\n"

@@ -16,25 +16,26 @@ def test_a_log_from_the_command_line(tmp_path: Path) -> None:
     person.types("dios-node start --data ./node --detach")
     try:
         person.types("dios group create notes")
-        made = json.loads(person.types("dios log create diary --group notes --json").stdout)
+        made = json.loads(person.types("dios journal create diary --group notes --json").stdout)
         assert made["label"] == "diary"
-        said = person.types("dios log append diary --json", "it began", "went on").stdout
+        said = person.types("dios journal append diary --json", "it began", "went on").stdout
         assert json.loads(said) == {"appended": 2, "last": 2}
-        person.types("dios log append diary", typed="a line\nand another\n")
-        shown = person.types("dios log read diary").stdout
+        person.types("dios journal append diary", typed="a line\nand another\n")
+        shown = person.types("dios journal read diary").stdout
         assert shown == "it began\nwent on\na line\nand another\n"
-        lines = [json.loads(line) for line in person.types("dios log read diary --json").stdout.splitlines()]
+        rows = person.types("dios journal read diary --json").stdout
+        lines = [json.loads(line) for line in rows.splitlines()]
         assert [line["text"] for line in lines] == shown.splitlines()
         second = lines[1]["position"]
-        assert person.types(f"dios log read diary --from {second}").stdout.startswith("went on\n")
-        follower = person.starts("dios log follow diary --new --count 1 --json")
+        assert person.types(f"dios journal read diary --from {second}").stdout.startswith("went on\n")
+        follower = person.starts("dios journal follow diary --new --count 1 --json")
         # It may not listen yet: only what comes afterwards is new.
         while follower.poll() is None:
-            person.types("dios log append diary ping")
+            person.types("dios journal append diary ping")
         out, _ = follower.communicate(timeout=DEADLINE_SECONDS)
         assert json.loads(out)["text"] == "ping"
         assert "not a log" not in person.types("dios rm diary").stderr
-        assert "diary" in person.types("dios log read diary", status=1).stderr
+        assert "diary" in person.types("dios journal read diary", status=1).stderr
     finally:
         person.types("dios-node stop --data ./node")
 
@@ -47,6 +48,6 @@ def test_only_logs_are_appended_to(tmp_path: Path) -> None:
         person.types("dios group create notes")
         (tmp_path / "file").write_text("text")
         person.types("dios put file --group notes")
-        assert "dios log create" in person.types("dios log append file x", status=1).stderr
+        assert "dios journal create" in person.types("dios journal append file x", status=1).stderr
     finally:
         person.types("dios-node stop --data ./node")

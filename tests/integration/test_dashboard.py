@@ -58,7 +58,7 @@ def cluster() -> Iterator[Cluster]:
     with cluster_in(folder, {"coordinator": "off", "allowed-uids": str(STRANGER)}) as found:
         found.dios("group", "create", "g")
         found.dios("put", "rows.txt", "--group", "g", "--as", EVIL_FILE)
-        found.start("run", "job.py", "--label", EVIL, "--host", "n1", "--input", f"rows=g/{EVIL_FILE}")
+        found.start("run", "job.py", "--title", EVIL, "--on", "n1", "--input", f"rows=g/{EVIL_FILE}")
         yield found
     shutil.rmtree(folder)
 

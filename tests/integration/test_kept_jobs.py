@@ -157,7 +157,7 @@ def test_a_job_may_control_mapreduce_and_an_executor(person: Person) -> None:
     """Its tasks start tasks of their own, on any node. It is a part of the trace of its command."""
     context = f"00-{'1' * 32}-{'2' * 16}-01"
     person.environment["TRACEPARENT"] = context
-    done = person.types("dios run --keep --label mixed controls.py")
+    done = person.types("dios run --keep --title mixed controls.py")
     assert done.stdout == f"[(b'a', 200), (b'b', 100)]\n[-1, -2]\n{context}\n"
     person.types("dios job rm mixed")
 

@@ -96,7 +96,7 @@ def test_what_is_stored_in_a_labelled_group_has_its_label(tmp_path: Path) -> Non
             assert f"group hr is labelled {tag}" in person.types(command).stderr
             (first, _) = json.loads(person.types(f"{command} --json").stdout)
             assert first["group_secrecy"] == [tag]
-        person.types("dios log create events --group hr")
+        person.types("dios journal create events --group hr")
         person.types("dios backup keygen ./backup.key")
         person.types("dios backup create ./backups --group hr --recipient backup.key.pub")
         person.types("dios group rm hr --all --yes")

@@ -130,7 +130,7 @@ def _detach(stand: Stand) -> None:
 
 
 def _label(stand: Stand) -> None:
-    assert stand.runs("--label mine")["label"] == "mine"
+    assert stand.runs("--title mine")["label"] == "mine"
 
 
 def _memory(stand: Stand) -> None:
@@ -148,14 +148,14 @@ def _limit(stand: Stand) -> None:
 
 
 def _host(stand: Stand) -> None:
-    assert stand.runs("--host n1")["node"] == "n1"
-    stand.refuses("short.py --host n7", "n7")
+    assert stand.runs("--on n1")["node"] == "n1"
+    stand.refuses("short.py --on n7", "n7")
 
 
 def _local(stand: Stand) -> None:
-    assert stand.runs("--local")["node"] == "n1"
-    stand.refuses("short.py --local --host n1", "only one of --host and --local")
-    stand.refuses("short.py --local --constraint node=n1", "need the scheduler")
+    assert stand.runs("--here")["node"] == "n1"
+    stand.refuses("short.py --here --on n1", "only one of --on and --here")
+    stand.refuses("short.py --here --constraint node=n1", "need the scheduler")
 
 
 def _template(stand: Stand) -> None:
@@ -194,14 +194,14 @@ def _may_declassify(stand: Stand) -> None:
 
 def _cpus(stand: Stand) -> None:
     assert stand.reserved("--cpus 0.5")["cpus_set_aside"] == 0.5
-    stand.refuses("short.py --host n1 --cpus 4096", "4096 processors would be reserved")
+    stand.refuses("short.py --on n1 --cpus 4096", "4096 processors would be reserved")
     assert {*stand.runs("--cpus 0.5")} >= {"enforced", "advisory"}
 
 
 def _reserve_memory(stand: Stand) -> None:
     assert stand.reserved("--reserve-memory 96MiB")["memory_set_aside"] == 96 * MIB
     assert stand.describes("--reserve-memory 96MiB")["memory_limit_bytes"] == 96 * MIB
-    stand.refuses("short.py --host n1 --reserve-memory 900000GiB", "would be reserved")
+    stand.refuses("short.py --on n1 --reserve-memory 900000GiB", "would be reserved")
 
 
 def _disk_io(stand: Stand) -> None:
@@ -227,29 +227,31 @@ def _gang(stand: Stand) -> None:
 
 
 def _job_name(stand: Stand) -> None:
-    work = _submission(job="train").work
+    work = _submission(series="train").work
     assert work.job == dios.work(job="train").job != 0
     assert _submission().work.job == 0
-    stand.refuses("short.py --job train --gang 2/2", "leave out --job")
+    stand.refuses("short.py --series train --gang 2/2", "leave out --series")
 
 
 def _job_maximum(stand: Stand) -> None:
-    task = stand.describes("--job alone --job-maximum 1", "long.py")["fingerprint"]
-    waits = stand.person.starts("dios run short.py --job alone --job-maximum 1 --label second")
-    why = "its job runs as many tasks as it may at once: 1 of 1"
+    task = stand.describes("--series alone --series-maximum 1", "long.py")["fingerprint"]
+    waits = stand.person.starts("dios run short.py --series alone --series-maximum 1 --title second")
+    why = "its series runs as many tasks as it may at once: 1 of 1"
     wait_until(lambda: why in stand.explains("second"), "the reason is the maximum", 60)
     stand.person.types(f"dios kill {task}")
     assert waits.communicate(timeout=60)[0] == "ran\n"
-    stand.refuses("short.py --job-maximum 2", "name it with --job")
-    stand.refuses("short.py --job a --job-minimum 3 --job-maximum 2", "at most 2 tasks and at least 3")
-    stand.refuses("short.py --job a --job-maximum 2 --host n1", "need the scheduler")
-    stand.refuses("short.py --gang 3/4 --job-maximum 2", "at most 2 tasks and at least 3")
+    stand.refuses("short.py --series-maximum 2", "name it with --series")
+    stand.refuses(
+        "short.py --series a --series-minimum 3 --series-maximum 2", "at most 2 tasks and at least 3"
+    )
+    stand.refuses("short.py --series a --series-maximum 2 --on n1", "need the scheduler")
+    stand.refuses("short.py --gang 3/4 --series-maximum 2", "at most 2 tasks and at least 3")
 
 
 def _job_minimum(stand: Stand) -> None:
-    assert _submission(job="train", job_minimum=2).work.job_minimum == 2
-    stand.refuses("short.py --job-minimum 2", "name it with --job")
-    stand.refuses("short.py --job a --job-minimum 1 --best-effort", "best effort excludes a minimum")
+    assert _submission(series="train", series_minimum=2).work.job_minimum == 2
+    stand.refuses("short.py --series-minimum 2", "name it with --series")
+    stand.refuses("short.py --series a --series-minimum 1 --best-effort", "best effort excludes a minimum")
 
 
 def _constraint(stand: Stand) -> None:
@@ -273,7 +275,7 @@ def _grace(stand: Stand) -> None:
 
 
 def _keep(stand: Stand) -> None:
-    stand.refuses("short.py --keep --local --limbo", "leave out --limbo, --local")
+    stand.refuses("short.py --keep --here --limbo", "leave out --limbo, --here")
     assert stand.person.types("dios run --keep short.py").stdout == "ran\n"
     stand.person.types("dios job rm short")
 
@@ -303,7 +305,7 @@ def _device(stand: Stand) -> None:
     assert stand.person.types("dios run devices.py").stdout == "\n"
     taken = stand.reserved("--device seat=1 --cpus 0.1")["devices"]
     assert taken == {"file": {"count": 1, "taken": []}, "seat": {"count": 2, "taken": ["0"]}}
-    stand.refuses("short.py --host n1 --device seat=3", "n1 has 2 devices of the kind seat; with this task 3")
+    stand.refuses("short.py --on n1 --device seat=3", "n1 has 2 devices of the kind seat; with this task 3")
     stand.refuses("short.py --device file=1", "Run the task with --limbo")
     assert stand.person.types("dios run devices.py --limbo --device file").stdout == "file=0\n"
     stand.refuses("short.py --device seat=some", "--device must be KIND=N")
@@ -346,8 +348,8 @@ def _affinity(stand: Stand) -> None:
 
 
 def _service(stand: Stand) -> None:
-    assert _warns(stand, "--service")
-    assert (_job(service=True).kind, _job().kind) == (Kind.SERVICE, Kind.BATCH)
+    assert _warns(stand, "--long-running")
+    assert (_job(long_running=True).kind, _job().kind) == (Kind.SERVICE, Kind.BATCH)
 
 
 def _warns(stand: Stand, options: str) -> bool:
@@ -360,10 +362,10 @@ def _warns(stand: Stand, options: str) -> bool:
 
 
 def _copy_of(stand: Stand) -> None:
-    task = stand.describes("--label slow", "long.py")["fingerprint"]
+    task = stand.describes("--title slow", "long.py")["fingerprint"]
     stand.person.types("dios sched set-model late")
     try:
-        copy = stand.person.starts("dios run short.py --copy-of slow --label copied")
+        copy = stand.person.starts("dios run short.py --copy-of slow --title copied")
         why = f"it is a copy of task {task}"
         wait_until(lambda: why in stand.explains("copied"), "it is a copy, and waits for another node", 60)
         stand.person.types(f"dios kill {task}")
@@ -402,12 +404,12 @@ CASES: Final[dict[str, Case]] = {
     "--detach": _detach,
     "--keep": _keep,
     "--attempts": _attempts,
-    "--label": _label,
+    "--title": _label,
     "--memory": _memory,
     "--cpu-seconds": _cpu_seconds,
     "--limit": _limit,
-    "--host": _host,
-    "--local": _local,
+    "--on": _host,
+    "--here": _local,
     "--template": _template,
     "--program": _program,
     "--node": _node,
@@ -423,13 +425,13 @@ CASES: Final[dict[str, Case]] = {
     "--may-wait": _may_wait,
     "--class": _class,
     "--gang": _gang,
-    "--job": _job_name,
-    "--job-minimum": _job_minimum,
-    "--job-maximum": _job_maximum,
+    "--series": _job_name,
+    "--series-minimum": _job_minimum,
+    "--series-maximum": _job_maximum,
     "--near": _near,
     "--constraint": _constraint,
     "--affinity": _affinity,
-    "--service": _service,
+    "--long-running": _service,
     "--restartable": _restartable,
     "--grace": _grace,
     "--pin": _pin,

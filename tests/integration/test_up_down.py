@@ -92,7 +92,7 @@ def test_a_replica_is_one_more_object(person: Person) -> None:
     """After `replicate` both nodes have the object, durable, with the same bytes."""
     person.writes("b.txt", "twice\n")
     person.types("dios put b.txt --group analytics")
-    made = json.loads(person.types("dios replicate b.txt --to n2 --durable --json").stdout)
+    made = json.loads(person.types("dios replicate b.txt --on n2 --durable --json").stdout)
     assert (made["node"], made["persistence"], made["size"]) == ("n2", "durable", 6)
     told = json.loads(person.types("dios stat b.txt --json").stdout)
     assert sorted(row["node"] for row in told["replicas"]) == ["n1", "n2"]
@@ -103,8 +103,8 @@ def test_rm_destroys_every_replica(person: Person) -> None:
     """What `rm` destroys is gone on all nodes: nobody finds one more replica by the name."""
     person.writes("e.txt", "thrice\n")
     name = json.loads(person.types("dios put e.txt --group analytics --json --names").stdout)[0]["name"]
-    person.types("dios replicate e.txt --to n2 --durable")
-    person.types("dios replicate e.txt --to n3")
+    person.types("dios replicate e.txt --on n2 --durable")
+    person.types("dios replicate e.txt --on n3")
     assert json.loads(person.types("dios rm e.txt --json").stdout)[0]["replicas"] == 3
     for asked in ("n1", "n2", "n3"):
         assert "cannot find" in person.types("dios stat", name, "--node", asked, status=1).stderr
@@ -143,11 +143,11 @@ def test_files_are_the_same_on_every_node(person: Person) -> None:
 
 
 def test_a_task_runs_where_it_is_told(person: Person) -> None:
-    """`run --host` runs there and streams here; `ps` says where each ran, `--here` shows only those here."""
+    """`run --on` runs there and streams here; `ps` says where each ran, `--here` shows only those here."""
     person.writes("job.py", "import dios\nprint(dios.connect().inputs[0].read_bytes())\n")
     person.writes("c.txt", "input")
     person.types("dios put c.txt --group analytics")
-    for place in ("--host n2 --label there", "--local --label here"):
+    for place in ("--on n2 --title there", "--here --title here"):
         done = person.types(f"dios run job.py --group analytics --input c.txt {place}")
         assert done.stdout == "b'input'\n"
     everywhere = {
@@ -158,7 +158,7 @@ def test_a_task_runs_where_it_is_told(person: Person) -> None:
     here = {row["label"] for row in json.loads(person.types("dios ps --all --here --json").stdout)}
     assert "here" in here
     assert "there" not in here
-    assert "n9" in person.types("dios run job.py --host n9", status=125).stderr
+    assert "n9" in person.types("dios run job.py --on n9", status=125).stderr
 
 
 def test_a_drained_node_is_given_nothing(person: Person) -> None:
@@ -166,7 +166,7 @@ def test_a_drained_node_is_given_nothing(person: Person) -> None:
     assert json.loads(person.types("dios node drain n3 --wait --json").stdout)["draining"]
     person.writes("nothing.py", "")
     for _ in range(3):
-        person.types("dios run nothing.py --label drained")
+        person.types("dios run nothing.py --title drained")
     rows = json.loads(person.types("dios ps --all --json").stdout)
     assert "n3" not in {row["node"] for row in rows if row["label"] == "drained"}
     assert not json.loads(person.types("dios node drain n3 --undo --json").stdout)["draining"]
@@ -175,7 +175,7 @@ def test_a_drained_node_is_given_nothing(person: Person) -> None:
 def test_a_drain_ends_at_its_time_limit_and_goes_on(person: Person) -> None:
     """With status 4, the number of tasks that are left, and the next commands."""
     person.writes("long.py", "import time\ntime.sleep(600)")
-    task = json.loads(person.types("dios run long.py --host n3 --detach --json").stdout)["fingerprint"]
+    task = json.loads(person.types("dios run long.py --on n3 --detach --json").stdout)["fingerprint"]
     left = json.loads(person.types("dios node drain n3 --wait --timeout 1s --json", status=4).stdout)
     assert (left["draining"], left["empty"], left["tasks_left"], left["replicas_left"]) == (True, False, 1, 0)
     late = person.types("dios node drain n3 --wait --timeout 1s", status=4).stderr
@@ -193,7 +193,7 @@ def test_a_killed_node_is_missed_and_comes_back(person: Person) -> None:
         "name"
     ]
     person.writes("sleeper.py", "import time\nprint('awake', flush=True)\ntime.sleep(600)\n")
-    begun = person.starts("dios run sleeper.py --host n2")
+    begun = person.starts("dios run sleeper.py --on n2")
     assert begun.stdout is not None
     assert begun.stdout.readline() == "awake\n"
     os.kill(pid_of(person, "n2"), signal.SIGKILL)
@@ -202,7 +202,7 @@ def test_a_killed_node_is_missed_and_comes_back(person: Person) -> None:
     assert "node was lost" in said
     wait_until(lambda: nodes(person, "n1")["n2"] == "dead", "n1 knows that n2 is dead")
     assert "does not answer" in person.types("dios node describe n2").stderr
-    assert "EHOSTUNREACH" in person.types("dios run sleeper.py --host n2", status=125).stderr
+    assert "EHOSTUNREACH" in person.types("dios run sleeper.py --on n2", status=125).stderr
     assert "n2 did not answer" in person.types("dios rm d.txt", status=1).stderr
     told = json.loads(person.types("dios up --json").stdout)
     assert [row["name"] for row in told["nodes"] if row["started"]] == ["n2"]
@@ -272,19 +272,20 @@ def test_nodes_join_one_by_one(tmp_path: Path) -> None:
     token = json.loads(init.stdout)["token"]
     someone.environment["DIOS_POOL_SIZE"] = "0"
     join = f"dios-node start --data ./two --detach --join 127.0.0.1:{port} --name two --rack r2"
-    assert "nobody answers" in someone.types(join, "--token", token, status=1).stderr
+    assert "nobody answers" in someone.types(join, "--invitation", token, status=1).stderr
     try:
         someone.types("dios-node start --data ./one --detach")
         assert (
             "named one"
-            in someone.types(join.replace("--name two", "--name one"), "--token", token, status=1).stderr
+            in someone.types(join.replace("--name two", "--name one"), "--invitation", token, status=1).stderr
         )
         someone.writes("token", token).chmod(0o600)
-        someone.types(join, "--token-file", "token")
+        someone.types(join, "--invitation-file", "token")
         deadline = time.monotonic() + DEADLINE_SECONDS
         while nodes(someone, "./one") != {"one": "alive", "two": "alive"}:
             assert time.monotonic() < deadline
-        assert "used up" in someone.types(join.replace("./two", "./three"), "--token", token, status=1).stderr
+        third = join.replace("./two", "./three")
+        assert "used up" in someone.types(third, "--invitation", token, status=1).stderr
         someone.types("dios-node stop --data ./two")
         someone.types("dios-node start --data ./two --detach")
         wait_until(

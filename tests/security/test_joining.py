@@ -236,7 +236,7 @@ async def test_a_token_opens_one_door(tmp_path: Path) -> None:
     n1, n2 = make_cluster(tmp_path)
     text = tokens.issue(n1)
     async with listening(n2) as (listener, nursery):
-        with pytest.raises(NotPermittedError, match="this is n2, and the token is for n1"):
+        with pytest.raises(NotPermittedError, match="this is n2, and the invitation is for n1"):
             async with held(listener, n1, text, nursery):
                 pass
 
@@ -375,7 +375,7 @@ async def test_a_revoked_nodes_tokens_are_worth_nothing(tmp_path: Path) -> None:
     text = tokens.issue(n2)
     await n1.trust.remove(n2.node)
     async with listening(n1) as (listener, _):
-        with pytest.raises(NotPermittedError, match="this is n1, and the token is for n2"):
+        with pytest.raises(NotPermittedError, match="this is n1, and the invitation is for n2"):
             await join(listener.address, text, name="n9", directory=tmp_path / "n9")
 
 

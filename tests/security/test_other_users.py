@@ -202,7 +202,7 @@ def test_a_shared_group_is_read_by_its_reader_alone(node: RunningNode) -> None:
             "put /etc/hostname --group theirs --as x",
             "rm theirs/deep/a.txt",
             "group share theirs --with uid:1 --read",
-            "replicate theirs/deep/a.txt --to n1",
+            "replicate theirs/deep/a.txt --on n1",
         ):
             assert "AssertionError('1 " in friend(line), line
         assert issuer("get papers/deep/a.txt") == "for you"

@@ -188,7 +188,7 @@ def test_no_secret_stands_in_an_environment() -> None:
     """No file of cluster/ gives a token as an argument or in the environment: only a file's name."""
     for path in sorted(path for path in CLUSTER.rglob("*") if path.is_file() and path.suffix != ".py"):
         text = path.read_text()
-        assert not re.search(r"DIOS_TOKEN|--token[ =](?!-)", text), path
+        assert not re.search(r"DIOS_TOKEN|--(?:token|invitation)[ =](?!-)", text), path
 
 
 # -- the image --------------------------------------------------------------------------------------

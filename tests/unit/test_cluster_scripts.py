@@ -30,7 +30,7 @@ def told(tmp_path: Path) -> Path:
     """A folder with a ``dios-node`` that writes down what it was told, and says a token."""
     program = tmp_path / "bin" / "dios-node"
     program.parent.mkdir()
-    says = 'if [ "$1" = token ]; then echo \'{"token": "a-token"}\'; fi'
+    says = 'if [ "$1" = invite ]; then echo \'{"token": "a-token"}\'; fi'
     program.write_text(f'#!/bin/sh\necho "$@" >>{tmp_path}/told\n{says}\n')
     program.chmod(0o755)
     return tmp_path
@@ -92,7 +92,7 @@ def test_every_other_node_joins_once_with_a_file(told: Path) -> None:
     token = told / "token"
     token.write_text("secret-text")
     (line,) = runs("join.sh", told, "n2", "r1", "n1", NODE_TOKEN_FILE=str(token))
-    assert line.endswith(f"--join n1:{PORT} --token-file {token}")
+    assert line.endswith(f"--join n1:{PORT} --invitation-file {token}")
     assert "secret-text" not in line
     joined(told)
     (line,) = runs("join.sh", told, "n2", "r1", "n1", NODE_TOKEN_FILE=str(token))

@@ -14,7 +14,7 @@ import typer
 from typer.core import TyperCommand, TyperGroup, TyperOption
 from typer.models import Default
 
-from dios.cli.common.spellings import old_options
+from dios.cli.common.spellings import OLD_COMMANDS, old_options
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -40,13 +40,11 @@ class CommonHelp:
     _all_option: TyperOption | None = None
 
     def get_params(self, ctx: Context) -> list[Parameter]:
-        """Return the parameters, and ``--help-all`` if it shows more than ``--help``."""
+        """Return the parameters and ``--help-all``, which is hidden if it shows no more than ``--help``."""
         params: list[Parameter] = super().get_params(ctx)  # type: ignore[misc] # of the command's class
-        if self.has_more:
-            # The parser finds an option that was given by its identity.
-            self._all_option = self._all_option or _help_all_option()
-            params = [*params, self._all_option]
-        return params
+        # The parser finds an option that was given by its identity.
+        self._all_option = self._all_option or _help_all_option(hidden=not self.has_more)
+        return [*params, self._all_option]
 
     @property
     def has_more(self) -> bool:
@@ -89,7 +87,7 @@ class CommonHelp:
                 formatter.write_text(text)
 
 
-def _help_all_option() -> TyperOption:
+def _help_all_option(*, hidden: bool) -> TyperOption:
     def show(ctx: Context, param: Parameter, given: bool) -> None:  # noqa: FBT001 - typer calls it so
         del param
         if given and not ctx.resilient_parsing:
@@ -103,6 +101,7 @@ def _help_all_option() -> TyperOption:
         expose_value=False,
         is_eager=True,
         help="Show all options, and exit.",
+        hidden=hidden,
         callback=show,
     )
 
@@ -144,7 +143,12 @@ def _words_of(ctx: Context) -> str:
 
 
 class CommandGroup(CommonHelp, TyperGroup):
-    """A group that lists its commands with complete lines."""
+    """A group that lists its commands with complete lines, and has them under their old names, too."""
+
+    def get_command(self, ctx: Context, cmd_name: str) -> Command | None:
+        """Return a command by its name, or by the name that it had before."""
+        command = super().get_command(ctx, cmd_name)
+        return command or super().get_command(ctx, OLD_COMMANDS.get(cmd_name, cmd_name))
 
     def format_commands(self, ctx: Context, formatter: HelpFormatter) -> None:
         """Write the commands with the whole first sentences of their descriptions."""

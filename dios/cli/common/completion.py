@@ -94,7 +94,7 @@ def _paths(place: CommandContext, incomplete: str) -> Iterator[str]:
 
 
 def _inputs(place: CommandContext, incomplete: str) -> Iterator[str]:
-    """Yield paths, each behind the label that is typed already."""
+    """Yield paths, each behind the name of a file that is typed already."""
     label, equals, path = incomplete.rpartition("=")
     return (f"{label}{equals}{found}" for found in _paths(place, path))
 
@@ -121,7 +121,7 @@ def _tasks(place: CommandContext, incomplete: str) -> Iterator[str]:
         yield task.fingerprint
 
 
-def _labels(place: CommandContext, incomplete: str) -> Iterator[str]:
+def _titles(place: CommandContext, incomplete: str) -> Iterator[str]:
     del incomplete
     return (task.label for task in place.node.tasks() if task.label and not task.ended)
 
@@ -156,9 +156,9 @@ _ARGUMENTS: Final[Mapping[str, Completer]] = {
 _OPTIONS: Final[Mapping[str, Completer]] = {
     "ALIAS": _groups,
     "NODE": _asking(_nodes),
-    "[LABEL=]NAME": _asking(_inputs),
-    "LABEL=NAME": _asking(_inputs),
-    "LABEL": _asking(_labels),
+    "[FILE=]NAME": _asking(_inputs),
+    "FILE=NAME": _asking(_inputs),
+    "TITLE": _asking(_titles),
     "TASK": _asking(_tasks),
 }
 """The completers of options, by the word that stands for their value in the help."""

@@ -250,7 +250,7 @@ class CommandContext:
         if found is not None and found.entry.in_parts:
             raise InvalidError(
                 f"{found.group}/{found.path} is stored in {len(found.entry.names)} parts, and this needs one "
-                "object. A task gets such a file with `dios run --input LABEL=FILE`, or reads it as dios:// "
+                "object. A task gets such a file with `dios run --input FILE=NAME`, or reads it as dios:// "
                 "path: give it the group, with dios.Executor(files=...) or files_for_task."
             )
         _require_local(found)

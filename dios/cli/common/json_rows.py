@@ -331,10 +331,10 @@ JSON: Final[Mapping[str, Output]] = {
         many=None,
         note="A list for --gang and for jobs over time. A job name comes from --keep with --detach.",
     ),
-    "log create": Output(("cli.objects.logs:CreatedLogRow",), many=False),
-    "log append": Output(("cli.objects.logs:AppendedRow",), many=False),
-    "log read": Output(("cli.objects.logs:EntryRow",), many=False, note=_LINES),
-    "log follow": Output(("cli.objects.logs:EntryRow",), many=False, note=_LINES),
+    "journal create": Output(("cli.objects.logs:CreatedLogRow",), many=False),
+    "journal append": Output(("cli.objects.logs:AppendedRow",), many=False),
+    "journal read": Output(("cli.objects.logs:EntryRow",), many=False, note=_LINES),
+    "journal follow": Output(("cli.objects.logs:EntryRow",), many=False, note=_LINES),
     "backup keygen": Output(("cli.objects.backup:BackupKeyRow",), many=False),
     "backup create": Output(("cli.objects.backup:CreatedBackupRow",), many=False),
     "backup ls": Output(("cli.objects.backup:SnapshotsRow",), many=False),
@@ -439,7 +439,7 @@ JSON: Final[Mapping[str, Output]] = {
     "dios-node init": Output(("cli.nodes.joining:MadeClusterRow",), many=False),
     "dios-node trust add": Output(("cli.nodes.trust:TrustedRow",), many=False),
     "dios-node trust ls": Output(("cli.nodes.trust:TrustedRow",)),
-    "dios-node token": Output(("cli.nodes.joining:TokenRow",), many=False),
+    "dios-node invite": Output(("cli.nodes.joining:InvitationRow",), many=False),
 }
 """The commands with a schema, and the types of their output; those of ``dios`` without its name."""
 

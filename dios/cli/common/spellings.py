@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Final, NamedTuple
 
 
@@ -16,8 +16,24 @@ class OldOption(NamedTuple):
 
 OLD_OPTIONS: Final = (
     OldOption("run", "--mem", "--reserve-memory"),
+    OldOption("run", "--host", "--on"),
+    OldOption("run", "--local", "--here"),
+    OldOption("run", "--label", "--title"),
+    OldOption("run", "--job", "--series"),
+    OldOption("run", "--job-minimum", "--series-minimum"),
+    OldOption("run", "--job-maximum", "--series-maximum"),
+    OldOption("run", "--service", "--long-running"),
+    OldOption("kill", "--label", "--title"),
+    OldOption("replicate", "--to", "--on"),
+    OldOption("store create", "--hosts", "--on"),
+    OldOption("ui", "--host", "--address"),
+    OldOption("start", "--token", "--invitation"),
+    OldOption("start", "--token-file", "--invitation-file"),
     OldOption("service create", "--mem", "--reserve-memory"),
 )
+
+OLD_COMMANDS: Final[Mapping[str, str]] = {"log": "journal", "token": "invite"}
+"""Commands of either program by the name that they had before; a command that has the name goes before."""
 
 
 def old_options(command: str) -> Iterator[OldOption]:

@@ -32,7 +32,7 @@ from dios.cli.common.output import (
 from dios.cli.common.streams import open_standard_streams
 from dios.cli.nodes import check, config, joining, orphans, trust
 from dios.cli.nodes.fitness import wait_known
-from dios.cli.nodes.joining import JoinOption, TokenFileOption, TokenOption
+from dios.cli.nodes.joining import InvitationFileOption, InvitationOption, JoinOption
 from dios.cli.nodes.setting_options import SHOWN, settings_given
 from dios.client.locate import default_socket, resolve_node
 from dios.client.ops.cluster import Member
@@ -145,7 +145,8 @@ MaybeData = Annotated[
     epilog="\b\nExamples:\n  dios-node start --data ./node0 --detach\n"
     "  dios-node start --data /var/lib/dios --log-format json  (for services)\n"
     "  DIOS_POOL_SIZE=16 dios-node start --data ./node0 --detach\n"
-    "  dios-node start --data ./node1 --detach --join 10.0.0.1:7400 \\\n      --token-file token --rack r2"
+    "  dios-node start --data ./node1 --detach --join 10.0.0.1:7400 \\\n"
+    "      --invitation-file invitation --rack r2"
     "\f\n\n\b\nSettings, each also in DIR/node.toml or the environment (docs/settings.md):\n"
     + "\n".join(f"  --{key:<22} {text}" for key, text in SHOWN.items()),
 )
@@ -160,8 +161,8 @@ def start(
         Path | None, typer.Option("--config", metavar="FILE", help="Read FILE instead of DIR/node.toml.")
     ] = None,
     join: JoinOption = "",
-    token: TokenOption = "",
-    token_file: TokenFileOption = None,
+    invitation: InvitationOption = "",
+    invitation_file: InvitationFileOption = None,
     as_json: JsonOption = False,
 ) -> None:
     """Start a node on the data directory DIR; with --join, as a new node of a cluster.
@@ -175,12 +176,12 @@ def start(
         settings = load(data, config=config, flags=flags)
         if join:
             flags |= joining.join_first(
-                data, config=config, flags=flags, address=join, token=token, token_file=token_file
+                data, config=config, flags=flags, address=join, token=invitation, token_file=invitation_file
             )
-            # The node does not need the token, and others could read it in the node's environment.
+            # The node does not need the invitation, and others could read it in the node's environment.
             os.environ.pop("DIOS_TOKEN", None)
-        elif token or token_file:
-            raise InvalidError("a token is only for joining: give the address with --join HOST:PORT")
+        elif invitation or invitation_file:
+            raise InvalidError("an invitation is only for joining: give the address with --join HOST:PORT")
         elif settings.identity.exists():
             joining.check_member(settings)
         if not detach:

@@ -28,7 +28,9 @@ def _group() -> None:
 def ui(
     node: NodeOption = None,
     *,
-    host: Annotated[str, typer.Option(metavar="ADDRESS", help="Address to listen on.")] = "127.0.0.1",
+    address: Annotated[
+        str, typer.Option("--address", metavar="ADDRESS", help="Address to listen on.")
+    ] = "127.0.0.1",
     port: Annotated[int, typer.Option(metavar="N", min=0, max=65_535, help="Port; 0: a free one.")] = 0,
     certificate: Annotated[
         Path | None, typer.Option(metavar="FILE", help="Certificate for HTTPS; needed beyond loopback.")
@@ -38,7 +40,7 @@ def ui(
 ) -> None:
     """Show the cluster in a browser, as you may see it, until Ctrl-C.
 
-    The printed address has a token. With it, anybody can do with your tasks what you can do, so keep it
+    The printed address has a secret. With it, anybody can do with your tasks what you can do, so keep it
     secret. The page asks the node only while it is open.
     """
     with reporting("dios ui"):
@@ -52,9 +54,9 @@ def ui(
         def session() -> Node:
             return connect(node, groups=tuple(Keyring.load().presented())[:1], label="dashboard", start=False)
 
-        def started(address: str) -> None:
-            say(f"the dashboard is at {address}\nCtrl-C ends it")
+        def started(link: str) -> None:
+            say(f"the dashboard is at {link}\nCtrl-C ends it")
             if open_browser:
-                webbrowser.open(address)
+                webbrowser.open(link)
 
-        serve(session, DashboardPlace(host, port, certificate, key), started)
+        serve(session, DashboardPlace(address, port, certificate, key), started)

@@ -1,4 +1,4 @@
-"""``dios-node init``, ``dios-node token``, and joining at the first ``dios-node start``."""
+"""``dios-node init``, ``dios-node invite``, and joining at the first ``dios-node start``."""
 
 from __future__ import annotations
 
@@ -24,15 +24,15 @@ VALID_DEFAULT: Final = "1h"
 app: Final = CommandApplication()
 
 
-class TokenRow(TypedDict):
-    """A token, which is secret, and the line to type on the machine that joins."""
+class InvitationRow(TypedDict):
+    """An invitation, which is secret, and the line to type on the machine that joins."""
 
     token: str
     address: str
     join: str
 
 
-class MadeClusterRow(TokenRow):
+class MadeClusterRow(InvitationRow):
     """A new cluster with its first node."""
 
     name: str
@@ -40,17 +40,18 @@ class MadeClusterRow(TokenRow):
     data: str
 
 
-TokenOption = Annotated[
+InvitationOption = Annotated[
     str,
     typer.Option(
-        "--token",
+        "--invitation",
         metavar="TEXT",
-        help="The token to join with. All users of this machine can see it while the command runs; use "
-        "--token-file or DIOS_TOKEN on shared machines.",
+        help="The invitation to join with. All users of this machine can see it while the command runs; use "
+        "--invitation-file or DIOS_TOKEN on shared machines.",
     ),
 ]
-TokenFileOption = Annotated[
-    Path | None, typer.Option("--token-file", metavar="FILE", help="A file with the token to join with.")
+InvitationFileOption = Annotated[
+    Path | None,
+    typer.Option("--invitation-file", metavar="FILE", help="A file with the invitation to join with."),
 ]
 JoinOption = Annotated[
     str,
@@ -62,7 +63,7 @@ JoinOption = Annotated[
 ]
 
 ValidOption = Annotated[
-    str, typer.Option("--valid", metavar="SPAN", help="How long the token is valid: 10min, 1h, 2d.")
+    str, typer.Option("--valid", metavar="SPAN", help="How long the invitation is valid: 10min, 1h, 2d.")
 ]
 UsesOption = Annotated[
     int, typer.Option("--uses", metavar="N", min=1, help="The number of machines that may join with it.")
@@ -95,9 +96,9 @@ def init(
 ) -> None:
     """Make a new cluster: its authority, and its first node's identity in DIR. Nothing is started.
 
-    The command prints the line to type on the next machine. The line contains a token, which is secret and by
-    default works once within an hour; `dios-node token` makes more. The settings given here are saved in
-    DIR/node.toml.
+    The command prints the line to type on the next machine. The line contains an invitation, which is secret
+    and by default works once within an hour; `dios-node invite` makes more. The settings given here are saved
+    in DIR/node.toml.
     """
     with reporting("dios-node init", as_json=as_json):
         # Imported late, here and below: certificates take a tenth of a second, which most commands save.
@@ -136,7 +137,7 @@ def _tell_next(advice: str, data: Path, machines: str) -> None:
     if advice:
         say(advice)
     say(f"next, here:  dios-node start --data {data} --detach")
-    say(f"next, on {machines} (its token is secret):")
+    say(f"next, on {machines} (its invitation is secret):")
 
 
 def _machines(uses: int) -> str:
@@ -144,10 +145,10 @@ def _machines(uses: int) -> str:
 
 
 @app.command(
-    epilog="\b\nExamples:\n  dios-node token\n  dios-node token --data ./node0 --valid 10min --uses 5\n"
-    "  dios-node token --json | jq -r .token > token; chmod 600 token"
+    epilog="\b\nExamples:\n  dios-node invite\n  dios-node invite --data ./node0 --valid 10min --uses 5\n"
+    "  dios-node invite --json | jq -r .token > invitation; chmod 600 invitation"
 )
-def token(
+def invite(
     *,
     data: Annotated[
         Path | None,
@@ -161,23 +162,23 @@ def token(
     uses: UsesOption = 1,
     as_json: JsonOption = False,
 ) -> None:
-    """Make a token with which a machine can join the cluster, and print the line to type there.
+    """Make an invitation with which a machine can join the cluster, and print the line to type there.
 
-    The machine joins at the node that made the token, which must be running; that node counts the uses, and
-    measures the time with its own clock. A token is secret. It identifies the cluster's authority, so that a
-    machine cannot join the wrong cluster.
+    The machine joins at the node that made the invitation, which must be running; that node counts the uses,
+    and measures the time with its own clock. An invitation is secret. It identifies the cluster's authority,
+    so that a machine cannot join the wrong cluster.
     """
-    with reporting("dios-node token", as_json=as_json):
+    with reporting("dios-node invite", as_json=as_json):
         from dios.node import cluster  # noqa: PLC0415 - see init
 
         folder = resolve_node(None).resolve().parent if data is None else data
         text, address = cluster.issue(folder, uses=uses, valid_s=seconds_of(valid, "--valid"))
         join = cluster.join_command(address, text)
         if as_json:
-            issued: TokenRow = {"token": text, "address": address, "join": join}
+            issued: InvitationRow = {"token": text, "address": address, "join": join}
             write_json(issued)
             return
-        say(f"on {_machines(uses)}, within {valid}; the token is secret:")
+        say(f"on {_machines(uses)}, within {valid}; the invitation is secret:")
         typer.echo(join)
 
 
@@ -221,7 +222,7 @@ def join_first(
     wanted = cluster.prepare_join(settings, checked, tokens.read(text))
     if wanted is None:
         say(
-            f"{settings.data} already belongs to a node of this cluster; the token is not used. "
+            f"{settings.data} already belongs to a node of this cluster; the invitation is not used. "
             "A forgotten node joins again with an empty --data directory."
         )
         return {}
@@ -232,7 +233,7 @@ def join_first(
             raise first_error(several) from None
         except UnreachableError as error:
             raise StartError(
-                f"{error.message}. Start the node that made the token, or give its address with --join."
+                f"{error.message}. Start the node that made the invitation, or give its address with --join."
             ) from None
     cluster.joined(wanted, checked)
     say(f"{wanted.name} has joined the cluster and listens on {wanted.listen}")

@@ -358,7 +358,7 @@ def _refuse_other(found: LocalCluster, nodes: int | None, racks: int, settings: 
     if nodes not in {None, there}:
         raise InvalidError(
             f"the cluster in {found.directory} has {there} nodes. `dios down` removes it; another --dir "
-            "makes a second one; any machine or data directory can join it with `dios-node token`"
+            "makes a second one; any machine or data directory can join it with `dios-node invite`"
         )
     if racks not in {0, len({node.rack for node in found.nodes if node.rack})}:
         raise InvalidError(f"the racks in {found.directory} were chosen when it was made; leave out --racks")

@@ -507,7 +507,8 @@ def forget(
     It fails if a node that lives has not stored the removal; repeat it then.
 
     Use this for a node that is lost or no longer trusted. Its objects cannot be reached any more; nothing is
-    deleted on its disk. Its machine can come back as a new node, with a token and an empty data directory.
+    deleted on its disk. Its machine can come back as a new node, with an invitation and an empty data
+    directory.
     """
     with reporting("dios node forget", as_json=as_json), connect(node, groups=(), start=False) as connected:
         members = connected.nodes()
@@ -548,7 +549,7 @@ def replace(
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for confirmation.")] = False,
     valid: Annotated[
         str,
-        typer.Option("--valid", metavar="SPAN", help="The token is valid for this time: 10min, 1h, 2d."),
+        typer.Option("--valid", metavar="SPAN", help="The invitation is valid for this time: 10min, 1h, 2d."),
     ] = _VALID,
     node: NodeOption = None,
     as_json: JsonOption = False,
@@ -559,7 +560,7 @@ def replace(
     by `dios node forget`: all nodes refuse its certificate, also if its machine comes back. Replicas that a
     promise keeps are made again at once. A node that lives is not replaced: drain it, and stop it, before.
 
-    The command can be repeated, for example when the token has expired. The asked node makes the token,
+    The command can be repeated, for example when the invitation has expired. The asked node makes it,
     and the new machine joins there.
     """
     with reporting("dios node replace", as_json=as_json), connect(node, groups=(), start=False) as connected:
@@ -571,7 +572,7 @@ def replace(
             _refuse_living(member, force=force)
             if not yes and not _confirmed(member, "replace"):
                 raise typer.Exit(FAILED)
-        # The token comes first: without it nothing is removed.
+        # The invitation comes first: without it nothing is removed.
         token, address = cluster.issue(
             Path(connected.info().node), uses=1, valid_s=seconds_of(valid, "--valid")
         )
@@ -591,8 +592,8 @@ def replace(
                 f"{name} was removed before. If it had a rack and labels, add --rack NAME --labels KEY=VALUE."
             )
         say(
-            f"{name} is removed for good. On the machine that takes its place, within {valid}; the token is "
-            "secret:"
+            f"{name} is removed for good. On the machine that takes its place, within {valid}; the "
+            "invitation is secret:"
         )
         typer.echo(join)
 

@@ -196,7 +196,7 @@ def create(
     node: NodeOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Store a snapshot of your groups: their files, logs and promised replicas, and your keyring's names.
+    """Store a snapshot of your groups: their files, journals and promised replicas, and your keyring's names.
 
     Only what is new since the last snapshots is stored, encrypted. The snapshot becomes visible by its last
     write. Files that cannot be read are left out, listed, and make the exit status 1.

@@ -526,7 +526,7 @@ def sync(
     ],
     *,
     delete: Annotated[
-        bool, typer.Option("--delete", help="Also delete what is in TO and not in FROM, except logs.")
+        bool, typer.Option("--delete", help="Also delete what is in TO and not in FROM, except journals.")
     ] = False,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", "-n", help="Only show what would be copied and deleted.")

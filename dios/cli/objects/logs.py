@@ -1,4 +1,4 @@
-"""``dios log``: makes logs (DURABLE_STREAM), appends to them, reads and follows them.
+"""``dios journal``: makes journals (DURABLE_STREAM), appends to them, reads and follows them.
 
 ``dios logs`` shows the output of tasks.
 """
@@ -26,21 +26,19 @@ from dios.wire.nametext import format_name
 
 app: Final = CommandApplication(
     no_args_is_help=True,
-    help="Logs: entries on disk that are only appended, and can be read from any position.",
+    help="Journals: entries on disk that are only appended, and can be read from any position.",
 )
 
 _BATCH: Final = 256
 
-LogArgument = Annotated[
-    str, typer.Argument(metavar="NAME", help="A name, a label as created, or a fingerprint.")
-]
+LogArgument = Annotated[str, typer.Argument(metavar="NAME", help="A name, a path, or a fingerprint.")]
 PositionOption = Annotated[
     int, typer.Option("--from", metavar="POSITION", min=0, help="Begin here; `read --json` shows positions.")
 ]
 
 
 class CreatedLogRow(TypedDict):
-    """A new log, with its secret name."""
+    """A new journal, with its secret name."""
 
     label: str
     fingerprint: str
@@ -55,7 +53,7 @@ class AppendedRow(TypedDict):
 
 
 class EntryRow(TypedDict):
-    """An entry of a log, and the position of the next. It has base64 if it is not text."""
+    """An entry of a journal, and the position of the next. It has base64 if it is not text."""
 
     position: int
     next: int
@@ -66,20 +64,22 @@ class EntryRow(TypedDict):
 def _log(place: CommandContext, text: str) -> Log:
     found = place.object(text)
     if not isinstance(found, Log):
-        raise InvalidError(f"{text!r} is a {found.type.name}, not a log. `dios log create` makes a log.")
+        raise InvalidError(
+            f"{text!r} is a {found.type.name}, not a journal. `dios journal create` makes a journal."
+        )
     return found
 
 
-@app.command(epilog="\b\nExamples:\n  dios log create events --group analytics")
+@app.command(epilog="\b\nExamples:\n  dios journal create events --group analytics")
 def create(
-    label: Annotated[str, typer.Argument(metavar="LABEL", help="Your name for the log.")],
+    label: Annotated[str, typer.Argument(metavar="PATH", help="Its path in the group.")],
     *,
-    group: Annotated[str, typer.Option("--group", "-g", metavar="ALIAS", help="The group of the log.")],
+    group: Annotated[str, typer.Option("--group", "-g", metavar="ALIAS", help="The group of the journal.")],
     node: NodeOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Make an empty log in a group. It exists until `dios rm` removes it."""
-    with reporting("dios log create", as_json=as_json), opened(node, [group]) as place:
+    """Make an empty journal in a group. It exists until `dios rm` removes it."""
+    with reporting("dios journal create", as_json=as_json), opened(node, [group]) as place:
         checked = checked_path(label)
         staged = StagedFiles(place.files(group))
         staged.require_new(checked)
@@ -95,12 +95,13 @@ def create(
             }
             write_json(created)
             return
-        facts([("log", checked), ("group", group), ("fingerprint", made.fingerprint)])
-        say(f"next: dios log append {checked} TEXT")
+        facts([("journal", checked), ("group", group), ("fingerprint", made.fingerprint)])
+        say(f"next: dios journal append {checked} TEXT")
 
 
 @app.command(
-    epilog="\b\nExamples:\n  dios log append events 'it began'\n  tail -f app.log | dios log append events"
+    epilog="\b\nExamples:\n  dios journal append events 'it began'\n"
+    "  tail -f app.log | dios journal append events"
 )
 def append(
     name: LogArgument,
@@ -112,8 +113,8 @@ def append(
     node: NodeOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Append entries to a log. They are on disk when the command returns."""
-    with reporting("dios log append", as_json=as_json), opened(node) as place:
+    """Append entries to a journal. They are on disk when the command returns."""
+    with reporting("dios journal append", as_json=as_json), opened(node) as place:
         log = _log(place, name)
         count = number = 0
         for batch in _batches(texts):
@@ -136,7 +137,9 @@ def _batches(texts: list[str] | None) -> Iterator[list[bytes]]:
         yield [line.removesuffix(b"\n")]
 
 
-@app.command(epilog="\b\nExamples:\n  dios log read events\n  dios log read events --from 8192 --json")
+@app.command(
+    epilog="\b\nExamples:\n  dios journal read events\n  dios journal read events --from 8192 --json"
+)
 def read(
     name: LogArgument,
     *,
@@ -144,17 +147,17 @@ def read(
     node: NodeOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Print the entries of a log, one per line, up to its present end.
+    """Print the entries of a journal, one per line, up to its present end.
 
     --json prints an object for each entry: its text (base64 if it is not text), its position, and the
     position of the next entry.
     """
-    with reporting("dios log read", as_json=as_json), opened(node) as place:
+    with reporting("dios journal read", as_json=as_json), opened(node) as place:
         for entry in _log(place, name).entries(position):
             _show(entry, as_json=as_json)
 
 
-@app.command(epilog="\b\nExamples:\n  dios log follow events\n  dios log follow events --new --json")
+@app.command(epilog="\b\nExamples:\n  dios journal follow events\n  dios journal follow events --new --json")
 def follow(
     name: LogArgument,
     *,
@@ -166,8 +169,8 @@ def follow(
     node: NodeOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Print the entries of a log and new ones until Ctrl-C, in the format of `dios log read`."""
-    with reporting("dios log follow", as_json=as_json), opened(node) as place:
+    """Print the entries of a journal and new ones until Ctrl-C, in the format of `dios journal read`."""
+    with reporting("dios journal follow", as_json=as_json), opened(node) as place:
         log = _log(place, name)
         for shown, entry in enumerate(log.follow(log.size if new else position), 1):
             _show(entry, as_json=as_json)

@@ -299,11 +299,11 @@ def _show_replicas(rows: Sequence[Mapping[str, object]]) -> None:
     )
 
 
-@app.command(epilog="\b\nExamples:\n  dios replicate a.txt --to n2\n  dios replicate a.txt --to n3 --durable")
+@app.command(epilog="\b\nExamples:\n  dios replicate a.txt --on n2\n  dios replicate a.txt --on n3 --durable")
 def replicate(
     name: NameArgument,
     *,
-    to: Annotated[str, typer.Option("--to", metavar="NODE", help="The node of the new replica.")],
+    on: Annotated[str, typer.Option("--on", metavar="NODE", help="The node of the new replica.")],
     durable: Annotated[
         bool, typer.Option("--durable", help="Store it on disk; default: like the copied object.")
     ] = False,
@@ -320,17 +320,17 @@ def replicate(
         persistence = Persistence.DURABLE if durable else None
         listed = place.find(name, group)[1]
         if listed is not None and listed.entry.in_parts:
-            _replicate_parts(place, listed, to, persistence, as_json=as_json)
+            _replicate_parts(place, listed, on, persistence, as_json=as_json)
             return
         source = place.object(name, group)
-        with waiting(f"copying {size_text(source.size)} to {to}"):
-            made = source.copy(host=to, persistence=persistence)
+        with waiting(f"copying {size_text(source.size)} to {on}"):
+            made = source.copy(host=on, persistence=persistence)
         if as_json:
             row: MadeReplicaRow = {"fingerprint": made.fingerprint, **_where(made)}
             write_json(row)
         else:
             say(
-                f"{size_text(made.size)} {made.persistence.name.lower()} on {made.node or to}; "
+                f"{size_text(made.size)} {made.persistence.name.lower()} on {made.node or on}; "
                 f"next: dios stat {made.fingerprint}"
             )
 

@@ -62,14 +62,14 @@ class RepairedStoreRow(TypedDict):
 
 
 @app.command(
-    epilog="\b\nExamples:\n  dios store create papers/users --hosts n1,n2,n3\n"
-    "  dios store create papers/users --hosts n1,n2,n3 --keep"
+    epilog="\b\nExamples:\n  dios store create papers/users --on n1,n2,n3\n"
+    "  dios store create papers/users --on n1,n2,n3 --keep"
 )
 def create(
     store: StoreArgument,
     *,
-    hosts: Annotated[
-        str, typer.Option("--hosts", metavar="NODE,…", help="The nodes of the store; default: this node.")
+    on: Annotated[
+        str, typer.Option("--on", metavar="NODE,…", help="The nodes of the store; default: this node.")
     ] = "",
     keep: Annotated[
         bool, typer.Option("--keep", help="Replace nodes that do not answer for ten minutes, from now on.")
@@ -87,7 +87,7 @@ def create(
         keyring = Keyring.load()
         if _entry(alias, short) in keyring.objects:
             raise ExistsError(f"your keyring already has a store {store!r}. Choose another name.")
-        chosen = [one.strip() for one in hosts.split(",")] if hosts else [""]
+        chosen = [one.strip() for one in on.split(",")] if on else [""]
         group = place.group(alias)
         made = create_store(place.node, group, hosts=chosen)
         keyring.add(_entry(alias, short), Name(made.name), section="objects")
@@ -192,7 +192,7 @@ def _spare(place: CommandContext, found: KeyValueStore, lost: str) -> str:
     fit = [one for one in spares if one != lost]
     if not fit:
         raise InvalidError(
-            "no node is left that could replace it. Add one to the cluster: `dios-node token`."
+            "no node is left that could replace it. Add one to the cluster: `dios-node invite`."
         )
     return fit[0]
 
@@ -257,7 +257,7 @@ def _show(rows: list[StoreRow], *, as_json: bool, many: bool = True) -> None:
         write_json(rows if many else rows[0])
         return
     if not rows:
-        say("there are no stores yet; next: dios store create GROUP/STORE --hosts NODE,NODE,NODE")
+        say("there are no stores yet; next: dios store create GROUP/STORE --on NODE,NODE,NODE")
         return
     table(
         ("STORE", "HOSTS", "AWAY", "KEYS", "FINGERPRINT"),

@@ -327,7 +327,7 @@ def explain(
     task: Annotated[
         str,
         typer.Argument(
-            metavar="TASK", help="The start of a fingerprint, or a label. The task may be waiting."
+            metavar="TASK", help="The start of a fingerprint, or a title. The task may be waiting."
         ),
     ],
     node: NodeOption = None,

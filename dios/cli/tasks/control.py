@@ -53,7 +53,7 @@ from dios.lib.task_output import newest_output
 app: Final = CommandApplication()
 
 TaskArgument = Annotated[
-    str, typer.Argument(metavar="TASK", help="The beginning of a fingerprint, a label, or a name.")
+    str, typer.Argument(metavar="TASK", help="The beginning of a fingerprint, a title, or a name.")
 ]
 
 
@@ -121,7 +121,7 @@ def ps(
         elif known:
             # A terminal line has space for only one of the two columns; --json has both.
             where = "NODE" if any(task.node for task in known) else "STARTED"
-            head: tuple[str, ...] = ("TASK", "LABEL", "STATE", "BRAND", "PID", where, "FOR")
+            head: tuple[str, ...] = ("TASK", "TITLE", "STATE", "BRAND", "PID", where, "FOR")
             rows = [
                 _row(task, task.node if where == "NODE" else time_text(task.started_ns)) for task in known
             ]
@@ -233,18 +233,18 @@ def resume(task: TaskArgument, *, node: NodeOption = None, as_json: JsonOption =
 
 
 @app.command(
-    epilog="\b\nExamples:\n  dios kill job.py\n  dios kill 3f9a 77c0\n  dios kill --label 'train-*'\n"
+    epilog="\b\nExamples:\n  dios kill job.py\n  dios kill 3f9a 77c0\n  dios kill --title 'train-*'\n"
     "  dios kill --group analytics"
 )
 def kill(
     tasks: Annotated[
         list[str] | None,
-        typer.Argument(metavar="[TASK]...", help="The beginnings of fingerprints, labels, or names."),
+        typer.Argument(metavar="[TASK]...", help="The beginnings of fingerprints, titles, or names."),
     ] = None,
     *,
-    label: Annotated[
+    title: Annotated[
         str,
-        typer.Option("--label", metavar="LABEL", help="Running tasks with this label; * is any text."),
+        typer.Option("--title", metavar="TITLE", help="Running tasks with this title; * is any text."),
     ] = "",
     group: Annotated[
         str, typer.Option("--group", "-g", metavar="ALIAS", help="Running tasks that are members of it.")
@@ -254,14 +254,14 @@ def kill(
 ) -> None:
     """End tasks at once. Their committed data stay.
 
-    With --label and --group, the tasks to which both apply. All names are looked up before a task is ended.
+    With --title and --group, the tasks to which both apply. All names are looked up before a task is ended.
     """
     with reporting("dios kill", as_json=as_json), opened(node) as place:
-        if not tasks and not label and not group:
-            raise InvalidError("give the tasks to end, or choose them with --label or --group")
+        if not tasks and not title and not group:
+            raise InvalidError("give the tasks to end, or choose them with --title or --group")
         found = {status.fingerprint: (handle, status) for handle, status in map(place.task, tasks or ())}
-        if label or group:
-            found |= _chosen(place, label, group)
+        if title or group:
+            found |= _chosen(place, title, group)
         ended = [(status, _end(handle, status)) for handle, status in found.values()]
         if as_json:
             rows: list[KilledRow] = [
@@ -283,12 +283,12 @@ def _end(handle: Task, status: Status) -> bool:
     return True
 
 
-def _chosen(place: CommandContext, label: str, group: str) -> dict[str, tuple[Task, Status]]:
-    """Return the running tasks with a label, and in a group."""
+def _chosen(place: CommandContext, title: str, group: str) -> dict[str, tuple[Task, Status]]:
+    """Return the running tasks with a title, and in a group."""
     mark = place.group(group).fingerprint if group else ""
     chosen: dict[str, tuple[Task, Status]] = {}
     for row in place.node.tasks():
-        if row.ended or row.name is None or (label and not fnmatch.fnmatchcase(row.label, label)):
+        if row.ended or row.name is None or (title and not fnmatch.fnmatchcase(row.label, title)):
             continue
         handle = place.node.find(row.name)
         if not isinstance(handle, Task) or (mark and mark not in place.node.describe(handle).groups):
@@ -298,5 +298,5 @@ def _chosen(place: CommandContext, label: str, group: str) -> dict[str, tuple[Ta
 
 
 def _tell(status: Status, what: str) -> None:
-    label = plain(status.label) or "without label"
+    label = plain(status.label) or "without title"
     say(f"task {label} ({status.fingerprint}) {what}")

@@ -262,7 +262,7 @@ def debug(
         if here is not None and status.node not in {"", here.name}:
             raise InvalidError(
                 f"the task ran on {status.node} and can be repeated only there. Name that node with --node, "
-                "or run the program here: dios run --local"
+                "or run the program here: dios run --here"
             )
         found = place.node.describe(handle)
         if found.not_repeatable:

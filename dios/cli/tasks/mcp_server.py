@@ -65,7 +65,7 @@ def mcp(
     ] = None,
     *,
     http: Annotated[
-        bool, typer.Option("--http", help="Serve agents of this machine over HTTP, with a token.")
+        bool, typer.Option("--http", help="Serve agents of this machine over HTTP, with a bearer token.")
     ] = False,
     idle: Annotated[
         float | None,
@@ -96,8 +96,8 @@ def mcp(
     them. The options are those of every session; an agent cannot change them, and names no file of this
     machine.
 
-    With --http the server listens on 127.0.0.1, and answers only requests with its token: the text in the
-    variable DIOS_MCP_TOKEN, or a new one in a file that only you can read, which is deleted at the end.
+    With --http the server listens on 127.0.0.1, and answers only requests with its bearer token: the text in
+    the variable DIOS_MCP_TOKEN, or a new one in a file that only you can read, which is deleted at the end.
     """
     with reporting("dios mcp"):
         if not http and (port is not None or idle is not None):
@@ -154,7 +154,7 @@ def _serve_http(
             mcp_http.check_token(token)
             make().close()  # wrong options are reported now
             say(f"serving agents at http://{mcp_http.ADDRESS}:{bound}{mcp_http.PATH}")
-            say(f"the token is {kept}; Ctrl-C ends the server and all its sandboxes")
+            say(f"the bearer token is {kept}; Ctrl-C ends the server and all its sandboxes")
             tools = SandboxTools(make, inputs, origins, client_of=mcp_http.client_of, idle_s=idle_s)
             return mcp_http.serve(tools, listener, token, idle_s)
 

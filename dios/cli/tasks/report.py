@@ -36,7 +36,7 @@ class ReportRow(TypedDict):
 def report(
     job: Annotated[
         str,
-        typer.Argument(metavar="TASK", help="The first task: the beginning of a fingerprint, or a label."),
+        typer.Argument(metavar="TASK", help="The first task: the beginning of a fingerprint, or a title."),
     ],
     output: Annotated[Path, typer.Option("--output", "-o", metavar="FILE", help="The page to write.")] = Path(
         "report.html"

@@ -77,8 +77,8 @@ FileArgument = Annotated[
 ArgumentsArgument = Annotated[
     list[str] | None, typer.Argument(metavar="[-- ARGS...]", help="Arguments of the program.")
 ]
-LabelOption = Annotated[
-    str, typer.Option("--label", metavar="TEXT", help="Its label in `dios ps`; default: FILE.")
+TitleOption = Annotated[
+    str, typer.Option("--title", metavar="TEXT", help="Its title in `dios ps`; default: FILE.")
 ]
 MemoryOption = Annotated[
     str, typer.Option("--memory", metavar="SIZE", help="Its memory limit, like '512 MiB'.")
@@ -94,8 +94,8 @@ InputOption = Annotated[
     typer.Option(
         "--input",
         "-i",
-        metavar="[LABEL=]NAME",
-        help="An object the task may read, in node.inputs; with a LABEL also the file /inputs/LABEL.",
+        metavar="[FILE=]NAME",
+        help="An object the task may read, in node.inputs; with FILE also as the file /inputs/FILE.",
     ),
 ]
 OutputOption = Annotated[
@@ -103,8 +103,8 @@ OutputOption = Annotated[
     typer.Option(
         "--output",
         "-o",
-        metavar="LABEL=FILE",
-        help="Store the task's file /outputs/LABEL as FILE in the group, if the task ends with 0.",
+        metavar="FILE=PATH",
+        help="Store the task's file /outputs/FILE as PATH in the group, if the task ends with 0.",
     ),
 ]
 LimitOption = Annotated[
@@ -134,8 +134,8 @@ ProgramOption = Annotated[
         rich_help_panel=_PROGRAM,
     ),
 ]
-HostOption = Annotated[
-    str, typer.Option("--host", metavar="NODE", help="Run it on this node; default: the scheduler chooses.")
+OnOption = Annotated[
+    str, typer.Option("--on", metavar="NODE", help="Run it on this node; default: the scheduler chooses.")
 ]
 
 
@@ -151,7 +151,7 @@ HostOption = Annotated[
     "  dios run report.py -g hr --input pay.csv --output sum.csv=sum.csv --secrecy payroll\n"
     "  dios run --limbo tool.py          (outside the sandbox, as the node's user)\n"
     "  dios run job.py --limit tasks=10 --limit objects=100   (with all it starts)\n"
-    "  dios run job.py --host n2         (--local: on the asked node)\n"
+    "  dios run job.py --on n2           (--here: on the asked node)\n"
     "  dios run job.py --cpus 2 --reserve-memory 1GiB --constraint gpu=yes   (then: dios explain)\n"
     "  dios run job.py --gang 3/4        (four tasks; three at least start together)\n"
     "  dios run job.toml --group analytics   (a job over time; first: dios pack check job.toml)\n"
@@ -184,7 +184,7 @@ def run(
         typer.Option(
             "--secrecy",
             metavar="TAG",
-            help="Label its outputs: they may have what the tag has.",
+            help="Give its outputs this tag: they may have what the tag has.",
             rich_help_panel=_RIGHTS,
         ),
     ] = None,
@@ -214,13 +214,13 @@ def run(
             rich_help_panel=_KEPT,
         ),
     ] = None,
-    label: LabelOption = "",
+    title: TitleOption = "",
     memory: MemoryOption = "",
     cpu_seconds: CpuSecondsOption = 0.0,
     limit: LimitOption = None,
-    host: HostOption = "",
-    local: Annotated[
-        bool, typer.Option("--local", help="Run it on the asked node.", rich_help_panel=PLACE)
+    on: OnOption = "",
+    here: Annotated[
+        bool, typer.Option("--here", help="Run it on the asked node.", rich_help_panel=PLACE)
     ] = False,
     template: TemplateOption = "",
     program: ProgramOption = "",
@@ -244,7 +244,7 @@ def run(
         if chosen.path is not None and chosen.path.suffix == jobs.SUFFIX:
             said = {
                 "--output": outputs,
-                "--label": label,
+                "--title": title,
                 "--memory": memory,
                 "--cpu-seconds": cpu_seconds,
                 "--limit": limit,
@@ -253,7 +253,7 @@ def run(
                 "--may-declassify": may_declassify,
             }
             said |= {"--keep": keep, "--attempts": attempts}
-            _refuse_for_jobs(wanted, said | {"--host": host, "--local": local})
+            _refuse_for_jobs(wanted, said | {"--on": on, "--here": here})
             wait_s = seconds_of(may_wait, "--may-wait") if may_wait else 0
             options = jobs.JobRunOptions(
                 tuple(group or ()), tuple(inputs or ()), chosen.arguments, limbo, wait_s
@@ -265,14 +265,14 @@ def run(
                 "--may-wait is for jobs over time (JOB.toml). Leave it out: other runs wait for their place "
                 "until Ctrl-C withdraws them"
             )
-        _check(wanted, host, local=local, detach=detach)
+        _check(wanted, on, local=here, detach=detach)
         files = files_of_run(place, group or (), inputs or (), outputs or (), secrecy)
         if files.outputs and (detach or wanted.gang is not None):
             raise InvalidError("--output needs this command to store it: leave out --detach and --gang")
-        name = label or chosen.name
+        name = title or chosen.name
         near = [place.object(text) for text in wanted.near]
         work = wanted.of(name, near, _original(place, wanted.copy_of))
-        enforcement = _note_enforcement(place, work, host, limbo=limbo)
+        enforcement = _note_enforcement(place, work, on, limbo=limbo)
         bounds = limits_of_run(limit or (), memory_bytes=_memory(memory), cpu_ms=round(cpu_seconds * 1000))
         trace = context_for_others()
         if keep:
@@ -280,7 +280,7 @@ def run(
             gang = wanted.gang is not None
             unfit = {"--output": outputs, "--limbo": limbo, "--program": program, "--gang": gang}
             unfit |= {"--may-declassify": may_declassify}
-            _refuse_for_kept(unfit | {"--host": host, "--local": local})
+            _refuse_for_kept(unfit | {"--on": on, "--here": here})
             job = ServiceProgram(
                 Path(file or "") if trace is None else with_trace(Path(file or ""), trace.traceparent),
                 chosen.arguments,
@@ -292,7 +292,7 @@ def run(
                 template=template,
                 label=chosen.name,
             )
-            named = kept_jobs.start(place, job, label, attempts or limits.KEPT_JOB_ATTEMPTS, file or "")
+            named = kept_jobs.start(place, job, title, attempts or limits.KEPT_JOB_ATTEMPTS, file or "")
             raise typer.Exit(kept_jobs.show_started(place, named, detach=detach, as_json=as_json))
         if attempts is not None:
             raise InvalidError("--attempts is for kept jobs: add --keep")
@@ -308,8 +308,8 @@ def run(
                 label=name,
                 brand=Brand.LIMBO if limbo else Brand.PURE,
                 limits=bounds,
-                host=host,
-                local=local,
+                host=on,
+                local=here,
                 work=work,
                 detach=detach,
                 template=template,
@@ -382,9 +382,9 @@ def _check(needs: TaskNeeds, host: str, *, local: bool, detach: bool) -> None:
     if detach and needs.restartable:
         raise InvalidError("--restartable needs this command to run the task again: leave out --detach")
     if host and local:
-        raise InvalidError("give only one of --host and --local")
+        raise InvalidError("give only one of --on and --here")
     if needs.gang is not None and (host or local):
-        raise InvalidError("a gang is scheduled as a whole: leave out --host and --local")
+        raise InvalidError("a gang is scheduled as a whole: leave out --on and --here")
 
 
 def _go(
@@ -543,7 +543,7 @@ def _show_started(task: Task, label: str, enforcement: _Enforcement, *, as_json:
         write_json(row)
     else:
         where = [("node", task.node)] if task.node else []
-        facts([("task", task.fingerprint), ("label", label), *where])
+        facts([("task", task.fingerprint), ("title", label), *where])
         say(f"next: dios logs {task.fingerprint} --follow")
 
 

@@ -103,14 +103,14 @@ def files_of_run(
     """
     if secrecy and not outputs:
         raise InvalidError(
-            "--secrecy labels outputs, and there is none: add --output LABEL=FILE, or leave it out"
+            "--secrecy is for outputs, and there is none: add --output FILE=PATH, or leave it out"
         )
     read = tuple(_input(text) for text in inputs)
     wanted = [_output(place, groups, text) for text in outputs]
     labels = [each.label for each in read if each.is_file] + [label for label, _, _ in wanted]
     for label in labels:
         if labels.count(label) > 1:
-            raise InvalidError(f"two inputs or outputs have the label {label!r}; give each its own")
+            raise InvalidError(f"two inputs or outputs have the file name {label!r}; give each its own")
     written = tuple(
         OutputOfRun(
             label,
@@ -140,7 +140,9 @@ def _output(place: CommandContext, groups: Sequence[str], text: str) -> tuple[st
     """Return the label, the group and the path of an output."""
     label, is_file, file = text.partition("=")
     if not is_file or not file:
-        raise InvalidError(f"--output {text!r} needs a label and a file, like out.csv=result.csv")
+        raise InvalidError(
+            f"--output {text!r} needs the name of the file and a path, like out.csv=result.csv"
+        )
     found = place.split(file)
     if found is not None and found[1] and "/" in file:
         return file_label(label), found[0], checked_path(found[1])

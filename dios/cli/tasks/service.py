@@ -102,7 +102,7 @@ def create(
     ] = None,
     inputs: Annotated[
         list[str] | None,
-        typer.Option("--input", "-i", metavar="LABEL=NAME", help="An object to copy, as /inputs/LABEL."),
+        typer.Option("--input", "-i", metavar="FILE=NAME", help="An object to copy, as /inputs/FILE."),
     ] = None,
     network: Annotated[
         bool, typer.Option("--network", help="Let the replicas listen and connect on their nodes.")
@@ -429,7 +429,7 @@ def _size(text: str) -> int:
 def _input(text: str) -> tuple[str, str]:
     label, named, name = text.partition("=")
     if not named or not name:
-        raise InvalidError(f"--input {text!r} needs a label and a name, like config=config.json")
+        raise InvalidError(f"--input {text!r} needs the name of a file and a NAME, like config=config.json")
     return label, name
 
 

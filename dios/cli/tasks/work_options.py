@@ -87,31 +87,34 @@ GangOption = Annotated[
         "--gang", metavar="K/N", help="Run N tasks; at least K start together.", rich_help_panel=_TOGETHER
     ),
 ]
-JobOption = Annotated[
+SeriesOption = Annotated[
     str,
     typer.Option(
-        "--job", metavar="JOB", help="A name that your runs of one job share.", rich_help_panel=_TOGETHER
-    ),
-]
-JobMinimumOption = Annotated[
-    int,
-    typer.Option(
-        "--job-minimum",
-        metavar="N",
-        min=0,
-        max=limits.JOB_BOUND_MAX,
-        help="While fewer than N runs of the job run, they come before other work.",
+        "--series",
+        metavar="NAME",
+        help="A name that runs of one series share.",
         rich_help_panel=_TOGETHER,
     ),
 ]
-JobMaximumOption = Annotated[
+SeriesMinimumOption = Annotated[
     int,
     typer.Option(
-        "--job-maximum",
+        "--series-minimum",
         metavar="N",
         min=0,
         max=limits.JOB_BOUND_MAX,
-        help="At most N runs of the job at once; 0: all.",
+        help="While fewer than N runs of the series run, they come before other work.",
+        rich_help_panel=_TOGETHER,
+    ),
+]
+SeriesMaximumOption = Annotated[
+    int,
+    typer.Option(
+        "--series-maximum",
+        metavar="N",
+        min=0,
+        max=limits.JOB_BOUND_MAX,
+        help="At most N runs of the series at once; 0: all.",
         rich_help_panel=_TOGETHER,
     ),
 ]
@@ -137,8 +140,9 @@ AffinityOption = Annotated[
         rich_help_panel=_TOGETHER,
     ),
 ]
-ServiceOption = Annotated[
-    bool, typer.Option("--service/--batch", help="It runs for ever, or to its end.", rich_help_panel=_TURN)
+LongRunningOption = Annotated[
+    bool,
+    typer.Option("--long-running/--batch", help="For ever, or to its end.", rich_help_panel=_TURN),
 ]
 RestartableOption = Annotated[
     bool,
@@ -269,13 +273,13 @@ def needs_of(
     deadline: DeadlineOption = "",
     interference: ClassOption = "sheep",
     gang: GangOption = "",
-    job: JobOption = "",
-    job_minimum: JobMinimumOption = 0,
-    job_maximum: JobMaximumOption = 0,
+    series: SeriesOption = "",
+    series_minimum: SeriesMinimumOption = 0,
+    series_maximum: SeriesMaximumOption = 0,
     near: NearOption = None,
     constraint: ConstraintOption = None,
     affinity: AffinityOption = "",
-    service: ServiceOption = False,
+    long_running: LongRunningOption = False,
     restartable: RestartableOption = False,
     grace: GraceOption = "",
     pin: PinOption = False,
@@ -285,10 +289,12 @@ def needs_of(
 ) -> TaskNeeds:
     """Parse the options of a task's needs. Raise InvalidError with the option's name."""
     together = gang_of(gang)
-    if together is not None and job:
-        raise InvalidError("a gang is a job of its own: leave out --job")
-    if together is None and not job and (job_minimum or job_maximum):
-        raise InvalidError("--job-minimum and --job-maximum need a job: name it with --job, or give a --gang")
+    if together is not None and series:
+        raise InvalidError("a gang is a series of its own: leave out --series")
+    if together is None and not series and (series_minimum or series_maximum):
+        raise InvalidError(
+            "--series-minimum and --series-maximum need a series: name it with --series, or give a --gang"
+        )
     found = work(
         cpus=cpus,
         memory=_size(reserve_memory, "--reserve-memory"),
@@ -297,13 +303,13 @@ def needs_of(
         priority=priority,
         deadline=seconds_of(deadline, "--deadline") if deadline else 0,
         interference=interference,
-        service=service,
+        service=long_running,
         restartable=restartable or bool(grace),
         grace=seconds_of(grace, "--grace") if grace else 0,
         # The number of a gang's job is chosen for each command.
-        job=job or ("gang" if together is not None else ""),
-        job_minimum=job_minimum,
-        job_maximum=job_maximum,
+        job=series or ("gang" if together is not None else ""),
+        job_minimum=series_minimum,
+        job_maximum=series_maximum,
         gang=None if together is None else (together.least, together.tasks),
         affinity=affinity,
         constraints=constraint or (),

@@ -330,7 +330,7 @@ class FirstFitScheduler:
         most = tracked.job.described.maximum_running
         if most is not None and tracked.job.machines.total() >= most:
             running = tracked.job.machines.total()
-            return [f"its job runs as many tasks as it may at once: {running} of {most}"]
+            return [f"its series runs as many tasks as it may at once: {running} of {most}"]
         reasons = Counter(self._obstacle(tracked, machine, now) for machine in self._machines.values())
         if reasons.pop("", 0):
             return []

@@ -261,8 +261,8 @@ class _Explainer:
                 f"the best place, {best.name}, would save {self.cost - best.cost}, but there is {best.full}"
             )
         if enough or self.outcome.plan.bounds.most[self.state.tasks.job[self.subject.task]] == 0:
-            return "other tasks of its job come first"
-        return "its job runs as many tasks as it may at once"
+            return "other tasks of its series come first"
+        return "its series runs as many tasks as it may at once"
 
     def _explanation(
         self,

@@ -17,7 +17,7 @@ CONSIDERED_BY: Final = MappingProxyType(
         "--deadline": ("green", "jockey", "quasar", "tetrisched"),
         "--class": ("coco",),
         "--copy-of": ("late",),
-        "--service": ("coco", "green", "hawk", "mercury"),
+        "--long-running": ("coco", "green", "hawk", "mercury"),
     }
 )
 """The models that consider an option. A model of an operator's own may consider all of them."""
@@ -30,7 +30,7 @@ def options_for_models(work: Work) -> tuple[str, ...]:
         ("--deadline", work.deadline_ms),
         ("--class", work.interference != plain.interference),
         ("--copy-of", work.copy_of),
-        ("--service", work.service),
+        ("--long-running", work.service),
     )
     return tuple(option for option, said in given if said)
 

@@ -58,5 +58,5 @@ def why_beyond(state: ClusterState, task: int) -> str:
         return ""
     most, running = int(state.jobs.maximum[job]), int(state.jobs.running[job])
     if running < most:
-        return f"its job runs at most {most} tasks at once, and others of the job come first"
-    return f"its job runs as many tasks as it may at once: {running} of {most}"
+        return f"its series runs at most {most} tasks at once, and others of the series come first"
+    return f"its series runs as many tasks as it may at once: {running} of {most}"

@@ -182,7 +182,7 @@ def _make_token(wanted: Wanted) -> None:
     """Put a token for all other pods into a Secret; it is in no argument and in no annotation."""
     inside = ("--namespace", wanted.namespace)
     said = _kubectl(
-        *(*inside, "exec", f"{NAME}-0", "--", "dios-node", "token", "--data", "/var/lib/dios"),
+        *(*inside, "exec", f"{NAME}-0", "--", "dios-node", "invite", "--data", "/var/lib/dios"),
         *("--uses", str(wanted.nodes - 1), "--valid", "15min", "--json"),
     )
     with _valid_answers():

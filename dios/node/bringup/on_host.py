@@ -341,9 +341,9 @@ def token(request: Request) -> Answer:
     """Return a new join token of this host's node, which must run."""
     places = Places(str(request["prefix"]))
     words = ("--valid", str(request["valid"]), "--uses", str(request["uses"]))
-    told = _asked(places, "token", *words)
+    told = _asked(places, "invite", *words)
     if "token" not in told:
-        raise FailedError(f"the node in {places.data} made no token; `dios-node token` there says why")
+        raise FailedError(f"the node in {places.data} made no invitation; `dios-node invite` there says why")
     return {"token": str(told["token"]), "address": str(told["address"])}
 
 

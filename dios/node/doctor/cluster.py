@@ -147,13 +147,13 @@ def _identity(settings: Settings) -> ClusterTest:
     if room <= _CHAIN_ROOM_LOW:
         advice = (
             f"admit new nodes elsewhere: below this node there is room for {room} more in a row. "
-            "`dios-node token` at a node that was in the cluster earlier"
+            "`dios-node invite` at a node that was in the cluster earlier"
         )
     return ClusterTest("identity", purpose, detail, advice=advice)
 
 
 def _clock() -> ClusterTest:
-    purpose = "expiry of join tokens, and the times shown to users; no guarantee depends on it"
+    purpose = "expiry of invitations, and the times shown to users; no guarantee depends on it"
     state = _clock_state()
     if state is None:
         return ClusterTest("clock", purpose, "the system does not report if it is synchronised")

@@ -337,8 +337,8 @@ PROMISES: Final = (
     ),
     Promise(
         "Other machines",
-        "A join token admits its stated number of nodes, until it expires, at one node, to one conversation, and gives no other right",
-        left="whoever has the token's text can use it up",
+        "An invitation admits its stated number of nodes, until it expires, at one node, to one conversation, and gives no other right",
+        left="whoever has the invitation's text can use it up",
     ),
     Promise(
         "Other machines",

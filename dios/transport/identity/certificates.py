@@ -227,7 +227,7 @@ def _signer(certificate: bytes) -> tuple[x509.Certificate, int]:
     if room is None:
         raise LimitError(
             f"{card_of(certificate).name} is {limits.CHAIN_CERTIFICATES_MAX - 1} certificates away from the "
-            "authority and cannot admit nodes. Make the token at a node that was in the cluster earlier."
+            "authority and cannot admit nodes. Make the invitation at a node that was in the cluster earlier."
         )
     return read, room
 

@@ -161,7 +161,7 @@ def context_of(token: Token) -> ssl.SSLContext:
     try:
         load_own(context, [token.certificate], token.key)
     except ssl.SSLError:
-        raise InvalidError("the join token is inconsistent. Make a new one with `dios-node token`.") from None
+        raise InvalidError("the invitation is damaged. Make a new one with `dios-node invite`.") from None
     return context
 
 

@@ -79,9 +79,9 @@ def issue(identity: Identity, *, uses: int = 1, valid_s: int = 3600, now_s: floa
     LimitError if TOKENS_MAX tokens are valid or this node can admit no node.
     """
     if not 1 <= uses <= limits.TOKEN_USES_MAX:
-        raise InvalidError(f"a token admits 1 to {limits.TOKEN_USES_MAX} nodes, not {uses}")
+        raise InvalidError(f"an invitation admits 1 to {limits.TOKEN_USES_MAX} nodes, not {uses}")
     if not 1 <= valid_s <= limits.TOKEN_VALID_S_MAX:
-        raise InvalidError(f"a token is valid for 1 to {limits.TOKEN_VALID_S_MAX} seconds, not {valid_s}")
+        raise InvalidError(f"an invitation is valid for 1 to {limits.TOKEN_VALID_S_MAX} s, not {valid_s}")
     expires_s = int(time.time() if now_s is None else now_s) + valid_s
     key = Ed25519PrivateKey.generate()
     row = _Row(int.from_bytes(os.urandom(8), "big"), expires_s, uses)
@@ -90,7 +90,7 @@ def issue(identity: Identity, *, uses: int = 1, valid_s: int = 3600, now_s: floa
         rows = _read(identity.folder, time.time())
         if len(rows) >= limits.TOKENS_MAX:
             raise LimitError(
-                f"this node has {limits.TOKENS_MAX} valid tokens, the maximum. Wait until some expire."
+                f"this node has {limits.TOKENS_MAX} valid invitations, the maximum. Wait until some expire."
             )
         _write(identity.folder, (*rows, row))
     return _text(_TokenContent(identity.chain[-1], certificate, key.private_bytes_raw()))
@@ -106,8 +106,8 @@ def read(text: str) -> Token:
     """Read a token's text; InvalidError if it is not exactly the text that ``issue`` returned."""
     text = text.strip()
     if not text.startswith(_PREFIX) or len(text) > limits.TOKEN_TEXT_CHARS_MAX:
-        raise InvalidError(f"this is not a join token: a token begins with {_PREFIX}")
-    damaged = InvalidError("the join token is incomplete or changed. Copy the whole line again.")
+        raise InvalidError(f"this is not an invitation: an invitation begins with {_PREFIX}")
+    damaged = InvalidError("the invitation is incomplete or changed. Copy the whole line again.")
     try:
         whole = base64.b64decode(
             text[len(_PREFIX) :] + "=" * (-(len(text) - len(_PREFIX)) % 4), b"-_", validate=True
@@ -145,9 +145,9 @@ def use(folder: Path, number: int, *, now_s: float | None = None) -> None:
 def _find(rows: tuple[_Row, ...], number: int) -> _Row:
     row = next((each for each in rows if each.number == number), None)
     if row is None:
-        raise NotPermittedError("the token has expired. Make a new one there with `dios-node token`.")
+        raise NotPermittedError("the invitation has expired. Make a new one there with `dios-node invite`.")
     if row.uses_left < 1:
-        raise NotPermittedError("the token is used up. Make a new one there with `dios-node token`.")
+        raise NotPermittedError("the invitation is used up. Make a new one there with `dios-node invite`.")
     return row
 
 
@@ -159,7 +159,7 @@ def _read(folder: Path, now_s: float) -> tuple[_Row, ...]:
         return ()
     except (msgspec.MsgspecError, UnicodeDecodeError) as error:
         raise DamagedError(
-            f"the list of tokens {folder / _BOOK} is damaged: {error}. Remove it, and make new tokens."
+            f"the list of invitations {folder / _BOOK} is damaged: {error}. Remove it; make new invitations."
         ) from None
     return tuple(row for row in rows if row.expires_s > now_s)
 

@@ -176,7 +176,7 @@ class Trust:
             # A node below the removed node cannot vouch for itself if another member decides.
             deciding = [each for each in removers if step.node not in _numbers(each)] or removers
             if not any(_keeps(each, path[:place]) for each in deciding):
-                return f"{name} was admitted by {step.name}, which was revoked. Join it again with a token."
+                return f"{name} was admitted by {step.name}, which was revoked. Join it again."
         return ""
 
     # -- known nodes --------------------------------------------------------------------------------

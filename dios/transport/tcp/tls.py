@@ -167,7 +167,7 @@ async def _accepted(tls: ssl.SSLSocket, identity: Identity) -> PeerIdentity:
 
 def for_another(name: str, meant: str) -> str:
     """Return the error for a token that is used at the wrong node."""
-    return f"this is {name}, and the token is for {meant}. Join at the address of {meant}."
+    return f"this is {name}, and the invitation is for {meant}. Join at the address of {meant}."
 
 
 def listen_again(
@@ -299,7 +299,7 @@ def _refused_by_tls(address: str, error: ssl.SSLError) -> DiosError:
     if "ALERT" in reason:
         why = _reason(error)
         hint = (
-            "the token has expired. Make a new one there with `dios-node token`."
+            "the invitation has expired. Make a new one there with `dios-node invite`."
             if "EXPIRED" in reason
             else "this node may be of another cluster"
         )

@@ -59,9 +59,9 @@ def _cleared(site: Site) -> Iterator[None]:
 def test_more_than_any_node_has_waits_or_is_refused(site: Site, option: str) -> None:
     """A named node refuses it with the sum; the scheduler lets it wait, and `explain` names the resource."""
     _, large, word = DIMENSIONS[option]
-    refused = site.person.types(f"dios run short.py --host n1 {option} {large}", status=REFUSED).stderr
+    refused = site.person.types(f"dios run short.py --on n1 {option} {large}", status=REFUSED).stderr
     assert "would be reserved" in refused
-    run = site.person.starts(f"dios run short.py {option} {large} --label large")
+    run = site.person.starts(f"dios run short.py {option} {large} --title large")
     try:
         site.until("large", "waiting")
         why = site.person.types("dios explain large").stdout
@@ -76,7 +76,7 @@ def test_more_than_any_node_has_waits_or_is_refused(site: Site, option: str) -> 
 def test_what_is_reserved_is_not_reserved_twice(site: Site, option: str) -> None:
     """Three runs that need most of a node fill three nodes; the fourth waits, and `explain` says for what."""
     half, _, word = DIMENSIONS[option]
-    runs = [site.person.starts(f"dios run long.py {option} {half} --label half") for _ in range(4)]
+    runs = [site.person.starts(f"dios run long.py {option} {half} --title half") for _ in range(4)]
     try:
         rows = site.until("half", "waiting")
         site.until("half", "running", 3)
@@ -99,7 +99,7 @@ def test_a_run_moves_no_more_than_its_bandwidth(site: Site) -> None:
         site.person.writes(f"part{number}.txt", str(number) * (1 << 20))
         site.person.types(f"dios put part{number}.txt --group crew")
         inputs += f" --input part{number}=part{number}.txt"
-    line = f"dios run short.py --host n2 --group crew --net 1MiB --json{inputs}"
+    line = f"dios run short.py --on n2 --group crew --net 1MiB --json{inputs}"
     told = json.loads(site.person.types(line).stdout)
     assert (told["enforced"], told["advisory"]) == (["net"], {})
     assert (2 << 20) / ((told["ended"] - told["started"]) / 1e9) < 1.3 * (1 << 20)
@@ -112,7 +112,7 @@ def test_a_placement_names_threads_and_the_task_runs_there(site: Site) -> None:
         found = []
         for number in range(CPUS):
             label = f"bound{number}"
-            site.person.types(f"dios run where.py --detach --constraint node=n2 --label {label}")
+            site.person.types(f"dios run where.py --detach --constraint node=n2 --title {label}")
             site.until(label, "running")
             wait_until(lambda name=label: printed(site, name) != "", f"{label} has printed", 60)
             row = json.loads(site.person.types(f"dios describe {label} --json").stdout)
@@ -130,9 +130,9 @@ def test_a_run_avoids_neighbours_of_a_harmful_class(site: Site, devil: str, turt
     site.person.types("dios sched set-model coco")
     try:
         for name, node in (("devil", devil), ("turtle", turtle)):
-            line = f"dios run long.py --detach --class {name} --constraint node={node} --label {name}"
+            line = f"dios run long.py --detach --class {name} --constraint node={node} --title {name}"
             site.person.types(f"{line} --cpus 0.5")
-        line = "dios run long.py --detach --class rabbit --cpus 0.5 --constraint node!=n3 --label rabbit"
+        line = "dios run long.py --detach --class rabbit --cpus 0.5 --constraint node!=n3 --title rabbit"
         site.person.types(line)
         assert [row["node"] for row in site.until("rabbit", "running")] == [turtle]
     finally:
@@ -142,7 +142,7 @@ def test_a_run_avoids_neighbours_of_a_harmful_class(site: Site, devil: str, turt
 def test_devices_of_all_nodes_are_given_out_once(site: Site) -> None:
     """Nine runs with a seat each have the nine seats of three nodes, and their variables name them."""
     for number in range(9):
-        site.person.types(f"dios run where.py --detach --device seat=1 --label seat{number}")
+        site.person.types(f"dios run where.py --detach --device seat=1 --title seat{number}")
     wait_until(lambda: all(printed(site, f"seat{number}") for number in range(9)), "all have printed", 100)
     rows = [row for row in site.rows() if str(row["label"]).startswith("seat")]
     taken = {(str(row["node"]), printed(site, str(row["label"])).split()[-1]) for row in rows}

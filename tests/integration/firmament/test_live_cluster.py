@@ -54,7 +54,7 @@ def test_one_coordinator_schedules_for_all(site: Site) -> None:
 
 def test_runs_are_spread_and_nobody_is_overfull(site: Site) -> None:
     """Runs that set whole processors aside fill every node, no node more than it has; the next one waits."""
-    runs = [site.person.starts(f"dios run long.py --cpus {CPUS} --label big") for _ in range(4)]
+    runs = [site.person.starts(f"dios run long.py --cpus {CPUS} --title big") for _ in range(4)]
     try:
         rows = site.until("big", "waiting", 1)
         assert sorted(str(row["node"]) for row in rows if row["state"] == "running") == NODES
@@ -73,7 +73,7 @@ def test_runs_are_spread_and_nobody_is_overfull(site: Site) -> None:
 
 def test_a_constraint_says_where(site: Site) -> None:
     """A run with a label's value goes to the node that has it, and `dios explain` says that it is there."""
-    site.person.types("dios run long.py --detach --constraint node=n2 --label there")
+    site.person.types("dios run long.py --detach --constraint node=n2 --title there")
     (row,) = site.until("there", "running")
     assert row["node"] == "n2"
     assert "on n2" in site.person.types("dios explain there").stdout
@@ -81,7 +81,7 @@ def test_a_constraint_says_where(site: Site) -> None:
 
 def test_a_constraint_that_nothing_meets_is_explained(site: Site) -> None:
     """A run that fits nowhere waits, and the explanation counts what is missing, on how many nodes."""
-    run = site.person.starts("dios run short.py --constraint gpu=yes --label picky")
+    run = site.person.starts("dios run short.py --constraint gpu=yes --title picky")
     try:
         site.until("picky", "waiting")
         assert "3 of 3 machines: lack gpu=yes" in site.person.types("dios explain picky").stdout
@@ -105,9 +105,9 @@ def test_a_run_goes_near_its_input(site: Site) -> None:
 
 def test_a_gang_starts_together(site: Site) -> None:
     """A gang that does not fit waits as a whole; once there is room all of it runs, spread as it asked."""
-    site.person.types(f"dios run long.py --detach --cpus {CPUS} --constraint node=n1 --label filler")
+    site.person.types(f"dios run long.py --detach --cpus {CPUS} --constraint node=n1 --title filler")
     gang = site.person.starts(
-        f"dios run short.py --gang 3/3 --cpus {CPUS} --affinity spread-nodes --label crew"
+        f"dios run short.py --gang 3/3 --cpus {CPUS} --affinity spread-nodes --title crew"
     )
     try:
         rows = site.until("crew", "waiting", 3)
@@ -126,7 +126,7 @@ def test_a_gang_starts_together(site: Site) -> None:
 
 def test_a_gang_in_json(site: Site) -> None:
     """With JSON the standard output is the gang's result alone; what its tasks print goes beside it."""
-    done = site.person.types("dios run short.py --gang 2/2 --json --label pair")
+    done = site.person.types("dios run short.py --gang 2/2 --json --title pair")
     rows = json.loads(done.stdout)
     assert [(row["number"], row["exit_status"]) for row in rows] == [(0, 0), (1, 0)]
     assert sorted(line for line in done.stderr.splitlines() if "ran" in line) == ["[0] ran", "[1] ran"]
@@ -134,11 +134,11 @@ def test_a_gang_in_json(site: Site) -> None:
 
 def test_the_more_important_preempts(site: Site) -> None:
     """A restartable task makes room for one of higher priority, is run again by itself, and says so."""
-    low = [site.person.starts(f"dios run long.py --cpus {CPUS} --restartable --label low") for _ in range(3)]
+    low = [site.person.starts(f"dios run long.py --cpus {CPUS} --restartable --title low") for _ in range(3)]
     try:
         site.until("low", "running", 3)
         told = json.loads(
-            site.person.types(f"dios run short.py --cpus {CPUS} --priority 5 --json --label high").stdout
+            site.person.types(f"dios run short.py --cpus {CPUS} --priority 5 --json --title high").stdout
         )
         assert told["exit_status"] == 0
         site.until("low", "running", 3)
@@ -155,10 +155,10 @@ def test_the_nearer_deadline_goes_first(site: Site) -> None:
     runs = []
     try:
         for node in NODES:
-            line = f"dios run long.py --detach --cpus {CPUS} --constraint node={node} --label full-{node}"
+            line = f"dios run long.py --detach --cpus {CPUS} --constraint node={node} --title full-{node}"
             site.person.types(line)
         for label, more in (("patient", ""), ("dated", "--deadline 30s")):
-            runs.append(site.person.starts(f"dios run long.py --cpus {CPUS} --label {label} {more}"))
+            runs.append(site.person.starts(f"dios run long.py --cpus {CPUS} --title {label} {more}"))
             site.until(label, "waiting")
         site.person.types("dios kill full-n2")
         site.until("dated", "running")
@@ -174,14 +174,14 @@ def test_services_are_placed_apart_from_batch_work(site: Site) -> None:
     """Under Hawk, with two nodes for short tasks alone, services are all on the third one."""
     site.person.types("dios sched set-model hawk reserved=0.67")
     try:
-        nodes: dict[str, set[object]] = {"--service": set(), "--batch": set()}
+        nodes: dict[str, set[object]] = {"--long-running": set(), "--batch": set()}
         for kind, found in nodes.items():
             for number in range(3):
-                line = f"dios run long.py --detach --label {kind[2:]}{number} {kind}"
+                line = f"dios run long.py --detach --title {kind[2:]}{number} {kind}"
                 site.person.types(line)
                 found |= {row["node"] for row in site.until(f"{kind[2:]}{number}", "running")}
-        assert len(nodes["--service"]) == 1
-        assert nodes["--batch"] - nodes["--service"]
+        assert len(nodes["--long-running"]) == 1
+        assert nodes["--batch"] - nodes["--long-running"]
     finally:
         site.person.types("dios sched reset")
 
@@ -189,7 +189,9 @@ def test_services_are_placed_apart_from_batch_work(site: Site) -> None:
 def test_a_job_runs_its_maximum_at_most(site: Site) -> None:
     """Two of five runs of a job run although every node is empty, and another job is not kept waiting."""
     runs = [
-        site.person.starts(f"dios run long.py --job crowd --job-maximum 2 --label crowd --cpus {CPUS / 2}")
+        site.person.starts(
+            f"dios run long.py --series crowd --series-maximum 2 --title crowd --cpus {CPUS / 2}"
+        )
         for _ in range(5)
     ]
     try:
@@ -197,8 +199,8 @@ def test_a_job_runs_its_maximum_at_most(site: Site) -> None:
         site.until("crowd", "waiting", 3)
         waits = next(row for row in rows if row["state"] == "waiting")
         why = site.person.types(f"dios explain {waits['fingerprint']}").stdout
-        assert "its job runs as many tasks as it may at once: 2 of 2" in why
-        done = site.person.types(f"dios run short.py --cpus {CPUS / 2} --label other")
+        assert "its series runs as many tasks as it may at once: 2 of 2" in why
+        done = site.person.types(f"dios run short.py --cpus {CPUS / 2} --title other")
         assert done.stdout == "ran\n"
         ended = next(row for row in site.tasks("crowd") if row["state"] == "running")
         site.person.types(f"dios kill {ended['fingerprint']}")
@@ -212,11 +214,11 @@ def test_a_job_runs_its_maximum_at_most(site: Site) -> None:
 
 def test_a_job_gets_its_minimum(site: Site) -> None:
     """One run of the job takes the place of a restartable run of the same priority, and only one."""
-    low = [site.person.starts(f"dios run long.py --cpus {CPUS} --restartable --label low") for _ in range(3)]
+    low = [site.person.starts(f"dios run long.py --cpus {CPUS} --restartable --title low") for _ in range(3)]
     high = []
     try:
         site.until("low", "running", 3)
-        line = f"dios run long.py --cpus {CPUS} --job web --job-minimum 1 --label web"
+        line = f"dios run long.py --cpus {CPUS} --series web --series-minimum 1 --title web"
         high = [site.person.starts(line) for _ in range(2)]
         site.until("web", "running", 1)
         site.until("web", "waiting", 1)
@@ -239,7 +241,7 @@ def test_fair_shares_bound_the_wait_of_a_job(site: Site) -> None:
     site.person.types("dios sched set fairness=bounded")
     try:
         for label, shares in (("first", {"first": 6}), ("second", {"first": 3, "second": 3})):
-            line = f"dios run long.py --gang 1/6 --cpus {CPUS / 2} --restartable --label {label}"
+            line = f"dios run long.py --gang 1/6 --cpus {CPUS / 2} --restartable --title {label}"
             runs.append(site.person.starts(line))
             for one, count in shares.items():
                 site.until(one, "running", count)
@@ -255,7 +257,7 @@ def test_needs_that_contradict_each_other_are_refused(site: Site) -> None:
     for line, named in (
         ("--detach --restartable", "--restartable"),
         ("--gang 3/2", "--gang"),
-        ("--gang 2/2 --host n1", "--host"),
+        ("--gang 2/2 --on n1", "--on"),
         ("--cpus 1 --constraint =", "constraint"),
         ("--deadline soon", "--deadline"),
         ("--reserve-memory much", "--reserve-memory"),
@@ -267,12 +269,12 @@ def test_needs_that_contradict_each_other_are_refused(site: Site) -> None:
 
 def test_a_killed_coordinator_loses_nothing(site: Site) -> None:
     """With the coordinator killed, what runs runs on, and what waits is placed once by the next one."""
-    running = [site.person.types(f"dios run long.py --detach --cpus {CPUS} --label stays") for _ in range(2)]
+    running = [site.person.types(f"dios run long.py --detach --cpus {CPUS} --title stays") for _ in range(2)]
     assert len(running) == 2
     before = site.until("stays", "running", 2)
     leader = str(site.ask("dios sched status")["coordinator"])
     (process,) = [int(str(row["pid"])) for row in site.tasks("coordinator") if row["node"] == leader]
-    runs = [site.person.starts(f"dios run short.py --cpus {CPUS} --label later") for _ in range(4)]
+    runs = [site.person.starts(f"dios run short.py --cpus {CPUS} --title later") for _ in range(4)]
     os.kill(process, signal.SIGKILL)
     said = [run.communicate(timeout=120) for run in runs]
     assert [run.returncode for run in runs] == [0] * 4, said
@@ -383,7 +385,7 @@ def test_a_custom_model_that_hangs_is_replaced(site: Site) -> None:
     try:
         site.person.types("dios sched set model_time_limit_s=2")
         site.person.types("dios sched set-model mine.py")
-        told = json.loads(site.person.types("dios run short.py --label unwanted --json").stdout)
+        told = json.loads(site.person.types("dios run short.py --title unwanted --json").stdout)
         assert told["exit_status"] == 0
         status = site.ask("dios sched status")
         assert status["model"] == "spread"

@@ -55,7 +55,7 @@ def test_best_effort_gives_its_memory_back_first(person: Person) -> None:
     """The kernel ends a best-effort task before every other when the machine has no memory left."""
     scores = {}
     for label, options in (("spare", "--best-effort"), ("owner", "--reserve-memory 64MiB")):
-        command = person.starts(f"dios run busy.py {options} --label {label}")
+        command = person.starts(f"dios run busy.py {options} --title {label}")
         try:
             wait_until(lambda name=label: len(running(person, name)) == 1, f"the task {label} runs", 200)
             (row,) = running(person, label)
@@ -81,12 +81,12 @@ def test_best_effort_fills_idle_reservations_and_yields(person: Person) -> None:
     if "cpu" not in cgroups.usable():
         pytest.skip("this process may not divide processors here")
     for _ in range(CPUS):
-        person.types("dios run busy.py --detach --cpus 1 --label owner")
+        person.types("dios run busy.py --detach --cpus 1 --title owner")
     owners = pids_of(person, "owner")
     for row in running(person, "owner"):
         person.types(f"dios pause {row['fingerprint']}")
-    waits = person.starts("dios run short.py --cpus 1 --label reserved")
-    spares = [person.starts("dios run busy.py --best-effort --label spare") for _ in range(CPUS)]
+    waits = person.starts("dios run short.py --cpus 1 --title reserved")
+    spares = [person.starts("dios run busy.py --best-effort --title spare") for _ in range(CPUS)]
     try:
         spare = pids_of(person, "spare")
         begin, idle = ticks(spare), ticks(owners)

@@ -108,7 +108,7 @@ def test_what_is_promised_is_nobody_elses(site: Site) -> None:
         wait_until(
             lambda: bool(jobs(site)) and all(one["running"] for one in jobs(site)[0].members), "it runs", 60
         )
-        run = site.person.starts("dios run short.py --cpus 1 --label later")
+        run = site.person.starts("dios run short.py --cpus 1 --title later")
         site.until("later", "waiting")
         assert "waits" in site.person.types("dios explain later").stdout
         holder.send_signal(signal.SIGINT)
@@ -222,7 +222,7 @@ def test_a_job_outlives_a_killed_coordinator(site: Site) -> None:
 def test_what_is_said_twice_or_not_at_all_is_refused(site: Site) -> None:
     """Options about needs, a missing program and tasks that nobody would start are named."""
     file = write(site, "says", task("a", 0.1, "cpu = 1"))
-    assert "leave out --host" in site.person.types(f"dios run {file} --host n1", status=125).stderr
+    assert "leave out --on" in site.person.types(f"dios run {file} --on n1", status=125).stderr
     assert "--cpus" in site.person.types(f"dios run {file} --cpus 1", status=125).stderr
     site.person.writes("none.toml", "[tasks.a]\ncpu = 1\n")
     assert "tasks.a.program is missing" in site.person.types("dios run none.toml", status=125).stderr

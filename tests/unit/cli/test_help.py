@@ -52,10 +52,10 @@ COMMANDS = [
         "run",
         "ps",
         "logs",
-        "log create",
-        "log append",
-        "log read",
-        "log follow",
+        "journal create",
+        "journal append",
+        "journal read",
+        "journal follow",
         "backup keygen",
         "backup create",
         "backup ls",
@@ -93,7 +93,7 @@ COMMANDS = [
 ]
 LINES_OF_HELP_MAX = 48
 NODE_COMMANDS = [
-    (daemon.app, command) for command in ("start", "status", "stop", "init", "token", "config", "trust add")
+    (daemon.app, command) for command in ("start", "status", "stop", "init", "invite", "config", "trust add")
 ]
 
 

@@ -17,7 +17,7 @@ from dios.ids import Name
 if TYPE_CHECKING:
     from typer._click import Command, Parameter
 
-COMPLETED = {"ALIAS", "NODE", "TASK", "SERVICE", "[LABEL=]NAME", "LABEL=NAME"}
+COMPLETED = {"ALIAS", "NODE", "TASK", "SERVICE", "[FILE=]NAME", "FILE=NAME"}
 """The words of the help for what a node or the keyring knows."""
 FREE = {"--name", "--as"}
 """Options for names that do not exist yet."""
@@ -45,7 +45,7 @@ def test_everything_that_a_node_knows_is_completed() -> None:
     assert missing == []
     assert count > 80
     commands = dict(parameters(typer.main.get_command(main.app), "dios"))
-    for place in ("get name", "rm names", "stat name", "ls path", "du paths", "log read name"):
+    for place in ("get name", "rm names", "stat name", "ls path", "du paths", "journal read name"):
         assert completion.completer_of(commands[f"dios {place}"]), place
     for place in ("sandbox run --input", "put files", "sandbox run --template"):
         assert completion.completer_of(commands[f"dios {place}"]) is None, place

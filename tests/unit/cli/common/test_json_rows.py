@@ -90,7 +90,7 @@ def member(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         "config --json",
         "doctor --json",
         "dios-node init --data other --listen 127.0.0.1:7400 --json",
-        "dios-node token --data n --json",
+        "dios-node invite --data n --json",
         "dios-node config --data n --json",
         "dios-node status --data n --json",
         "dios-node stop --data n --json",

@@ -2,19 +2,29 @@
 
 from __future__ import annotations
 
+import re
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+import typer
 import typer.main
 from typer.testing import CliRunner
 
 from dios.cli import main
-from dios.cli.common.spellings import OLD_OPTIONS, OldOption
+from dios.cli.common.spellings import OLD_COMMANDS, OLD_OPTIONS, OldOption
 from dios.cli.nodes import daemon
 
 if TYPE_CHECKING:
     from typer._click import Command, Context
 
+ROOT = Path(__file__).resolve().parents[4]
+WRITTEN = [
+    *(path for path in (ROOT / "docs").glob("*.md")),
+    *(path for path in (ROOT / "examples").rglob("*") if path.suffix in (".py", ".sh", ".md")),
+    *(path for path in (ROOT / "cluster").rglob("*") if path.is_file()),
+    *(path for path in (ROOT / "dios").rglob("*.py") if path.name != "spellings.py"),
+]
 PROGRAMS = [typer.main.get_command(main.app), typer.main.get_command(daemon.app)]
 
 
@@ -61,3 +71,35 @@ def test_an_old_option_is_shown_nowhere(row: OldOption) -> None:
     shown = CliRunner().invoke(app, [*row.command.split(), "--help-all"]).output
     assert row.new in shown
     assert f"{row.old} " not in shown
+
+
+@pytest.mark.parametrize(("old", "new"), OLD_COMMANDS.items())
+def test_an_old_command_is_the_new_one(old: str, new: str) -> None:
+    """The old name of a command, which no help shows, calls the new one in the program that has it."""
+    (program,) = (each for each in PROGRAMS if new in each.commands)  # type: ignore[attr-defined] # a group
+    context = program.context_class(program, info_name="program")
+    assert program.get_command(context, old) is program.get_command(context, new)  # type: ignore[attr-defined]
+    assert old not in program.list_commands(context)  # type: ignore[attr-defined]
+
+
+def test_an_old_command_has_its_schema() -> None:
+    """`dios schema` knows a command that prints JSON under its old name, too."""
+    schemas = [CliRunner().invoke(main.app, ["schema", name, "create"]) for name in ("log", "journal")]
+    assert [result.exit_code for result in schemas] == [0, 0]
+    assert schemas[0].output == schemas[1].output
+
+
+def test_no_document_and_no_message_has_an_old_name() -> None:
+    """Documents, examples and our own code use the new names."""
+    patterns = [
+        re.compile(rf"\bdios(?:-node)? {row.command} [^\n`|]*(?<![\w-]){row.old}(?![\w-])")
+        for row in OLD_OPTIONS
+    ] + [re.compile(r"\bdios log\b(?! entry)"), re.compile(r"\bdios-node token\b")]
+    stale = [
+        f"{path.relative_to(ROOT)}: {match[0]}"
+        for path in WRITTEN
+        for pattern in patterns
+        for match in pattern.finditer(path.read_text(errors="replace"))
+        if path.name != "glossary.md"
+    ]
+    assert stale == []

@@ -39,7 +39,7 @@ def test_init_makes_a_cluster_and_prints_the_line_to_type_next(tmp_path: Path) -
     assert own is not None
     assert (own.name, told["cluster"]) == ("n1", own.cluster.hex())
     assert (data / "node.toml").read_text() == 'name = "n1"\nrack = "r1"\nlisten = "127.0.0.1:7400"\n'
-    assert told["join"].endswith(f"--join 127.0.0.1:7400 --token {told['token']}")
+    assert told["join"].endswith(f"--join 127.0.0.1:7400 --invitation {told['token']}")
     assert tokens.read(told["token"]).cluster == own.cluster
 
 
@@ -89,12 +89,14 @@ def test_joining_needs_a_place_and_a_token(tmp_path: Path) -> None:
     start = ("start", "--data", str(tmp_path / "n"), "--detach")
     file = tmp_path / "token"
     file.write_text("x")
-    assert "needs a token" in typed(*start, "--join", "127.0.0.1:1", status=1).output
-    twice = typed(*start, "--join", "h:1", "--token", "x", "--token-file", str(file), status=1)
+    assert "needs an invitation" in typed(*start, "--join", "127.0.0.1:1", status=1).output
+    twice = typed(*start, "--join", "h:1", "--invitation", "x", "--invitation-file", str(file), status=1)
     assert "once" in twice.output
-    assert "not a join token" in typed(*start, "--join", "h:1", "--token-file", str(file), status=1).output
-    assert "--join must be" in typed(*start, "--join", "here", "--token", "x", status=1).output
-    assert "with --join" in " ".join(typed(*start, "--token", "x", status=1).output.split())
+    assert (
+        "not an invitation" in typed(*start, "--join", "h:1", "--invitation-file", str(file), status=1).output
+    )
+    assert "--join must be" in typed(*start, "--join", "here", "--invitation", "x", status=1).output
+    assert "with --join" in " ".join(typed(*start, "--invitation", "x", status=1).output.split())
     assert not (tmp_path / "n").exists()
 
 
@@ -123,5 +125,5 @@ def test_a_member_does_not_join_another_cluster(tmp_path: Path) -> None:
     typed("init", "--data", str(tmp_path / "one"), *LISTEN)
     other = json.loads(typed("init", "--data", str(tmp_path / "two"), *LISTEN, "--json").stdout)
     start = ("start", "--data", str(tmp_path / "one"), "--detach", "--join", "127.0.0.1:1")
-    refused = typed(*start, "--token", other["token"], status=1)
+    refused = typed(*start, "--invitation", other["token"], status=1)
     assert "another cluster" in " ".join(refused.output.split())

@@ -368,7 +368,7 @@ def test_a_job_runs_its_maximum_at_most() -> None:
     job_of(made, 1, range(3), maximum_running=1)
     submit(made, 10)
     assert made.round(0.0) == [(0, 1), (10, 1)]
-    assert made.why_waiting(1, 0.0) == ["its job runs as many tasks as it may at once: 1 of 1"]
+    assert made.why_waiting(1, 0.0) == ["its series runs as many tasks as it may at once: 1 of 1"]
     assert made.round(1.0) == []
     made.finished(0, 2.0)
     assert made.round(2.0) == [(1, 1)]

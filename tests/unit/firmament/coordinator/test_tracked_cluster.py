@@ -425,7 +425,7 @@ def test_the_strictest_bounds_that_runs_of_a_job_state_hold() -> None:
     assert job is not None
     assert (job.minimum_running, job.maximum_running) == (1, 2)
     waits = next(task for task in (*loose, strict, last) if task not in play.started)
-    assert "its job runs as many tasks as it may" in " ".join(play.scheduler.explain(waits).lines())
+    assert "its series runs as many tasks as it may" in " ".join(play.scheduler.explain(waits).lines())
     for node in play.nodes.values():
         node.waiting.pop(strict, None)
         if strict in node.running:

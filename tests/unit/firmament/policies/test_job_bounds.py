@@ -21,7 +21,7 @@ def test_a_job_at_its_maximum_takes_no_turns_from_others() -> None:
     submit(site, JobDescriptor(2, "ann"), range(10, 12))
     submit(site, JobDescriptor(3, "bob"), range(20, 30))
     assert site.round(0.0) == [0, 10, 20, 21]
-    assert site.scheduler.explain(1).reason == "its job runs as many tasks as it may at once: 1 of 1"
+    assert site.scheduler.explain(1).reason == "its series runs as many tasks as it may at once: 1 of 1"
     site.scheduler.finished(0, 1.0)
     assert site.round(1.0) == [1]
 

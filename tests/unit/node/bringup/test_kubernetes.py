@@ -15,7 +15,7 @@ case "$*" in
   kustomize*) cat "$2"/kustomization.yaml ;;
   "apply "*) cat >{folder}/applied ;;
   *"get statefulset"*) echo '{{"status": {{"readyReplicas": {ready}}}}}' ;;
-  *"dios-node token"*) echo '{{"token": "dios-join-1.secret"}}' ;;
+  *"dios-node invite"*) echo '{{"token": "dios-join-1.secret"}}' ;;
   *" create "*) cat >{folder}/secret ;;
   *"rollout status"*) {rollout} ;;
   *"node ls"*) echo '[{{"name": "dios-0", "status": "alive"}}]' ;;

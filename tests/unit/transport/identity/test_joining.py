@@ -169,7 +169,7 @@ async def test_an_expired_token_opens_nothing(tmp_path: Path) -> None:
     n1, _ = make_cluster(tmp_path)
     token = tokens.issue(n1, now_s=1_000_000_000)
     async with open_door(n1) as door:
-        with pytest.raises(NotPermittedError, match=r"the token has expired\. Make a new one"):
+        with pytest.raises(NotPermittedError, match=r"the invitation has expired\. Make a new one"):
             await join(door.listener.address, token, name="n3", directory=tmp_path / "n3")
     assert door.admitted == []
     assert door.refused == []
@@ -180,7 +180,7 @@ async def test_a_token_is_for_its_node(tmp_path: Path) -> None:
     for meant, asked in (make_cluster(tmp_path / "a"), reversed(make_cluster(tmp_path / "b"))):
         text = tokens.issue(meant)
         async with open_door(asked) as door:
-            with pytest.raises(NotPermittedError, match=f"this is {asked.name}, and the token is for"):
+            with pytest.raises(NotPermittedError, match=f"this is {asked.name}, and the invitation is for"):
                 await join(door.listener.address, text, name="n3", directory=tmp_path / "n3")
 
 

@@ -46,7 +46,7 @@ def test_every_altered_character_is_noticed(n1: Identity) -> None:
 @given(st.text() | st.binary().map(lambda data: "dios-join-1." + base64.urlsafe_b64encode(data).decode()))
 def test_rubbish_is_no_token(text: str) -> None:
     """Whatever is not a token is refused as such."""
-    with pytest.raises(InvalidError, match="join token"):
+    with pytest.raises(InvalidError, match="invitation"):
         tokens.read(text)
 
 
@@ -103,5 +103,5 @@ def test_a_damaged_book_lets_nobody_in(n1: Identity) -> None:
     """When the book cannot be read every token is refused, and the error says what to do."""
     token = tokens.read(tokens.issue(n1))
     (n1.folder / "tokens").write_bytes(b"\xc1")
-    with pytest.raises(DamagedError, match="make new tokens"):
+    with pytest.raises(DamagedError, match="make new invitations"):
         tokens.use(n1.folder, token.number)
