@@ -35,6 +35,9 @@ OLD_OPTIONS: Final = (
 OLD_COMMANDS: Final[Mapping[str, str]] = {"log": "journal", "token": "invite"}
 """Commands of either program by the name that they had before; a command that has the name goes before."""
 
+OLD_COLUMNS: Final[Mapping[str, str]] = {"label": "title"}
+"""Columns of tables by the name that they had before."""
+
 
 def old_options(command: str) -> Iterator[OldOption]:
     """Return the options of a command that had another name before."""

@@ -136,7 +136,7 @@ def _show_identity(found: Description, groups: dict[str, str]) -> None:
     ran = span_text(until - status.started_ns) if status.started_ns else "-"
     pairs = [
         ("task", status.fingerprint),
-        ("label", status.label or "-"),
+        ("title", status.label or "-"),
         ("state", cause_text(status)),
         ("brand", status.brand.name.lower()),
         ("for", status.principal),

@@ -14,6 +14,7 @@ from dios.cli.common.context import opened
 from dios.cli.common.extras import needing_extra
 from dios.cli.common.json_rows import TaskRow
 from dios.cli.common.output import JsonOption, NodeOption, reporting, say, table, write_json, write_line
+from dios.cli.common.spellings import OLD_COLUMNS
 from dios.cli.tasks.control import described
 from dios.client.keyring import Keyring
 from dios.client.ops.cluster import Member
@@ -67,7 +68,7 @@ def top(
     cannot move its cursor (TERM=dumb), it prints the same data once.
     """  # noqa: D301 - \b is typer's mark for lines to keep, and needs no raw string
     with reporting("dios top", as_json=as_json):
-        column = sort.upper()
+        column = OLD_COLUMNS.get(sort.lower(), sort).upper()
         if column not in TASK_COLUMNS:
             raise InvalidError(
                 f"cannot sort by {sort!r}: there is no such column. Choose one of "

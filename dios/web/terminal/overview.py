@@ -34,7 +34,7 @@ def _seconds(task: Status, now_ns: int) -> float:
 
 TASK_COLUMNS: Final[Mapping[str, Callable[[Status, int], _Value]]] = {
     "TASK": lambda task, _: task.fingerprint,
-    "LABEL": lambda task, _: plain(task.label),
+    "TITLE": lambda task, _: plain(task.label),
     "STATE": lambda task, _: _state(task),
     "NODE": lambda task, _: plain(task.node),
     "USER": lambda task, _: plain(task.principal),

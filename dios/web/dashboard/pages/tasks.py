@@ -32,7 +32,7 @@ from dios.web.observation.session import ClusterSession
 from dios.web.observation.watcher import find_task
 from dios.wire.types import TaskState
 
-_COLUMNS: Final = ("task", "label", "state", "node", "started", "seconds", "done", "why", SECRECY)
+_COLUMNS: Final = ("task", "title", "state", "node", "started", "seconds", "done", "why", SECRECY)
 _BARS_MAX: Final = 10_000
 _ROWS_MAX: Final = 500
 _AGAIN_S: Final = 5.0
@@ -259,7 +259,7 @@ def _facts(mark: str, view: ClusterView) -> None:
     with ui.grid(columns="auto 1fr").classes("gap-x-4"):
         for name, value in (
             ("task", task.fingerprint),
-            ("label", plain(task.label)),
+            ("title", plain(task.label)),
             ("state", task.state.name.lower()),
             ("ended by", task.cause.name.lower() if task.ended else ""),
             ("exit status", task.exit_status if task.ended else ""),

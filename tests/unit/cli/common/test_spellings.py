@@ -12,8 +12,9 @@ import typer.main
 from typer.testing import CliRunner
 
 from dios.cli import main
-from dios.cli.common.spellings import OLD_COMMANDS, OLD_OPTIONS, OldOption
+from dios.cli.common.spellings import OLD_COLUMNS, OLD_COMMANDS, OLD_OPTIONS, OldOption
 from dios.cli.nodes import daemon
+from dios.web.terminal.overview import TASK_COLUMNS
 
 if TYPE_CHECKING:
     from typer._click import Command, Context
@@ -103,3 +104,9 @@ def test_no_document_and_no_message_has_an_old_name() -> None:
         if path.name != "glossary.md"
     ]
     assert stale == []
+
+
+def test_an_old_column_is_the_new_one() -> None:
+    """A table is sorted by the old name of a column as by the new one, and shows the new one."""
+    assert {new.upper() for new in OLD_COLUMNS.values()} <= set(TASK_COLUMNS)
+    assert not {old.upper() for old in OLD_COLUMNS} & set(TASK_COLUMNS)

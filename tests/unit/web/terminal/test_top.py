@@ -81,7 +81,7 @@ def test_the_other_keys_of_htop() -> None:
 
     async def use() -> None:
         nonlocal view
-        application = TopApplication(lambda: view, act, column="LABEL")
+        application = TopApplication(lambda: view, act, column="TITLE")
         async with application.run_test(size=(120, 30)) as pilot:
             table = application.query_one("#tasks", DataTable)
 
