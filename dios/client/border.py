@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Final
 
 from dios import limits
 from dios.client.locate import BORDER_SOCKET_NAME, accepted_users, resolve_node
+from dios.client.node_socket import connect
 from dios.errors import ProtocolError, UnreachableError, error_for
-from dios.transport.unix.client import connect
 from dios.wire.border import (
     AnswerCheck,
     BorderAnswer,

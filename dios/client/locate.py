@@ -16,6 +16,15 @@ SOCKET_NAME: Final = "node.sock"
 BORDER_SOCKET_NAME: Final = "border.sock"
 """The name of the socket of a node's border, in the folder of ``SOCKET_NAME``."""
 
+PID_FILE_NAME: Final = "node.pid"
+"""The name of the file in a data directory that a running node has locked; it stays."""
+
+SETTINGS_FILE_NAME: Final = "node.toml"
+"""The name of the file of settings in a data directory."""
+
+CLUSTER_FILE_NAME: Final = "cluster.json"
+"""The name of the file that makes a directory that of a local cluster."""
+
 _CONFIG_NAME: Final = "client.toml"
 
 
@@ -93,8 +102,8 @@ def resolve_node(node: str | Path | None = None) -> Path:
     """Return the socket of a node: argument, else DIOS_NODE, else client.toml, else the default link.
 
     A directory means the socket in it, and a word that is not a path the node of that name in the local
-    cluster. The path need not exist. Raises InvalidError if client.toml is invalid, UntrustedError if another
-    user could have changed it or the default link.
+    cluster. The path need not exist. Raises InvalidError if client.toml is invalid or no node has the name,
+    UntrustedError if another user could have changed the file or the default link.
     """
     chosen = str(node) if node else os.environ.get("DIOS_NODE", "") or str(_configured("node"))
     if not chosen:
@@ -102,8 +111,8 @@ def resolve_node(node: str | Path | None = None) -> Path:
         require_trusted(link.parent, "the folder of the default node")
         return link
     path = Path(chosen).expanduser()
-    if "/" not in chosen and not path.exists():
-        return _named(chosen) or path
+    if "/" not in chosen and path.suffix != ".sock" and not path.exists():
+        return _named(chosen)
     return path / SOCKET_NAME if path.is_dir() else path
 
 
@@ -113,13 +122,20 @@ def names_node(node: str | Path | None = None, node_user: str | int | None = Non
     return bool(named or _configured("node")) or node_user is not None or _configured("node_user") != ""
 
 
-def _named(name: str) -> Path | None:
-    """Return the socket of the local cluster's node of that name, or None."""
-    try:
-        data = local_cluster() / name
-    except InvalidError:
-        return None
-    return data / SOCKET_NAME if data.is_dir() else None
+def _named(name: str) -> Path:
+    """Return the socket of the local cluster's node of that name. Raise InvalidError if there is none."""
+    place = local_cluster()
+    data = place / name
+    if data.is_dir():
+        return data / SOCKET_NAME
+    names = sorted(path.parent.name for path in place.glob(f"*/{SETTINGS_FILE_NAME}"))
+    cluster = (
+        f"your local cluster has {', '.join(names)}" if names else "you have no local cluster (`dios up`)"
+    )
+    raise InvalidError(
+        f"there is no node {name!r}: {cluster}, and this folder has no such data directory or socket. "
+        f"For a path write it with a slash, like ./{name}."
+    )
 
 
 def accepted_users(user: str | int | None = None) -> tuple[int, ...]:

@@ -16,10 +16,11 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
 
+from dios.client.locate import SETTINGS_FILE_NAME
 from dios.errors import ExistsError, InvalidError, UnreachableError
 from dios.node import machine, seeds
 from dios.node.addresses import is_loopback, split_address
-from dios.node.settings import FILE_NAME, Settings, SettingsError, load
+from dios.node.settings import Settings, SettingsError, load
 from dios.transport.identity import durable_files, identity, tokens
 from dios.transport.identity.identity import Identity
 from dios.transport.identity.tokens import Token
@@ -69,7 +70,7 @@ def remember(settings: Settings) -> None:
     Raise SettingsError if the file has a different value.
     """
     settings.data.mkdir(mode=0o700, parents=True, exist_ok=True)
-    path = settings.data / FILE_NAME
+    path = settings.data / SETTINGS_FILE_NAME
     text = path.read_text(encoding="utf-8") if path.exists() else ""
     there = load(settings.data, environ={}) if text else None
     added: list[str] = []
@@ -192,7 +193,8 @@ def check(settings: Settings, own: Identity) -> None:
         )
     if not settings.listen:
         raise SettingsError(
-            f"{own.name} is a node of a cluster and must listen. Set listen in {settings.data / FILE_NAME}."
+            f"{own.name} is a node of a cluster and must listen. Set listen in "
+            f"{settings.data / SETTINGS_FILE_NAME}."
         )
 
 

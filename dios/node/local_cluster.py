@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Final
 
 from dios import limits
-from dios.client.locate import SOCKET_NAME, default_socket
+from dios.client.locate import CLUSTER_FILE_NAME, SOCKET_NAME, default_socket
 from dios.client.sync.node import connect
 from dios.errors import DamagedError, DiosError, ExistsError, InvalidError, TimeLimitError
 from dios.node import cluster, daemon, seeds
@@ -31,7 +31,6 @@ from dios.transport.identity import durable_files, identity
 from dios.trusted_files import require_trusted
 from dios.wire.addresses import join_address
 
-FILE_NAME: Final = "cluster.json"
 HOST: Final = "127.0.0.1"
 _VERSION: Final = 1
 _POLL_S: Final = 0.02
@@ -87,7 +86,7 @@ class LocalCluster:
 # -- on the disk --------------------------------------------------------------------------------------
 def read(directory: Path) -> LocalCluster | None:
     """Return the cluster of a directory, or None. Raise DamagedError if its file cannot be read."""
-    path = directory / FILE_NAME
+    path = directory / CLUSTER_FILE_NAME
     try:
         told = json.loads(path.read_text(encoding="utf-8"))
         require_trusted(path, "the file of the local cluster")
@@ -178,7 +177,7 @@ def _write_settings(node: LocalNode, settings: Mapping[str, str]) -> None:
 def _write(made: LocalCluster) -> None:
     rows = [{key: value for key, value in asdict(node).items() if key != "data"} for node in made.nodes]
     told = {"version": _VERSION, "keep": made.keep, "nodes": rows}
-    durable_files.write(made.directory / FILE_NAME, (json.dumps(told, indent=2) + "\n").encode())
+    durable_files.write(made.directory / CLUSTER_FILE_NAME, (json.dumps(told, indent=2) + "\n").encode())
 
 
 def keep(found: LocalCluster) -> LocalCluster:
@@ -217,7 +216,7 @@ def remove(directory: Path) -> None:
         return
     for node in found.nodes:
         shutil.rmtree(node.data, ignore_errors=True)
-    (directory / FILE_NAME).unlink(missing_ok=True)
+    (directory / CLUSTER_FILE_NAME).unlink(missing_ok=True)
 
 
 @contextlib.contextmanager

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from dios import limits
-from dios.client.locate import BORDER_SOCKET_NAME
+from dios.client.locate import BORDER_SOCKET_NAME, PID_FILE_NAME, SETTINGS_FILE_NAME
 from dios.errors import InvalidError
 from dios.host.process.template_setting import (
     TEMPLATE_MEMORY_BYTES_DEFAULT,
@@ -43,7 +43,6 @@ from dios.wire.messages import Bound
 from dios.wire.types import Resource
 
 ENVIRONMENT_PREFIX: Final = "DIOS_"
-FILE_NAME: Final = "node.toml"
 COST_MODEL_DEFAULT: Final = "spread"
 AUTO: Final = "auto"
 NONE: Final = "none"
@@ -112,9 +111,6 @@ class LogLevel(enum.StrEnum):
     WARNING = "warning"
     ERROR = "error"
 
-
-PID_FILE_NAME: Final = "node.pid"
-"""The name of the pid file in a data directory."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -617,7 +613,7 @@ def load_with_origins(
 ) -> tuple[Settings, dict[str, Origin]]:
     """Read settings as ``load`` does; also return the origin of each value that is no default."""
     folder = Path(data).expanduser().absolute()
-    file = Path(config).expanduser().absolute() if config is not None else folder / FILE_NAME
+    file = Path(config).expanduser().absolute() if config is not None else folder / SETTINGS_FILE_NAME
     chosen: dict[str, object] = {}
     origins: dict[str, Origin] = {}
     sources = (

@@ -56,8 +56,7 @@ InGroupOption: TypeAlias = Annotated[
 ]
 
 _NEXT: Final[dict[type[DiosError], str]] = {
-    errors.UnreachableError: "`dios-node status` says whether a node runs; "
-    "`dios-node start --data ./node0 --detach` starts one, `dios up` those of your local cluster",
+    errors.UnreachableError: "`dios-node status` says whether a node runs",
     errors.NotPermittedError: "`dios group ls` shows the groups in your keyring; "
     "`dios audit --outcome denied` shows what was refused",
     errors.StaleError: "it was deleted; `dios ls` shows what there is",

@@ -34,14 +34,15 @@ from dios.cli.nodes import check, config, joining, orphans, trust
 from dios.cli.nodes.fitness import wait_known
 from dios.cli.nodes.joining import InvitationFileOption, InvitationOption, JoinOption
 from dios.cli.nodes.setting_options import SHOWN, settings_given
-from dios.client.locate import default_socket, resolve_node
+from dios.client.locate import PID_FILE_NAME, default_socket, resolve_node
+from dios.client.node_socket import data_directory, start_command
 from dios.client.ops.cluster import Member
 from dios.client.sync.node import connect
 from dios.errors import InvalidError, TimeLimitError
 from dios.host.sandbox.mechanisms import PURE_TASKS
 from dios.node import daemon, restart_status
 from dios.node.limit_text import parse_time_ms
-from dios.node.settings import PID_FILE_NAME, load
+from dios.node.settings import load
 
 app: Final = CommandApplication(
     help="The DIOS node of this machine: start, inspect and stop it, and check its data.",
@@ -263,7 +264,8 @@ def status(*, data: MaybeData = None, node: NodeOption = None, as_json: JsonOpti
         path = _target(data, node)
         running = daemon.find(path)
         if running is None:
-            recovery = daemon.find_recovery(load(data).pid_file if data else path.parent / PID_FILE_NAME)
+            place = data or data_directory(path)
+            recovery = None if place is None else daemon.find_recovery(place / PID_FILE_NAME)
             if recovery is not None:
                 _show_recovery(recovery, path, as_json=as_json)
             elif as_json:
@@ -271,7 +273,7 @@ def status(*, data: MaybeData = None, node: NodeOption = None, as_json: JsonOpti
                 write_json(absent)
             else:
                 facts([("node", "not running"), ("socket", str(path))])
-                say("next: dios-node start --data ./node0 --detach")
+                say(f"next: {start_command(path)}")
             raise typer.Exit(NOT_RUNNING)
         with _within(limits.NODE_ANSWER_MS_MAX), connect(str(path), groups=()) as connected:
             info, cluster = connected.info(), connected.nodes()
@@ -327,7 +329,7 @@ def state(*, data: MaybeData = None, node: NodeOption = None, as_json: JsonOptio
     with reporting("dios-node state", as_json=as_json):
         path = _target(data, node)
         if daemon.find(path) is None:
-            say(f"no node runs at {path}; next: dios-node start --data ./node0 --detach")
+            say(f"no node runs at {path}; next: {start_command(path)}")
             raise typer.Exit(NOT_RUNNING)
         with _within(limits.NODE_ANSWER_MS_MAX), connect(str(path), groups=()) as connected:
             tables = connected.read_state()
@@ -409,7 +411,7 @@ def restart(
             if as_json:
                 absent: NotRestartedDaemonRow = {"restarted": False, "socket": str(path)}
                 write_json(absent)
-            say(f"no node runs at {path}; next: dios-node start --data ./node0 --detach")
+            say(f"no node runs at {path}; next: {start_command(path)}")
             raise typer.Exit(NOT_RUNNING)
         if data is None:
             with _within(limits.NODE_ANSWER_MS_MAX), connect(str(path), groups=()) as connected:

@@ -16,6 +16,7 @@ import typer
 from dios.cli.common.application import CommandApplication
 from dios.cli.common.output import FAILED, JsonOption, reporting, waiting, write_json
 from dios.client.locate import default_socket
+from dios.client.node_socket import data_directory
 from dios.client.plain_text import plain
 from dios.node.doctor.diagnosis import Diagnosis, DoctorLevel, examine
 from dios.wire.types import Fitness
@@ -38,8 +39,7 @@ def _data_meant(data: Path | None) -> Path:
     """Return the given directory, else the default node's, else the one of the examples."""
     if data is not None:
         return data
-    link = default_socket()
-    return link.resolve().parent if link.exists() else Path(_DEFAULT_DATA)
+    return data_directory(default_socket()) or Path(_DEFAULT_DATA)
 
 
 def _line(text: str = "") -> None:

@@ -29,7 +29,7 @@ _TRY: Final = {
     Cause.PREEMPTED: "run it again, or with a higher --priority; `dios run --restartable` does so by itself",
     Cause.MOVED: "run it again with `dios run`, or dios.lib.movable, which continue from the saved state",
     Cause.NODE_LOST: "run it again; `dios node ls` lists the nodes",
-    Cause.NODE: "`dios-node start` starts the node again; acknowledged durable objects are kept",
+    Cause.NODE: "start the node again and run it again; acknowledged durable objects are kept",
 }
 
 # Exceptions that are often caused by the sandbox and not by an error in the task.

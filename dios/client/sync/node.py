@@ -27,7 +27,6 @@ from dios.client.sync.network import Acceptor, Datagrams, TcpConnection
 from dios.client.sync.selecting import Selects
 from dios.errors import EndOfStreamError, UnreachableError
 from dios.transport.unix.client import ClientChannel
-from dios.transport.unix.client import connect as connect_socket
 from dios.wire import messages
 from dios.wire.types import Mode, ObjectType
 
@@ -374,6 +373,7 @@ def connect_or_start(
 def open_socket(node: str | Path | None, node_user: str | int | None, pool_size: int) -> socket.socket:
     """Return a socket that is connected to the node of ``connect``; with 0 as ``pool_size`` start none."""
     from dios.client.locate import accepted_users, resolve_node  # noqa: PLC0415 - not for tasks
+    from dios.client.node_socket import connect as connect_socket  # noqa: PLC0415 - the same
 
     accepted = partial(accepted_users, node_user)
     may_start = program_node.may_start(node, node_user)

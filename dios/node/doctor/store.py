@@ -13,9 +13,9 @@ from pathlib import Path
 from typing import Final
 
 from dios import limits
+from dios.client.locate import PID_FILE_NAME
 from dios.host.audit.log import segments
 from dios.node import daemon
-from dios.node.settings import PID_FILE_NAME
 
 _IN_MEMORY: Final = frozenset({"tmpfs", "ramfs"})
 _OVER_A_NETWORK: Final = frozenset({"nfs", "nfs4", "cifs", "smb3", "9p", "fuse.sshfs"})

@@ -151,7 +151,7 @@ def connect(path: Path, users: Callable[[], Collection[int]] = tuple) -> socket.
     except OSError as error:
         sock.close()
         raise UnreachableError(
-            f"no node listens at {path} ({error.strerror}). Start one with `dios-node start`."
+            f"no node listens at {path} ({error.strerror})"
         ) from error
     return sock
 

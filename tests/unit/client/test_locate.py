@@ -49,9 +49,11 @@ def test_bad_file_is_refused(text: str) -> None:
 
 
 def test_a_word_means_a_node_of_the_local_cluster(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """A word that is no path is the local cluster's node of that name, if there is one, else a path."""
+    """A word that is no path is the local cluster's node of that name, else refused."""
     monkeypatch.chdir(tmp_path)
-    assert resolve_node("n2") == Path("n2")
+    with pytest.raises(InvalidError, match="there is no node 'n2'"):
+        resolve_node("n2")
+    assert resolve_node("n2.sock") == Path("n2.sock")
     (local_cluster() / "n2").mkdir(parents=True)
     assert resolve_node("n2") == tmp_path / ".local/state/dios/cluster/n2/node.sock"
     assert resolve_node("./n2") == Path("n2")

@@ -8,6 +8,7 @@ from typing import Self
 import pytest
 
 from dios import limits
+from dios.client.locate import CLUSTER_FILE_NAME
 from dios.errors import DamagedError, ExistsError, InvalidError, TimeLimitError
 from dios.node import daemon, local_cluster, seeds
 from dios.node.settings import SettingsError, load
@@ -72,7 +73,7 @@ def test_what_is_somebody_elses_stays(tmp_path: Path) -> None:
 )
 def test_a_damaged_file_is_told(tmp_path: Path, text: str) -> None:
     """A file that nobody could have written is refused, above all one that leads out of the directory."""
-    (tmp_path / local_cluster.FILE_NAME).write_text(text)
+    (tmp_path / CLUSTER_FILE_NAME).write_text(text)
     with pytest.raises(DamagedError, match=r"cluster\.json"):
         local_cluster.read(tmp_path)
 

@@ -25,11 +25,11 @@ def test_an_error_tells_cause_place_and_next_command(capsys: pytest.CaptureFixtu
     assert "dios node ls" in told.replace("\n", " "), "a node answered, so that another one is out of reach"
 
 
-def test_a_node_that_does_not_run_is_to_be_started(capsys: pytest.CaptureFixture[str]) -> None:
-    """Where nobody answered at all, the next command is the one that starts a node."""
+def test_a_node_that_does_not_answer_is_looked_for(capsys: pytest.CaptureFixture[str]) -> None:
+    """Where nobody answered at all, the next command is the one that shows the node."""
     with pytest.raises(typer.Exit), output.reporting("dios get"):
         raise errors.UnreachableError("no node listens")
-    assert "dios-node start" in capsys.readouterr().err.replace("\n", " ")
+    assert "dios-node status" in capsys.readouterr().err.replace("\n", " ")
 
 
 def test_advice_that_the_message_gives_is_not_repeated() -> None:
