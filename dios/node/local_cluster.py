@@ -16,7 +16,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Final
 
@@ -65,11 +65,10 @@ class LocalNode:
 
 @dataclass(frozen=True, slots=True)
 class LocalCluster:
-    """The nodes of a directory; ``keep`` means that the data stay when the nodes are stopped."""
+    """The nodes of a directory."""
 
     directory: Path
     nodes: tuple[LocalNode, ...]
-    keep: bool
 
     def forgotten(self) -> frozenset[str]:
         """Return the names of nodes that `dios node forget` has removed from the cluster."""
@@ -94,14 +93,13 @@ def read(directory: Path) -> LocalCluster | None:
             LocalNode(str(row["name"]), str(row["rack"]), str(row["address"]), directory / str(row["name"]))
             for row in told["nodes"]
         )
-        keep = bool(told["keep"])
     except FileNotFoundError:
         return None
     except (ValueError, TypeError, KeyError) as error:
         raise DamagedError(f"{path} is damaged ({error}). Stop its nodes with `dios-node stop`.") from None
     if any(Path(node.name).name != node.name for node in nodes):
         raise DamagedError(f"{path} names nodes that are not below {directory}")
-    return LocalCluster(directory, nodes, keep)
+    return LocalCluster(directory, nodes)
 
 
 def make(
@@ -109,14 +107,16 @@ def make(
     *,
     nodes: int,
     racks: int = 0,
-    keep: bool = False,
+    keep: bool = True,
     settings: Mapping[str, str] | None = None,
 ) -> LocalCluster:
     """Create the directory of a cluster with an identity for each node, completely or not at all.
 
-    It starts nothing. ``racks`` of 0 means no racks; ``settings`` are for every node, as text. Raise
-    ExistsError if the directory is not empty, InvalidError for invalid numbers, SettingsError.
+    It starts nothing. ``racks`` of 0 means no racks; ``settings`` are for every node, as text. ``keep`` has
+    no effect: data are kept until ``remove``. Raise ExistsError if the directory is not empty, InvalidError
+    for invalid numbers, SettingsError.
     """
+    del keep  # accepted for programs that were written for earlier releases
     if not 1 <= nodes <= limits.LOCAL_NODES_MAX:
         raise InvalidError(f"a local cluster must have 1 to {limits.LOCAL_NODES_MAX} nodes, not {nodes}")
     if not 0 <= racks <= nodes:
@@ -125,16 +125,14 @@ def make(
         raise ExistsError(f"{directory} is not empty. Choose another directory with --dir.")
     directory.mkdir(mode=0o700, parents=True, exist_ok=True)
     try:
-        return _fill(directory, nodes, racks, settings or {}, keep=keep)
+        return _fill(directory, nodes, racks, settings or {})
     except BaseException:
         for entry in directory.iterdir():
             shutil.rmtree(entry, ignore_errors=True)
         raise
 
 
-def _fill(
-    directory: Path, count: int, racks: int, settings: Mapping[str, str], *, keep: bool
-) -> LocalCluster:
+def _fill(directory: Path, count: int, racks: int, settings: Mapping[str, str]) -> LocalCluster:
     addresses = _free_addresses(count)
     made = LocalCluster(
         directory,
@@ -147,7 +145,6 @@ def _fill(
             )
             for number in range(count)
         ),
-        keep,
     )
     first: identity.Identity | None = None
     for node in made.nodes:
@@ -176,16 +173,9 @@ def _write_settings(node: LocalNode, settings: Mapping[str, str]) -> None:
 
 def _write(made: LocalCluster) -> None:
     rows = [{key: value for key, value in asdict(node).items() if key != "data"} for node in made.nodes]
-    told = {"version": _VERSION, "keep": made.keep, "nodes": rows}
+    # Earlier releases read "keep", and their `dios down` deletes the data without it.
+    told = {"version": _VERSION, "keep": True, "nodes": rows}
     durable_files.write(made.directory / CLUSTER_FILE_NAME, (json.dumps(told, indent=2) + "\n").encode())
-
-
-def keep(found: LocalCluster) -> LocalCluster:
-    """Keep the data when the nodes are stopped, from now on."""
-    kept = replace(found, keep=True)
-    if kept != found:
-        _write(kept)
-    return kept
 
 
 def _free_addresses(count: int) -> list[str]:

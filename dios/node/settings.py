@@ -112,7 +112,6 @@ class LogLevel(enum.StrEnum):
     ERROR = "error"
 
 
-
 @dataclass(frozen=True, slots=True)
 class Settings:
     """All settings of a node; sizes in bytes.

@@ -227,20 +227,24 @@ def test_the_page_works_as_written(tmp_path: Path) -> None:
 
 
 def test_down_leaves_nothing(tmp_path: Path) -> None:
-    """`dios down` leaves no process and no file; with --keep the objects stay for the next `up`."""
+    """`dios down` leaves no process and keeps the objects for the next `up`; --delete leaves no file."""
     someone = Person(tmp_path)
-    up = json.loads(someone.types("dios up --nodes 2 --pool-size 0 --dir ./c --keep --json").stdout)
+    up = json.loads(someone.types("dios up --nodes 2 --pool-size 0 --dir ./c --json").stdout)
     pids = [row["pid"] for row in up["nodes"]]
     assert all(exists(pid) for pid in pids)
     someone.types("dios group create g")
     someone.writes("a.txt", "kept")
     someone.types("dios put a.txt --group g --node n2")
-    assert json.loads(someone.types("dios down --json").stdout)["stopped"] == ["n1", "n2"]
+    told = json.loads(someone.types("dios down --json").stdout)
+    assert (told["stopped"], told["removed"]) == (["n1", "n2"], False)
     assert not any(exists(pid) for pid in pids)
-    someone.types("dios up --dir ./c")
+    assert "stored there before" in someone.types("dios up --dir ./c").stderr
     assert someone.types("dios get a.txt").stdout == "kept"
-    someone.types("dios down")
-    assert (tmp_path / "c").is_dir(), "it was made to be kept"
+    stopped = someone.types("dios down")
+    assert "dios down --delete" in stopped.stderr, "the user sees how to delete what was kept"
+    assert str(tmp_path / "c") in stopped.stdout
+    assert "deleted" in someone.types("dios down --delete").stdout
+    assert not (tmp_path / "c").exists()
     assert "none" in someone.types("dios down --dir ./elsewhere").stdout
     assert not (tmp_path / "elsewhere").exists()
 

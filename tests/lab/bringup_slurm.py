@@ -223,7 +223,7 @@ def tried(dios: Dios) -> None:
     again = json.loads(dios("up"))
     require(again == made, f"the second run said {again}")
     step("dios down ends the job and its data")
-    dios("down")
+    dios("down", "--delete")
     require(not dios.queue(), f"Slurm still has {dios.queue()}")
     wait(lambda: not left(), f"left: {left()}")
     require(not dios.directory.exists(), "the directory is left")

@@ -160,7 +160,7 @@ def hosts_down(wanted: hosts.Wanted, command: str, *, delete: bool, as_json: boo
         return
     facts([(host.target, _state(answer)) for host, answer in answers.items()])
     if any(answer.there and not answer.deleted for answer in stopped):
-        say("next: `dios up --hosts` with these hosts starts them again; --delete deletes their data")
+        say("next: `dios up --hosts` with these hosts continues with these data; --delete deletes them")
 
 
 def _state(answer: Stopped) -> str:
@@ -193,8 +193,8 @@ def slurm_up(
     found = slurm.read(directory)
     if found is not None and (nodes not in {0, found.nodes} or sbatch or settings):
         raise InvalidError(
-            f"the cluster in {directory} is job {found.job} with {found.nodes} nodes. `dios down --on slurm` "
-            "ends it; another --dir makes a second one"
+            f"the cluster in {directory} is job {found.job} with {found.nodes} nodes. `dios down --on slurm "
+            "--delete` ends it; another --dir makes a second one"
         )
     with progress("waiting for the allocation") as report:
         job = found or slurm.submit(
@@ -221,17 +221,25 @@ def slurm_up(
     table(("NODE", "ADDRESS", "DATA"), [(row.name, row.address, row.data) for row in rows])
     first = rows[0]
     program = Path(sys.executable).with_name("dios")
-    say(f"job {job.job}; its data are deleted when it ends. Next, as in all commands:")
+    say(f"job {job.job}; its data are lost when it ends. Next, as in all commands:")
     say(
         f"  srun --jobid={job.job} --overlap --nodes=1 --ntasks=1 --nodelist={first.host} "
         f"{program} node ls --node {first.data}"
     )
 
 
-def slurm_down(directory: Path, *, as_json: bool) -> None:
-    """End the job and delete its files. Raise the errors of ``slurm``."""
+def slurm_down(directory: Path, *, delete: bool, as_json: bool) -> None:
+    """End the job, whose data end with it, and delete its files.
+
+    Raise InvalidError for a job that still has data unless ``delete``, and the errors of ``slurm``.
+    """
     found = slurm.read(directory)
     if found is not None:
+        if not delete and slurm.running(found):
+            raise InvalidError(
+                f"the data of job {found.job} are on the local disks of its machines, and are lost when it "
+                "ends. Make a backup of what you need (`dios backup`), then end it with --delete."
+            )
         with progress("ending the job"):
             slurm.cancel(found)
             slurm.remove(directory)
@@ -277,3 +285,5 @@ def kubernetes_down(namespace: str, *, delete: bool, as_json: bool) -> None:
         write_json(down)
         return
     facts([("cluster", "deleted" if delete else "ended; volumes and data kept"), ("namespace", namespace)])
+    if not delete:
+        say("next: `dios up --on kubernetes` continues with these data; --delete deletes them")

@@ -137,3 +137,7 @@ def down(*, delete: bool, as_json: bool) -> None:
         write_json(row)
         return
     facts([("cluster", "stopped"), ("file", str(file)), ("volumes", "deleted" if delete else "kept")])
+    if not delete:
+        say(
+            "next: `dios up --compose` continues with these data; `dios down --compose --delete` deletes them"
+        )

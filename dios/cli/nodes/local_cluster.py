@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import shlex
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Final, TypedDict
@@ -38,13 +39,13 @@ _HOSTS: Final = "--hosts"
 _SLURM: Final = "--on slurm"
 _KUBERNETES: Final = "--on kubernetes"
 _OPTIONS: Final = {
-    _HERE: {"--nodes", "--racks", "--dir", "--keep", "settings"},
+    _HERE: {"--nodes", "--racks", "--dir", "--delete", "settings"},
     _COMPOSE: {"--delete"},
     _HOSTS: {
         *("--racks", "--prefix", "--port", "--network", "--extras", "--wheelhouse", "--ssh", "--delete"),
         "settings",
     },
-    _SLURM: {"--nodes", "--dir", "--port", "--sbatch", "settings"},
+    _SLURM: {"--nodes", "--dir", "--port", "--sbatch", "--delete", "settings"},
     _KUBERNETES: {"--nodes", "--namespace", "--image", "--storage", "--delete", "settings"},
 }
 """The options that have a meaning for each kind."""
@@ -98,9 +99,13 @@ DeleteOption = Annotated[
     bool,
     typer.Option(
         "--delete",
-        help="With --compose, --hosts and --on kubernetes: also delete data and what was installed.",
+        help="Also delete all data; with --hosts and --on kubernetes, what was installed or applied, too.",
     ),
 ]
+KeepOption = Annotated[
+    bool, typer.Option("--keep", hidden=True, help="No effect: data are kept unless --delete is given.")
+]
+"""Accepted for one more release."""
 ComposeOption = Annotated[
     bool, typer.Option("--compose", help="Use containers: cluster/compose.yaml and Docker Compose.")
 ]
@@ -109,7 +114,7 @@ ComposeOption = Annotated[
 @app.command(
     context_settings={"allow_extra_args": True, "ignore_unknown_options": True},
     epilog="\b\nExamples:\n  dios up --nodes 3\n  dios up --nodes 4 --racks 2 --pool-size 2\n"
-    "  dios up --dir ./cluster --keep     (`dios down` leaves the data there)\n"
+    "  dios up --dir ./cluster\n"
     "  dios up --hosts n1,n2=admin@10.0.0.2,n3/r2 --racks 2\n"
     "  dios up --hosts n1,n2,n3 --wheelhouse ./wheels     (hosts without a network)\n"
     "  dios up --on slurm --nodes 4 --sbatch '--time=8:00:00 --exclusive'\n"
@@ -128,7 +133,7 @@ def up(
         int, typer.Option("--racks", metavar="N", min=0, help="Spread the nodes over N racks.")
     ] = 0,
     directory: DirOption = None,
-    keep: Annotated[bool, typer.Option("--keep", help="`dios down` does not delete the data.")] = False,
+    keep: KeepOption = False,
     as_compose: ComposeOption = False,
     hosts: HostsOption = "",
     prefix: PrefixOption = "",
@@ -207,7 +212,7 @@ def up(
 
     Here the nodes n1, n2, … are processes of yours. The command returns when all nodes see each other. Other
     commands then use n1, or another with `--node n2`. If the cluster exists, `dios up` starts the nodes that
-    do not run. Ctrl-C stops the nodes that it has started.
+    do not run, with the data that `dios down` kept. Ctrl-C stops the nodes that it has started.
 
     With --hosts it installs this version on each host into a private environment, makes the hosts members of
     one cluster, and starts their nodes as services of systemd, or where that is missing under a supervisor.
@@ -217,6 +222,7 @@ def up(
     With --on slurm it submits a job, whose machines become the cluster until the job ends. This installation
     must be at the same path there. With --on kubernetes it applies the manifests with kubectl.
     """
+    del keep
     with reporting("dios up", as_json=as_json), _ended_by_signals():
         settings = settings_given(context.args, "dios up")
         mode = _mode(hosts=hosts, on=on, compose=as_compose)
@@ -226,7 +232,6 @@ def up(
                 "--nodes": nodes,
                 "--racks": racks,
                 "--dir": directory,
-                "--keep": keep and mode != _COMPOSE,
                 "--prefix": prefix,
                 "--port": port,
                 "--network": network,
@@ -241,7 +246,7 @@ def up(
             },
         )
         if mode == _HERE:
-            _up_here(directory, nodes, racks, settings, keep=keep, as_json=as_json)
+            _up_here(directory, nodes, racks, settings, as_json=as_json)
             return
         if mode == _COMPOSE:
             compose.up(as_json=as_json)
@@ -283,7 +288,6 @@ def _up_here(
     racks: int,
     settings: dict[str, str],
     *,
-    keep: bool,
     as_json: bool,
 ) -> None:
     # Imported late: certificates take a tenth of a second, which other commands save.
@@ -294,10 +298,9 @@ def _up_here(
         found = local_cluster.read(place)
         if found is not None:
             _refuse_other(found, nodes, racks, settings)
-            found = local_cluster.keep(found) if keep else found
         with progress("bringing the cluster up") as report:
             made = found or local_cluster.make(
-                place, nodes=nodes or NODES_DEFAULT, racks=racks, keep=keep, settings=settings
+                place, nodes=nodes or NODES_DEFAULT, racks=racks, settings=settings
             )
             try:
                 started = local_cluster.start(made, report=report)
@@ -305,7 +308,7 @@ def _up_here(
                 fitness = wait_known(running, report=report)
             except DiosError:
                 if found is None:
-                    say(f"the cluster's logs were kept in {place}; `dios down` deletes them")
+                    say(f"the cluster's logs were kept in {place}; `dios down --delete` deletes them")
                     _link(place)
                 raise
             except BaseException:
@@ -313,7 +316,14 @@ def _up_here(
                     local_cluster.remove(place)
                 raise
     _link(place)
-    _show(made, started, fitness, default=local_cluster.is_default(made), as_json=as_json)
+    _show(
+        made,
+        started,
+        fitness,
+        is_new=found is None,
+        default=local_cluster.is_default(made),
+        as_json=as_json,
+    )
 
 
 def _mode(*, hosts: str, on: str, compose: bool) -> str:
@@ -357,8 +367,8 @@ def _refuse_other(found: LocalCluster, nodes: int | None, racks: int, settings: 
     there = len(found.nodes)
     if nodes not in {None, there}:
         raise InvalidError(
-            f"the cluster in {found.directory} has {there} nodes. `dios down` removes it; another --dir "
-            "makes a second one; any machine or data directory can join it with `dios-node invite`"
+            f"the cluster in {found.directory} has {there} nodes. `dios down --delete` removes it; another "
+            "--dir makes a second one; any machine or data directory can join it with `dios-node invite`"
         )
     if racks not in {0, len({node.rack for node in found.nodes if node.rack})}:
         raise InvalidError(f"the racks in {found.directory} were chosen when it was made; leave out --racks")
@@ -396,11 +406,11 @@ class LocalNodeRow(TypedDict):
 
 
 class LocalClusterRow(TypedDict):
-    """The local cluster; ``default`` if commands find it by themselves, ``keep`` if its data stay."""
+    """The local cluster; ``new`` if it has no data of before, ``default`` if commands use it by default."""
 
     directory: str
+    new: bool
     default: bool
-    keep: bool
     nodes: list[LocalNodeRow]
 
 
@@ -417,6 +427,7 @@ def _show(
     started: list[str],
     fitness: dict[str, KnownFitness],
     *,
+    is_new: bool,
     default: bool,
     as_json: bool,
 ) -> None:
@@ -439,8 +450,8 @@ def _show(
         ]
         row: LocalClusterRow = {
             "directory": str(made.directory),
+            "new": is_new,
             "default": default,
-            "keep": made.keep,
             "nodes": rows,
         }
         write_json(row)
@@ -465,7 +476,8 @@ def _show(
     first = made.nodes[0]
     if not default:
         say(f"another node is the default; for this cluster run: export DIOS_NODE={first.data}")
-    say(f"data: {made.directory}; next: dios node ls, dios group create NAME; at the end: dios down")
+    kept = "" if is_new else ", with what was stored there before"
+    say(f"data: {made.directory}{kept}; next: dios node ls, dios group create NAME; at the end: dios down")
 
 
 def _state(name: str, started: list[str], forgotten: frozenset[str]) -> str:
@@ -475,15 +487,13 @@ def _state(name: str, started: list[str], forgotten: frozenset[str]) -> str:
 
 
 @app.command(
-    epilog="\b\nExamples:\n  dios down\n  dios down --keep\n  dios down --dir ./cluster\n"
-    "  dios down --hosts n1,n2,n3 --delete\n  dios down --on slurm"
+    epilog="\b\nExamples:\n  dios down\n  dios down --delete\n  dios down --dir ./cluster\n"
+    "  dios down --hosts n1,n2,n3 --delete\n  dios down --on slurm --delete"
 )
 def down(
     *,
     directory: DirOption = None,
-    keep: Annotated[
-        bool, typer.Option("--keep", help="Keep the data; the next `dios up` uses them.")
-    ] = False,
+    keep: KeepOption = False,
     as_compose: ComposeOption = False,
     hosts: HostsOption = "",
     prefix: PrefixOption = "",
@@ -493,21 +503,22 @@ def down(
     delete: DeleteOption = False,
     as_json: JsonOption = False,
 ) -> None:
-    """Stop all nodes of the cluster that `dios up` made on this machine, and delete its data.
+    """Stop all nodes of the cluster that `dios up` made on this machine, and keep its data.
 
-    The data are kept with --keep here or at `dios up`. Files that `dios up` did not create are never deleted.
+    The next `dios up` continues with the data. With --delete they are deleted, of a stopped cluster too.
+    Files that `dios up` did not create are never deleted.
 
-    With --compose it removes the containers, with --hosts it stops the nodes of these machines, and with
-    --on kubernetes the pods; their data are kept unless --delete is given. With --on slurm it ends the job
-    and deletes its data.
+    With --hosts it stops the nodes of these machines, with --compose the containers, and with --on kubernetes
+    the pods. A job of Slurm has its data on the disks of its machines, which it loses when it ends:
+    --on slurm ends it only with --delete.
     """
+    del keep
     with reporting("dios down", as_json=as_json), _ended_by_signals():
         mode = _mode(hosts=hosts, on=on, compose=as_compose)
         _refuse_foreign(
             mode,
             {
                 "--dir": directory,
-                "--keep": keep and mode != _COMPOSE,
                 "--prefix": prefix,
                 "--ssh": ssh,
                 "--namespace": namespace,
@@ -515,7 +526,7 @@ def down(
             },
         )
         if mode == _HERE:
-            _down_here(directory, keep=keep, as_json=as_json)
+            _down_here(directory, delete=delete, as_json=as_json)
             return
         if mode == _COMPOSE:
             compose.down(delete=delete, as_json=as_json)
@@ -527,12 +538,12 @@ def down(
                 bringup.wanted_hosts(hosts, prefix=prefix), ssh, delete=delete, as_json=as_json
             )
         elif mode == _SLURM:
-            bringup.slurm_down(_slurm_directory(directory), as_json=as_json)
+            bringup.slurm_down(_slurm_directory(directory), delete=delete, as_json=as_json)
         else:
             bringup.kubernetes_down(namespace, delete=delete, as_json=as_json)
 
 
-def _down_here(directory: Path | None, *, keep: bool, as_json: bool) -> None:
+def _down_here(directory: Path | None, *, delete: bool, as_json: bool) -> None:
     from dios.node import local_cluster  # noqa: PLC0415 - see up
 
     place = _directory(directory)
@@ -544,25 +555,25 @@ def _down_here(directory: Path | None, *, keep: bool, as_json: bool) -> None:
         else:
             facts([("cluster", "none"), ("directory", str(place))])
         return
-    removed = not (keep or found.keep)
     with local_cluster.locked(place), progress("stopping the cluster"):
         stopped = local_cluster.stop(found, say=say)
-        if removed:
+        if delete:
             local_cluster.remove(place)
-    if removed:
+    if delete:
         _unlink(place)
     if as_json:
-        row: LocalDownRow = {"directory": str(place), "stopped": stopped, "removed": removed}
+        row: LocalDownRow = {"directory": str(place), "stopped": stopped, "removed": delete}
         write_json(row)
         return
     facts(
         [
             ("stopped", ", ".join(stopped) or "none was running"),
-            ("data", f"deleted: {place}" if removed else f"kept: {place}"),
+            ("data", f"deleted: {place}" if delete else f"kept: {place}"),
         ]
     )
-    if not removed:
-        say(f"next: `dios up --dir {place}` starts it again; delete the directory if you do not need it")
+    if not delete:
+        at = "" if place == _directory(None) else f" --dir {shlex.quote(str(place))}"
+        say(f"next: `dios up{at}` continues with these data; `dios down --delete{at}` deletes them")
 
 
 def _unlink(place: Path) -> None:

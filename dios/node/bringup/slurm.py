@@ -148,12 +148,12 @@ def wait_ready(directory: Path, job: Job, *, report: Callable[[str], None] = lam
                 raise SlurmError(
                     f"job {job.job} runs, but {job.nodes - len(rows)} of {job.nodes} nodes are not ready "
                     f"yet. `dios node ls` shows when they are. See {directory / LOG_NAME}; "
-                    "`dios down --on slurm` ends the job."
+                    "`dios down --on slurm --delete` ends the job."
                 )
         else:
             raise SlurmError(
                 f"job {job.job} ended ({state.lower() or 'it is unknown to Slurm'}) before the cluster was "
-                f"ready. See {directory / LOG_NAME}; `dios down --on slurm` deletes it."
+                f"ready. See {directory / LOG_NAME}; `dios down --on slurm --delete` deletes it."
             )
         time.sleep(_POLL_S)
 

@@ -150,9 +150,7 @@ def connect(path: Path, users: Callable[[], Collection[int]] = tuple) -> socket.
         ) from error
     except OSError as error:
         sock.close()
-        raise UnreachableError(
-            f"no node listens at {path} ({error.strerror})"
-        ) from error
+        raise UnreachableError(f"no node listens at {path} ({error.strerror})") from error
     return sock
 
 

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
@@ -78,15 +79,10 @@ def test_a_damaged_file_is_told(tmp_path: Path, text: str) -> None:
         local_cluster.read(tmp_path)
 
 
-def test_a_cluster_can_be_kept_later(tmp_path: Path) -> None:
-    """What was made to be deleted is kept once somebody says so, and nothing else of it changes."""
-    made = local_cluster.make(tmp_path / "c", nodes=1)
-    assert not made.keep
-    local_cluster.keep(made)
-    found = local_cluster.read(tmp_path / "c")
-    assert found is not None
-    assert found.keep
-    assert found.nodes == made.nodes
+def test_an_earlier_release_keeps_the_data_too(tmp_path: Path) -> None:
+    """The `dios down` of an earlier release deletes the data of a cluster whose file does not say "keep"."""
+    local_cluster.make(tmp_path / "c", nodes=1)
+    assert json.loads((tmp_path / "c" / CLUSTER_FILE_NAME).read_text())["keep"] is True
 
 
 class Views:

@@ -55,12 +55,12 @@ def test_without_an_engine_it_says_so(programs: Path) -> None:
 
 @pytest.mark.parametrize("name", ["docker", "docker-compose"])
 def test_either_generation_is_called_beside_its_file(programs: Path, name: str) -> None:
-    """Compose runs in the file's folder; down keeps the volumes unless they are to be deleted."""
+    """Compose runs in the file's folder; down deletes the volumes only when it is told to."""
     program(programs, "docker", "exit 0" if name == "docker" else '[ "$1" = version ]')
     program(programs, "docker-compose")
     assert json.loads(typed("up --compose --json").stdout)["up"]
-    typed("down --compose")
     typed("down --compose --delete")
+    typed("down --compose")
     where = programs.parent / "cluster"
     compose = "docker" if name == "docker" else "docker-compose"
     word = " compose" if name == "docker" else ""

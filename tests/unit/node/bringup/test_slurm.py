@@ -3,8 +3,10 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from typer.testing import CliRunner
 
 from dios import limits
+from dios.cli.main import app
 from dios.errors import DamagedError, ExistsError, InvalidError, NotSupportedError
 from dios.node.bringup import slurm
 from dios.node.bringup.slurm import SlurmError
@@ -114,3 +116,22 @@ def test_without_slurm_the_error_says_where_to_type(tmp_path: Path, monkeypatch:
     (tmp_path / "slurm.json").write_text('{"version": 1, "job": -1, "nodes": 1}')
     with pytest.raises(DamagedError):
         slurm.read(tmp_path)
+
+
+def test_a_job_with_data_is_ended_only_with_delete(tools: Path, tmp_path: Path) -> None:
+    """The data of a job that runs are lost with it, so `dios down` asks for the word."""
+    tool(tools, "sbatch", "echo 42")
+    tool(tools, "squeue", f"cat {tools}/state")
+    tool(tools, "scancel", f"echo 'COMPLETED|None' >{tools}/state")
+    (tools / "state").write_text("RUNNING|None\n")
+    place = tmp_path / "cluster"
+    submitted(place)
+    down = ["down", "--on", "slurm", "--dir", str(place)]
+    refused = CliRunner().invoke(app, down)
+    assert refused.exit_code == 1
+    assert "--delete" in refused.output
+    assert slurm.read(place) is not None
+    assert CliRunner().invoke(app, [*down, "--delete"]).exit_code == 0
+    assert slurm.read(place) is None
+    submitted(place)
+    assert CliRunner().invoke(app, down).exit_code == 0, "the job has ended, and nothing is lost"
