@@ -32,25 +32,30 @@ _NEEDED: Final = ("numpy", "numba")
 _log: Final = logging.getLogger(__name__)
 
 
+def absence(settings: Settings) -> str:
+    """Return why this node runs no coordinator; empty if it runs one."""
+    if settings.coordinator is CoordinatorMode.OFF:
+        return 'coordinator = "off"'
+    if settings.mode is NodeMode.RESTRICTED:
+        return "a restricted node runs only pure tasks, and a coordinator is a limbo task"
+    missing = [name for name in _NEEDED if importlib.util.find_spec(name) is None]
+    if not missing:
+        return ""
+    remedy = "the extra cluster has them"
+    if settings.coordinator is CoordinatorMode.ON:
+        # Only then, because it reads the description of the package, which would delay the node's start.
+        remedy = extra_command("cluster")
+    return f"{' and '.join(missing)} missing: {remedy}"
+
+
 def wanted(settings: Settings) -> bool:
     """Return True if this node runs a coordinator; log the reason if a requested one does not run."""
-    if settings.coordinator is CoordinatorMode.OFF:
-        return False
-    missing = [name for name in _NEEDED if importlib.util.find_spec(name) is None]
-    if settings.mode is NodeMode.RESTRICTED:
-        _log.warning(
-            "no coordinator: a restricted node runs only pure tasks, and a coordinator is a limbo task"
-        )
-        return False
-    if missing:
-        level, remedy = logging.INFO, "the extra cluster has them"
-        if settings.coordinator is CoordinatorMode.ON:
-            # Only then, because it reads the description of the package, which would delay the node's start.
-            level, remedy = logging.WARNING, extra_command("cluster")
-        why = f"{', '.join(missing)} missing: {remedy}"
+    why = absence(settings)
+    if why and settings.coordinator is not CoordinatorMode.OFF:
+        is_asked = settings.coordinator is CoordinatorMode.ON or settings.mode is NodeMode.RESTRICTED
+        level = logging.WARNING if is_asked else logging.INFO
         _log.log(level, "no coordinator: tasks go to the nodes with the fewest", extra={"why": why})
-        return False
-    return True
+    return not why
 
 
 async def keep_coordinator(settings: Settings) -> None:

@@ -6,6 +6,7 @@ Commands import such dependencies inside of ``needing_extra``.
 from __future__ import annotations
 
 import contextlib
+import importlib.util
 from collections.abc import Iterator, Mapping
 from typing import ClassVar, Final
 
@@ -22,6 +23,12 @@ _PACKAGES: Final[Mapping[str, frozenset[str]]] = {
     "jupyter": frozenset({"ipykernel", "jupyter_client"}),
 }
 """The packages of each extra that commands need."""
+
+
+def missing_extra(extra: str) -> str:
+    """Return the missing packages of an extra and the command that installs them; empty if it is there."""
+    missing = sorted(name for name in _PACKAGES[extra] if importlib.util.find_spec(name) is None)
+    return f"{' and '.join(missing)} missing here: pip install 'dios[{extra}]'" if missing else ""
 
 
 class MissingExtraError(DiosError):

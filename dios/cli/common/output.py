@@ -338,11 +338,12 @@ def progress(what: str) -> Iterator[Callable[[str], None]]:
 
 def next_step(error: BaseException) -> str:
     """Return advice for an error; empty if its message contains it."""
-    if isinstance(error, errors.UnreachableError) and "`dios node ls`" in error.message:
+    if isinstance(error, errors.UnreachableError) and "`dios" in error.message:
         return ""
     if isinstance(error, errors.UnreachableError) and error.call:
         # A node sent this error, so it runs: another node does not answer.
-        return "`dios node ls` shows which nodes there are, and `dios stat` where else the object is"
+        elsewhere = ", and `dios stat` where else the object is" if error.fingerprint else ""
+        return f"`dios node ls` shows which nodes there are{elsewhere}"
     if isinstance(error, errors.NotPermittedError) and not error.call:
         # No node refused a call: the error is about sockets, files or tokens, not about groups.
         return ""

@@ -474,10 +474,26 @@ def _show(
         if known.fitness is not Fitness.FIT:
             say(f"{name}: pure tasks are {known.text}")
     first = made.nodes[0]
+    without = _scheduler_missing(made)
+    if without:
+        say(
+            f"no scheduler: {without}. Until then runs go to the nodes with the fewest, and reservations, "
+            "constraints, gangs and shares are refused"
+        )
     if not default:
         say(f"another node is the default; for this cluster run: export DIOS_NODE={first.data}")
     kept = "" if is_new else ", with what was stored there before"
     say(f"data: {made.directory}{kept}; next: dios node ls, dios group create NAME; at the end: dios down")
+
+
+def _scheduler_missing(made: LocalCluster) -> str:
+    """Return why no node runs a scheduler, unless the user chose so; empty if one does."""
+    from dios.node.coordinator_supervisor import absence  # noqa: PLC0415 - see up
+    from dios.node.settings import CoordinatorMode, load  # noqa: PLC0415 - see up
+
+    settings = [load(node.data, flags=node.flags()) for node in made.nodes]
+    reasons = [absence(each) for each in settings if each.coordinator is not CoordinatorMode.OFF]
+    return reasons[0] if reasons and all(reasons) else ""
 
 
 def _state(name: str, started: list[str], forgotten: frozenset[str]) -> str:

@@ -16,6 +16,7 @@ from typing import Annotated, Final, TypedDict
 import typer
 
 from dios.cli.common.context import CommandContext, opened
+from dios.cli.common.extras import missing_extra
 from dios.cli.common.output import (
     JsonOption,
     NodeOption,
@@ -29,7 +30,7 @@ from dios.cli.common.output import (
 )
 from dios.cli.scheduling import start_queues
 from dios.client.plain_text import plain_lines
-from dios.errors import ExistsError, InvalidError
+from dios.errors import ExistsError, InvalidError, UnreachableError
 from dios.firmament.custom_model.source import SUFFIX, read_source
 from dios.web.report.decision import decision_page
 
@@ -88,7 +89,14 @@ def ask(node: str | None, question: dict[str, object]) -> dict[str, object]:
 
 def ask_at(place: CommandContext, question: dict[str, object]) -> dict[str, object]:
     """Ask the coordinator through an open connection, like :func:`ask`."""
-    answer = json.loads(place.node.ask_scheduler(json.dumps(question).encode()))
+    try:
+        answer = json.loads(place.node.ask_scheduler(json.dumps(question).encode()))
+    except UnreachableError as error:
+        missing = missing_extra("cluster")
+        if not missing:
+            raise
+        advice = f"{missing}; then `dios-node restart`"
+        raise UnreachableError(f"{error.message} {advice}", call=error.call) from None
     if not isinstance(answer, dict) or not answer.pop("ok", False):
         told = answer.get("error") if isinstance(answer, dict) else None
         raise InvalidError(str(told or "the coordinator's answer is malformed; is it of another version?"))

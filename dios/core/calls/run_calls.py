@@ -52,8 +52,8 @@ from dios.wire import dcp, messages
 from dios.wire.types import Brand, Flag, Permission, Resource
 
 NO_SCHEDULER: Final = (
-    "no scheduler is responsible for this node. Does a node of the cluster have the extra 'cluster' "
-    'installed, and coordinator = "on"?'
+    "no node of the cluster runs a scheduler. It needs the extra 'cluster' on one node; the logs of "
+    "the nodes say why they run none (`dios node logs`)."
 )
 
 
@@ -95,7 +95,7 @@ def _is_scheduled(step: Step, call: messages.Run) -> bool:
     if not work.particular:
         return attended and not flags & Flag.NON_BLOCKING
     if not attended and not cluster.here.coordinator:
-        raise UnreachableError(f"{NO_SCHEDULER} Or choose a host, and reserve nothing.")
+        raise UnreachableError(f"{NO_SCHEDULER} Without one, choose a host and reserve nothing.")
     return True
 
 

@@ -235,12 +235,9 @@ def ask(step: Step, task: Holder, seq: int, call: messages.AskScheduler) -> None
     if step.state.cluster is None:
         raise InvalidError("this node is in no cluster, so it has no scheduler; `dios-node init` creates one")
     if not table.attended(step.now):
-        soon = (
-            " This node's coordinator is starting; try again in a moment."
-            if _is_coordinator_starting(step)
-            else ""
-        )
-        raise UnreachableError(f"{run_calls.NO_SCHEDULER}{soon}")
+        if _is_coordinator_starting(step):
+            raise UnreachableError("this node's scheduler is starting. Try again in a moment.")
+        raise UnreachableError(run_calls.NO_SCHEDULER)
     table.tidy(step.state.pending.has)
     waiting = sum(len(question.asked.question) for question in table.questions.values())
     if (

@@ -123,7 +123,7 @@ async def test_closing_the_listener_wakes_its_loop(tmp_path: Path) -> None:
 
 def test_connecting_to_nobody_says_so(tmp_path: Path) -> None:
     """Where no node listens the error names the place."""
-    with pytest.raises(UnreachableError, match="node.sock"):
+    with pytest.raises(UnreachableError, match=r"node\.sock"):
         connect(tmp_path / "node.sock")
     with pytest.raises(UnreachableError):
         connect(tmp_path / ("b" * 120) / "node.sock")
