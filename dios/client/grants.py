@@ -17,7 +17,7 @@ from urllib.parse import quote, unquote
 import msgspec
 from blake3 import blake3
 
-from dios.client.keyring import check_alias, default_path
+from dios.client.keyring import check_group_alias, default_path
 from dios.errors import ExistsError, InvalidError
 from dios.limits import NAME_BYTES
 from dios.trusted_files import require_trusted
@@ -94,7 +94,7 @@ def accepted_grants() -> Mapping[str, Grant]:
 
 def keep_grant(alias: str, grant: Grant) -> None:
     """Store an accepted grant under an alias. Raises ExistsError if another group has the alias."""
-    check_alias(alias)
+    check_group_alias(alias)
     known = accepted_grants().get(alias)
     if known is not None and known.group != grant.group:
         raise ExistsError(f"another group is shared with you as {alias!r} already. Choose another with --as.")

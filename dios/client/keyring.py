@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Final, Literal, NamedTuple, TypeAlias
 
 from dios.client.locate import config_directory
+from dios.client.written_files import naming
 from dios.errors import ExistsError, InvalidError, LimitError, NotPermittedError
 from dios.ids import Name
 from dios.limits import GROUPS_PER_CALL_MAX, GROUPS_PRESENTED_MAX, KEYRING_NAMES_MAX
@@ -45,6 +46,16 @@ def check_alias(alias: str) -> None:
         raise InvalidError(
             f"{alias!r} cannot be an alias. Use at most 128 letters, digits and . _ / @ + -,"
             f" and begin with a letter or digit and not with {PREFIX}."
+        )
+
+
+def check_group_alias(alias: str) -> None:
+    """Raise InvalidError if a new group cannot have ``alias``: a "/" would end it in a path GROUP/FILE."""
+    check_alias(alias)
+    if "/" in alias:
+        raise InvalidError(
+            f"{alias!r} cannot be the alias of a group, because the / begins the path of a file in it. Use "
+            f"another one, like {alias.replace('/', '-')}."
         )
 
 
@@ -304,9 +315,10 @@ def _append(path: Path, line: str) -> _File:
         size = os.fstat(fd).st_size
         try:
             rest = line.encode()
-            while rest:
-                rest = rest[os.write(fd, rest) :]
-            os.fdatasync(fd)
+            with naming(path):
+                while rest:
+                    rest = rest[os.write(fd, rest) :]
+                os.fdatasync(fd)
         except BaseException:
             os.ftruncate(fd, size)
             raise
@@ -325,7 +337,7 @@ def _write(path: Path, sections: Mapping[Section, _Entries]) -> _File:
     temporary.unlink(missing_ok=True)
     fd = os.open(temporary, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_CLOEXEC, 0o600)
     try:
-        with os.fdopen(fd, "w", encoding="utf-8") as file:
+        with naming(path), os.fdopen(fd, "w", encoding="utf-8") as file:
             file.write("".join(lines))
             file.flush()
             os.fsync(file.fileno())

@@ -30,6 +30,7 @@ A catalogue has the lowest version, from 2 on, that can have its files. Version 
 _WITHOUT_PARTS: Final = 2
 _WITH_PARTS: Final = 3
 _VERSIONS: Final = frozenset({1, _WITHOUT_PARTS, _WITH_PARTS, FORMAT_VERSION})
+_SHOWN_CHARACTERS: Final = 200
 _PART_BYTES: Final = limits.NAME_BYTES + limits.DIGEST_BYTES
 _UNKNOWN: Final = bytes(limits.DIGEST_BYTES)
 _MARK_BYTES: Final = 32
@@ -343,7 +344,27 @@ def matches(entry: CatalogueEntry, text: str) -> bool:
 
 
 def checked_file(text: str) -> str:
-    """Return a file name that can be stored; InvalidError if it is empty, long or not printable."""
-    if not text or len(text.encode(errors="replace")) > limits.TEXT_BYTES_MAX or not text.isprintable():
-        raise InvalidError(f"{text[:80]!r} cannot be stored as a file name. Choose another one with --as.")
+    """Return a path that can be stored; InvalidError with the reason if it cannot."""
+    why = why_not_stored(text)
+    if why:
+        raise InvalidError(f"{shown_path(text)!r} cannot be stored: {why}")
     return text
+
+
+def why_not_stored(text: str) -> str:
+    """Return why a path cannot be stored; empty if it can."""
+    if not text:
+        return "it is empty"
+    if len(text.encode(errors="replace")) > limits.TEXT_BYTES_MAX:
+        return f"a path has at most {limits.TEXT_BYTES_MAX} bytes"
+    if text.isprintable():
+        return ""
+    if any(0xD800 <= ord(letter) <= 0xDFFF for letter in text):
+        return "its name is not UTF-8"
+    return "it has characters that cannot be shown"
+
+
+def shown_path(text: str) -> str:
+    """Return the end of a path for a message, with the bytes that are not UTF-8 as escapes."""
+    shown = text.encode(errors="surrogateescape").decode(errors="backslashreplace")
+    return shown if len(shown) <= _SHOWN_CHARACTERS else f"…{shown[-_SHOWN_CHARACTERS:]}"

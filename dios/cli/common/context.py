@@ -12,7 +12,7 @@ from typing import Final
 
 from dios.cli.common.output import say, size_text, time_text
 from dios.client.grants import accepted_grants
-from dios.client.keyring import Keyring, check_alias
+from dios.client.keyring import Keyring, check_group_alias
 from dios.client.ops.cluster import Gathered, Member
 from dios.client.ops.status import Status
 from dios.client.sync.node import Group, Node, Reference, Task, connect
@@ -97,7 +97,7 @@ class CommandContext:
 
     def make_group(self, alias: str) -> Group:
         """Create a group and keep its name in the keyring under ``alias``."""
-        check_alias(alias)
+        check_group_alias(alias)
         if alias in self.keyring.groups:
             raise ExistsError(
                 f"your keyring already has a group {alias!r}. Choose another alias, or run "
@@ -200,6 +200,7 @@ class CommandContext:
             or (len(text) >= 4 and found.fingerprint.startswith(text.lower()))
         ]
         if not fitting:
+            self._refuse_directory(text, group)
             where = f" in group {group}" if group else ""
             raise InvalidError(
                 f"there is no file {text!r}{where}. `dios ls` lists the files; a name begins with {PREFIX}."
@@ -215,6 +216,25 @@ class CommandContext:
                 f"{text!r} matches {len(fitting)} objects. Choose one by its fingerprint:{listed}{more}"
             )
         return Name(fitting[0].entry.name), fitting[0]
+
+    def _refuse_directory(self, text: str, group: str) -> None:
+        """Raise InvalidError if a text that means no file means a directory."""
+        reachable = self.reachable_groups()
+        inner, place = stored_path(f"./{text}"), self.split(text)
+        places = [(alias, inner) for alias in ([group] if group else reachable)]
+        if place is not None and place[0] in reachable and not group:
+            places.insert(0, place)
+        for alias, path in places:
+            try:
+                is_directory_there = self.files(alias).tree().is_directory(path)
+            except UnreachableError:
+                continue  # a notice has said so
+            if is_directory_there:
+                shown = f"{alias}/{path}".rstrip("/")
+                raise InvalidError(
+                    f"{shown} is a directory, and this needs a file. `dios ls {shown}` lists it; `dios get` "
+                    f"and `dios rm` take {shown} with --recursive."
+                )
 
     def brought_back(self, found: CataloguedFile) -> CataloguedFile:
         """Return a file whose bytes can be read: a tiered one is brought back first."""

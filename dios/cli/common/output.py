@@ -15,6 +15,7 @@ import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from datetime import UTC, datetime
 from itertools import islice
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Final, Protocol, TextIO, TypeAlias
 
 import msgspec
@@ -23,6 +24,7 @@ import typer
 from dios import errors, limits
 from dios.cli.common.signals import Stopped, stopped_by_signals
 from dios.client.plain_text import plain, plain_lines
+from dios.client.written_files import naming
 from dios.errors import DiosError
 
 if TYPE_CHECKING:
@@ -135,6 +137,13 @@ def _plain_value(value: object) -> object:
 
 def _escaped_json(line: str) -> str:
     return "".join(letter if letter.isprintable() else json.dumps(letter)[1:-1] for letter in line)
+
+
+def write_file(path: Path, content: str | bytes, *, is_new: bool = False) -> None:
+    """Write a file that the user named; with ``is_new`` one that exists is an error. Errors name it."""
+    data = content if isinstance(content, bytes) else content.encode(errors="backslashreplace")
+    with naming(path), path.open("xb" if is_new else "wb") as file:
+        file.write(data)
 
 
 class BytesOutput(Protocol):

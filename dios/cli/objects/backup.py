@@ -24,7 +24,7 @@ from dios.cli.common.output import (
     write_json,
 )
 from dios.cli.common.signals import Stopped, stopped_by_signals
-from dios.client.keyring import Keyring
+from dios.client.keyring import Keyring, check_group_alias
 from dios.client.sync.node import connect
 from dios.errors import DiosError, InvalidError
 from dios.lib.backup.create import Created, Source, Writer
@@ -467,6 +467,8 @@ def restore(
             _restore_names(found.snapshot, as_json=as_json)
             return
         records = _records(found.snapshot, group)
+        if new_alias:
+            check_group_alias(new_alias)
         wanted = [(record, new_alias or record.alias) for record in records]
         try:
             with stopped_by_signals():

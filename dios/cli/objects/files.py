@@ -13,9 +13,10 @@ from typing import Annotated, Final
 import typer
 
 from dios.cli.common.application import CommandApplication
-from dios.cli.common.context import CataloguedFile, CommandContext, opened
+from dios.cli.common.context import SHOWN_MAX, CataloguedFile, CommandContext, opened
 from dios.cli.common.json_rows import FileRow, RemovedRow, SyncRow, UnfinishedRow, UseRow
 from dios.cli.common.output import (
+    FAILED,
     BytesOutput,
     InGroupOption,
     JsonOption,
@@ -41,9 +42,10 @@ from dios.cli.objects.removal import (
     require_none_left,
     unfinished_target,
 )
+from dios.client.written_files import naming
 from dios.core.model.names import KEPT, SERVICES, special_name
 from dios.errors import ExistsError, InvalidError, UnreachableError
-from dios.lib.catalogue import CatalogueEntry
+from dios.lib.catalogue import CatalogueEntry, shown_path
 from dios.lib.files import downloads, synchronize
 from dios.lib.files.group_files import GroupFiles
 from dios.lib.files.paths import checked_path, path_of_local, stored_path
@@ -126,12 +128,18 @@ def put(
 
     A file of more than 256 MiB is stored in parts. If the command is interrupted, the same command continues
     after the parts that are stored.
+
+    With --recursive, what cannot be stored is left out and named, and the exit status is 1: names that are no
+    UTF-8 text, devices, pipes, sockets, and links to nothing.
     """
     with reporting("dios put", as_json=as_json):
         if label and len(files) != 1:
             raise InvalidError("--as is for a single file or directory; put the others separately")
         with opened(node, [group]) as place:
-            local = [each for path in files for each in _local_files(path, label, recursive=recursive)]
+            left_out = _LeftOut()
+            local = [
+                each for path in files for each in _local_files(path, label, left_out, recursive=recursive)
+            ]
             staged = StagedFiles(place.files(group), secrecy=secrecy)
             if not replace:
                 _require_new(staged, group, local)
@@ -169,6 +177,7 @@ def put(
             if acknowledge > 1:
                 _hold_list(staged.files, acknowledge)
             _show_put(group, stored_entries, names=names, as_json=as_json)
+        left_out.end()
 
 
 def _require_new(staged: StagedFiles, group: str, local: list[LocalFile]) -> None:
@@ -197,22 +206,48 @@ def _hold_list(files: GroupFiles, disks: int) -> None:
         ) from None
 
 
-def _local_files(path: Path, label: str, *, recursive: bool) -> Iterator[LocalFile]:
+class _LeftOut:
+    """Local files that cannot be stored, and do not prevent that the others are."""
+
+    def __init__(self) -> None:
+        self._count = 0
+
+    def __call__(self, path: Path, why: str, /) -> None:
+        """Report a file."""
+        self._count += 1
+        if self._count <= SHOWN_MAX:
+            say(f"left out: {shown_path(str(path))}: {why}")
+
+    def end(self) -> None:
+        """End the command with a failure if something was left out."""
+        if self._count > SHOWN_MAX:
+            say(f"left out: {self._count - SHOWN_MAX} more")
+        if self._count:
+            raise typer.Exit(FAILED)
+
+
+def _local_files(path: Path, label: str, left_out: _LeftOut, *, recursive: bool) -> Iterator[LocalFile]:
     """Yield a file, or everything in a directory: symbolic links to directories are not followed."""
     if path == _STANDARD_INPUT:
         if not label:
             raise InvalidError("standard input has no path; choose one with --as PATH")
         yield LocalFile(path, checked_path(label), 0)
         return
-    stored = checked_path(label) if label else path_of_local(str(path))
+    stored = checked_path(label) if label else _path_of_local(path)
     if not path.is_dir():
         yield LocalFile(path, stored, synchronize.size_of(path))
         return
     if not recursive:
         raise InvalidError(f"{path} is a directory; add --recursive to put everything in it")
     yield LocalFile(path, stored, None)
-    for each in synchronize.local_tree(path):
-        yield each._replace(path=checked_path(f"{stored}/{each.path}"))
+    yield from synchronize.local_tree(path, left_out, stored)
+
+
+def _path_of_local(path: Path) -> str:
+    try:
+        return path_of_local(str(path))
+    except InvalidError as error:
+        raise InvalidError(f"{error.message}. Put it alone, under another path: --as PATH.") from None
 
 
 def _show_put(group: str, stored: list[CatalogueEntry], *, names: bool, as_json: bool) -> None:
@@ -559,11 +594,12 @@ def sync(
             raise InvalidError(f"{source} is not a directory. `dios put` stores single files.")
         if not local[0] and not files.tree().is_directory(inner):
             raise _no_such_path(source)
+        left_out = _LeftOut()
         with waiting("comparing"):
             if local[0]:
-                plan = synchronize.plan_put(root, files, inner, delete=delete)
+                plan = synchronize.plan_put(root, files, inner, left_out, delete=delete)
             else:
-                plan = synchronize.plan_get(files, inner, root, delete=delete)
+                plan = synchronize.plan_get(files, inner, root, left_out, delete=delete)
         if not dry_run:
             with transfer("sync", plan.size, steps=len(plan.copied)) as moved:
                 if local[0]:
@@ -571,6 +607,7 @@ def sync(
                 else:
                     synchronize.get(files, inner, root, plan, moved)
         _show_plan(plan, dry_run=dry_run, as_json=as_json)
+        left_out.end()
 
 
 def _is_local(text: str) -> bool:
@@ -614,7 +651,7 @@ def _destination(output: Path | None) -> Iterator[BytesOutput]:
         shown.flush()
     else:
         # Write to a device or pipe directly: renaming a file over it would replace it for everybody.
-        with output.open("wb") as device:
+        with naming(output), output.open("wb") as device:
             yield device
 
 

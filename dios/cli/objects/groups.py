@@ -33,7 +33,7 @@ from dios.cli.nodes.setting_options import seconds_of
 from dios.cli.objects.kept import kept_text, why_text
 from dios.cli.objects.removal import all_targets, destroy_targets, require_none_left
 from dios.client.grants import Grant, accepted_grants, forget_grant, format_grant, keep_grant, parse_grant
-from dios.client.keyring import Keyring
+from dios.client.keyring import Keyring, check_group_alias
 from dios.client.ops.nodes import require_tags
 from dios.errors import ExistsError, InvalidError
 from dios.ids import Name
@@ -320,6 +320,7 @@ def accept_group(
     with reporting("dios group accept", as_json=as_json), opened(node) as place:
         grant = parse_grant(sys.stdin.read() if text == "-" else text)
         alias = label or grant.alias
+        check_group_alias(alias)
         if alias in place.keyring.groups:
             raise ExistsError(f"your keyring already has a group {alias!r}. Choose another with --as ALIAS.")
         group = place.node.accept_share(

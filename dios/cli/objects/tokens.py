@@ -36,6 +36,7 @@ from dios.client.imported_tokens import (
     token_of,
     write_token_file,
 )
+from dios.client.written_files import naming
 from dios.errors import DamagedError, InvalidError
 from dios.ids import Name
 from dios.lib.files.catalogue_places import KeyringCatalogue
@@ -504,7 +505,7 @@ def get(
         try:
             head: FileRow | None = None
             written = 0
-            with part.open("xb") as file:
+            with naming(target), part.open("xb") as file:
                 for each in files.parts(path, known=known):
                     if isinstance(each, FileRow):
                         head = each

@@ -14,7 +14,7 @@ import msgspec
 import typer
 
 from dios.cli.common.extras import needing_extra
-from dios.cli.common.output import JsonOption, NodeOption, reporting, say, write_json
+from dios.cli.common.output import JsonOption, NodeOption, reporting, say, write_file, write_json
 from dios.cli.common.principals import principal_of
 from dios.cli.scheduling.live import ask
 from dios.errors import InvalidError
@@ -74,7 +74,7 @@ def learn(
         except JobError as error:
             raise InvalidError(str(error)) from None
         if out != _STDOUT:
-            Path(out).write_text(text, encoding="utf-8")
+            write_file(Path(out), text)
             say(f"wrote {out}; `dios pack check {out}` shows if it fits")
             if source is not None and source.resolve().parent != Path(out).resolve().parent:
                 say("its programs are looked for in its folder: move them there, or correct the paths")

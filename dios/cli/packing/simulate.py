@@ -26,6 +26,7 @@ from dios.cli.common.output import (
     say,
     table,
     waiting,
+    write_file,
     write_json,
 )
 from dios.errors import InvalidError
@@ -366,9 +367,9 @@ def _write(out: Path, runs: list[PackingRun], summary: PackingSummaryRow) -> Non
     from dios import plotting  # noqa: PLC0415 - needs an extra
     from dios.packer.simulate import figures_of, instants_csv  # noqa: PLC0415 - needs an extra
 
-    (out / "summary.json").write_text(json.dumps(summary, indent=2) + "\n", encoding="utf-8")
+    write_file(out / "summary.json", json.dumps(summary, indent=2) + "\n")
     text = instants_csv([(run.seed, run.simulation) for run in runs])
-    (out / "instants.csv").write_text(text, encoding="utf-8")
+    write_file(out / "instants.csv", text)
     written = ["summary.json", "instants.csv"]
     if not plotting.can_draw():
         say(f"matplotlib is not installed, so there are no pictures: {extra_command('plots')}")

@@ -9,7 +9,16 @@ from typing import Annotated, Final, TypedDict
 import typer
 
 from dios.cli.common.extras import needing_extra
-from dios.cli.common.output import JsonOption, NodeOption, progress, reporting, say, table, write_json
+from dios.cli.common.output import (
+    JsonOption,
+    NodeOption,
+    progress,
+    reporting,
+    say,
+    table,
+    write_file,
+    write_json,
+)
 from dios.cli.scheduling.live import ask, rows_of
 from dios.errors import InvalidError
 
@@ -79,7 +88,7 @@ def calibrate(
         found = _measured(seed, quick=quick) if source is None else _read(source)
         parameter = slow_downs_text(found["slow_downs"])
         if out is not None:
-            out.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
+            write_file(out, json.dumps(found, indent=1) + "\n")
         model = _set(node, parameter) if apply else None
         _show(found, parameter, model, as_json=as_json)
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Final
 import typer
 
 from dios.cli.common.extras import needing_extra
-from dios.cli.common.output import INTERRUPTED, JsonOption, err, reporting, say, table, write_json
+from dios.cli.common.output import INTERRUPTED, JsonOption, err, reporting, say, table, write_file, write_json
 from dios.cli.scheduling.simulate import (
     BlocksOption,
     HoursOption,
@@ -145,9 +145,9 @@ def _write(found: list[ComparedModel], out: Path, *, plots: bool) -> None:
 
     words = shlex.join(_words(sys.argv[1:])) or "sched compare"
     text = comparison.as_markdown(found, "Scheduling policies on one workload", f"dios {words}")
-    (out / "compare.md").write_text(text, encoding="utf-8")
+    write_file(out / "compare.md", text)
     results = json.dumps([each.as_json() for each in found], indent=1, default=asdict)
-    (out / "compare.json").write_text(results + "\n", encoding="utf-8")
+    write_file(out / "compare.json", results + "\n")
     pictures = comparison.write_comparison_plots(found, out) if plots else []
     say(f"wrote {', '.join(['compare.md', 'compare.json', *(path.name for path in pictures)])} in {out}")
 

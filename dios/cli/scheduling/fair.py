@@ -16,7 +16,17 @@ import typer
 
 from dios.cli.common.application import CommandApplication
 from dios.cli.common.extras import needing_extra
-from dios.cli.common.output import INTERRUPTED, JsonOption, facts, progress, reporting, say, table, write_json
+from dios.cli.common.output import (
+    INTERRUPTED,
+    JsonOption,
+    facts,
+    progress,
+    reporting,
+    say,
+    table,
+    write_file,
+    write_json,
+)
 from dios.errors import InvalidError
 from dios.installation import extra_command
 
@@ -358,7 +368,7 @@ def _write(out: Path, trace: FairTrace, done: list[Result], summary: FairSummary
     from dios import plotting  # noqa: PLC0415 - needs an extra
     from dios.fairness.trace_report import reductions  # noqa: PLC0415 - needs an extra
 
-    (out / "summary.json").write_text(json.dumps(summary, indent=2) + "\n", encoding="utf-8")
+    write_file(out / "summary.json", json.dumps(summary, indent=2) + "\n")
     heads = [f"{what} ({result.played.name})" for result in done for what in ("mean wait s", "completed")]
     lines = [",".join(["user", *(f'"{head}"' for head in heads)])]
     for user in range(trace.users):
@@ -368,7 +378,7 @@ def _write(out: Path, trace: FairTrace, done: list[Result], summary: FairSummary
             for cell in (f"{result.played.wait_s[user]:.3f}", str(result.played.completed[user]))
         ]
         lines.append(",".join([str(user), *cells]))
-    (out / "users.csv").write_text("\n".join(lines) + "\n", encoding="utf-8")
+    write_file(out / "users.csv", "\n".join(lines) + "\n")
     written = ["summary.json", "users.csv"]
     if plotting.can_draw():
         waits = {result.played.name: plotting.distribution(result.played.wait_s + 1.0) for result in done}

@@ -25,6 +25,7 @@ from dios.cli.common.output import (
     say,
     size_text,
     table,
+    write_file,
     write_json,
     write_line,
 )
@@ -327,7 +328,7 @@ def export(
         elif path == "-":
             sys.stdout.write(plain_lines(text))
         else:
-            Path(path).write_text(text, encoding="utf-8")
+            write_file(Path(path), text)
             say(f"written: {path}")
 
 
@@ -368,8 +369,7 @@ def explain(
         if picture is not None:
             read = next((one.secrecy for one in tasks if one.fingerprint == found.get("task")), ())
             page = decision_page(found, time.time_ns(), read)
-            with picture.open("w" if force else "x", encoding="utf-8", errors="backslashreplace") as file:
-                file.write(page)
+            write_file(picture, page, is_new=not force)
         if as_json:
             write_json(found)
             return

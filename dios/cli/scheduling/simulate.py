@@ -26,6 +26,7 @@ from dios.cli.common.output import (
     say,
     span_text,
     table,
+    write_file,
     write_json,
 )
 from dios.errors import InvalidError
@@ -191,7 +192,7 @@ def _run(options: SimulationOptions, out: Path | None, *, plots: bool, as_json: 
         outcome = command.run_config(config, progress)
     summary = report.summarise(outcome)
     if out is not None:
-        (out / "summary.json").write_text(json.dumps(summary.as_json(), indent=2) + "\n", encoding="utf-8")
+        write_file(out / "summary.json", json.dumps(summary.as_json(), indent=2) + "\n")
         written = report.write_tables(outcome, out)
         written += write_plots(outcome, out) if plots else []
         say(f"wrote summary.json, {', '.join(path.name for path in written)} in {out}")

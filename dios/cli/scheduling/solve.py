@@ -30,6 +30,7 @@ from dios.cli.common.output import (
     write_json,
 )
 from dios.client.plain_text import plain
+from dios.client.written_files import naming
 
 if TYPE_CHECKING:
     from dios.firmament.solvers import FlowProblem, FlowSolution
@@ -62,7 +63,7 @@ def _certified(problem: FlowProblem, solution: FlowSolution) -> str:
 
 def _write_flow(path: Path, problem: FlowProblem, solution: FlowSolution) -> None:
     """Write the arcs that carry flow as DIMACS does: ``s cost``, then ``f tail head flow``."""
-    with path.open("w", encoding="ascii") as file:
+    with naming(path), path.open("w", encoding="ascii") as file:
         file.write(f"c the cheapest flow, by {solution.algorithm}; arcs without flow are left out\n")
         file.write(f"s {solution.cost}\n")
         for arc in solution.flow.nonzero()[0].tolist():

@@ -10,7 +10,16 @@ import typer
 from dios.cli.common.application import CommandApplication
 from dios.cli.common.context import opened
 from dios.cli.common.json_rows import TaskRow
-from dios.cli.common.output import JsonOption, NodeOption, progress, reporting, say, size_text, write_json
+from dios.cli.common.output import (
+    JsonOption,
+    NodeOption,
+    progress,
+    reporting,
+    say,
+    size_text,
+    write_file,
+    write_json,
+)
 from dios.cli.tasks.control import described
 from dios.errors import ExistsError
 from dios.web.report.collection import collect
@@ -59,8 +68,7 @@ def report(
         with opened(node) as place, progress("reading the job") as show:
             found = collect(place.node, job, show)
         page = page_of(found)
-        with output.open("w" if force else "x", encoding="utf-8", errors="backslashreplace") as file:
-            file.write(page)
+        write_file(output, page, is_new=not force)
         if as_json:
             row: ReportRow = {
                 "file": str(output),

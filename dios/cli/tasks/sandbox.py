@@ -26,6 +26,7 @@ from dios.cli.common.output import (
     span_text,
     table,
     time_text,
+    write_file,
     write_json,
 )
 from dios.cli.tasks.sandbox_completion import NameCompleter
@@ -486,7 +487,7 @@ def _copy_out(box: Sandbox, places: dict[str, Path]) -> None:
             data = cast("bytes", box.get(name if "/" in name else f"./{name}"))
         except SandboxCodeError as error:
             raise InvalidError(f"cannot copy {name} out of the session: {error.message}") from None
-        path.write_bytes(data)
+        write_file(path, data)
 
 
 def _source(file: str) -> str:
@@ -548,7 +549,7 @@ class _Pictures:
         for figure in figures:
             self._count += 1
             path = self.directory / f"figure-{self._count}.png"
-            path.write_bytes(figure)
+            write_file(path, figure)
             paths.append(str(path))
         return paths
 

@@ -14,6 +14,7 @@ from typing import Final, TypeAlias
 
 from dios import limits
 from dios.client.tracing.recorder import CLIENT, TASK, Sink, SpanRecord
+from dios.client.written_files import naming
 from dios.errors import InvalidError
 
 TraceEvent: TypeAlias = dict[str, "str | int | float | dict[str, str | bool]"]
@@ -107,5 +108,6 @@ def _row_for(rows: list[list[int]], start_ns: int, end_ns: int) -> int:
 def write_trace(path: Path, spans: Iterable[SpanRecord]) -> int:
     """Write a file of trace events. Return the number of spans."""
     events = trace_events(spans)
-    path.write_text(json.dumps({"traceEvents": events, "displayTimeUnit": "ms"}), encoding="utf-8")
+    with naming(path):
+        path.write_text(json.dumps({"traceEvents": events, "displayTimeUnit": "ms"}), encoding="utf-8")
     return sum(event["ph"] == "X" for event in events)

@@ -14,6 +14,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Final, Protocol, cast
 
+from dios.client.written_files import naming
 from dios.errors import DiosError, InvalidError
 from dios.installation import extra_command
 from dios.lib.backup.failures import DamagedBackupError, TargetError
@@ -83,7 +84,7 @@ class LocalTarget:
             raise FileExistsError(17, "the file exists already", str(place))
         fd, temporary = tempfile.mkstemp(prefix=_NEW, dir=place.parent)
         try:
-            with os.fdopen(fd, "wb") as file:
+            with naming(place), os.fdopen(fd, "wb") as file:
                 file.write(data)
                 file.flush()
                 os.fsync(file.fileno())

@@ -16,6 +16,7 @@ from typing import BinaryIO, Final, Protocol
 
 from blake3 import blake3
 
+from dios.client.written_files import naming
 from dios.errors import Busy, DamagedError, InvalidError
 from dios.lib.catalogue import CatalogueEntry
 from dios.lib.files.group_files import GroupFiles
@@ -58,7 +59,7 @@ def download(files: GroupFiles, entry: CatalogueEntry, target: Path, moved: Move
         with replaced_file(target) as file:
             copy_out(files, entry, file, moved)
         return
-    with _continued_file(target, entry) as fd:
+    with naming(target), _continued_file(target, entry) as fd:
         _copy_parts(files, entry, fd, moved)
 
 
@@ -147,14 +148,15 @@ def copy_view(view: memoryview, file: Output, moved: Moved, *, path: str = "", d
 @contextmanager
 def replaced_file(path: Path) -> Iterator[BinaryIO]:
     """Open a new file that takes this path when the body ends, and leaves no trace if it fails."""
-    fd, temporary = tempfile.mkstemp(prefix=f".{path.name[:_NAME_CHARACTERS]}.", dir=path.parent)
-    try:
-        with os.fdopen(fd, "wb") as file:
-            yield file
-        _give_path(Path(temporary), path)
-    except BaseException:
-        Path(temporary).unlink(missing_ok=True)
-        raise
+    with naming(path):
+        fd, temporary = tempfile.mkstemp(prefix=f".{path.name[:_NAME_CHARACTERS]}.", dir=path.parent)
+        try:
+            with os.fdopen(fd, "wb") as file:
+                yield file
+            _give_path(Path(temporary), path)
+        except BaseException:
+            Path(temporary).unlink(missing_ok=True)
+            raise
 
 
 def _give_path(temporary: Path, path: Path) -> None:

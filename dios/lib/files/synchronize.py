@@ -10,16 +10,16 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, Protocol
 
 from blake3 import blake3
 
 from dios import limits
 from dios.errors import InvalidError
-from dios.lib.catalogue import CatalogueEntry
+from dios.lib.catalogue import CatalogueEntry, why_not_stored
 from dios.lib.files.downloads import Moved, download, is_partial
 from dios.lib.files.group_files import GroupFiles
-from dios.lib.files.paths import checked_path, stored_path
+from dios.lib.files.paths import stored_path
 from dios.lib.files.staging import StagedFiles
 from dios.lib.files.tree import FileTree
 from dios.lib.files.uploads import part_bytes_for
@@ -39,6 +39,13 @@ class LocalFile(NamedTuple):
     """None for a directory."""
 
 
+class LeftOut(Protocol):
+    """A function that is told about something local that cannot be stored, and why."""
+
+    def __call__(self, path: Path, why: str, /) -> object:
+        """Note that this is left out."""
+
+
 class SyncPlan(NamedTuple):
     """The differences between two directories. All paths are relative to them."""
 
@@ -56,22 +63,50 @@ class SyncPlan(NamedTuple):
         return sum(self.copied.values())
 
 
-def local_tree(root: Path) -> Iterator[LocalFile]:
-    """Yield everything below a directory but unfinished files of ``download``.
+def local_tree(root: Path, left_out: LeftOut, prefix: str = "") -> Iterator[LocalFile]:
+    """Yield everything below a directory but unfinished files of ``download``; paths are below ``prefix``.
 
-    Symbolic links to directories are not followed.
-
-    Raises InvalidError for a file that cannot be stored.
+    Symbolic links to directories are not followed. ``left_out`` is told what cannot be stored: names that are
+    no text, devices, pipes, sockets, and links to nothing.
     """
     for folder, folders, names in os.walk(root, onerror=_raise):
         folders.sort()
-        below = Path(folder).relative_to(root).as_posix()
-        for name in folders:
-            if not Path(folder, name).is_symlink():
-                yield LocalFile(Path(folder, name), checked_path(f"{below}/{name}"), None)
+        below = f"{prefix}/{Path(folder).relative_to(root).as_posix()}"
+        for name in list(folders):
+            place = Path(folder, name)
+            if place.is_symlink():
+                continue
+            path = _storable(place, f"{below}/{name}", left_out)
+            if path:
+                yield LocalFile(place, path, None)
+            else:
+                folders.remove(name)
         for name in sorted(name for name in names if not is_partial(name)):
-            each = Path(folder, name)
-            yield LocalFile(each, checked_path(f"{below}/{name}"), size_of(each))
+            place = Path(folder, name)
+            path = _storable(place, f"{below}/{name}", left_out)
+            size = _size(place, left_out) if path else None
+            if size is not None:
+                yield LocalFile(place, path, size)
+
+
+def _storable(place: Path, path: str, left_out: LeftOut) -> str:
+    """Return the path under which something is stored, or "" if that is not possible."""
+    stored = stored_path(path)
+    why = why_not_stored(stored)
+    if why:
+        left_out(place, why)
+    return "" if why else stored
+
+
+def _size(place: Path, left_out: LeftOut) -> int | None:
+    """Return the size of a local file; None if it is nothing that can be stored."""
+    try:
+        if place.is_file():
+            return size_of(place)
+        left_out(place, "it is a link to nothing" if place.is_symlink() else "it is no regular file")
+    except FileNotFoundError:
+        left_out(place, "it is gone")
+    return None
 
 
 def _raise(error: OSError) -> None:
@@ -96,9 +131,11 @@ def digest_of(path: Path) -> bytes:
     return digest.digest()
 
 
-def plan_put(root: Path, files: GroupFiles, inner: str, *, delete: bool = False) -> SyncPlan:
+def plan_put(
+    root: Path, files: GroupFiles, inner: str, left_out: LeftOut, *, delete: bool = False
+) -> SyncPlan:
     """Compare a local directory with a directory of a group, which is to become equal to it."""
-    local = {each.path: each for each in local_tree(root)}
+    local = {each.path: each for each in local_tree(root, left_out)}
     tree = files.tree()
     copied: dict[str, int] = {}
     unchanged = 0
@@ -119,9 +156,11 @@ def plan_put(root: Path, files: GroupFiles, inner: str, *, delete: bool = False)
     return SyncPlan(copied, new, sorted(gone, reverse=True) if delete else [], unchanged)
 
 
-def plan_get(files: GroupFiles, inner: str, root: Path, *, delete: bool = False) -> SyncPlan:
+def plan_get(
+    files: GroupFiles, inner: str, root: Path, left_out: LeftOut, *, delete: bool = False
+) -> SyncPlan:
     """Compare a directory of a group with a local directory, which is to become equal to it."""
-    local = {each.path: each for each in local_tree(root)} if root.is_dir() else {}
+    local = {each.path: each for each in local_tree(root, left_out)} if root.is_dir() else {}
     tree = files.tree()
     below = _below(files, tree, inner)
     copied: dict[str, int] = {}
