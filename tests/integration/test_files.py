@@ -294,10 +294,11 @@ def test_the_recipes_of_the_page_run(files: DiosFileSystem, tmp_path: Path) -> N
     for library in ("pandas", "polars", "pyarrow", "duckdb", "dask.dataframe"):
         if find_spec(library) is None:
             pytest.skip(f"{library} is not installed: make setup")
-    (tmp_path / "local" / "directory").mkdir(parents=True)
-    (tmp_path / "local" / "directory" / "x").write_text("x")
-    (tmp_path / "job.py").write_text("")
-    programs = re.findall(r"```python\n(.*?)```", (ROOT / "docs" / "files.md").read_text(), re.DOTALL)
+    page = (ROOT / "docs" / "files.md").read_text()
+    lines = page.partition("```\n")[2].splitlines()
+    created = "\n".join(line for line in lines[: lines.index("```")] if ">" in line.partition("#")[0])
+    subprocess.run(["bash", "-eu", "-c", created], cwd=tmp_path, check=True, timeout=200)
+    programs = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
     assert len(programs) >= 7
     script = "import dios\n" + "\n".join(programs)
     done = subprocess.run(

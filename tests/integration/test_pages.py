@@ -31,6 +31,13 @@ def blocks(page: str) -> list[Block]:
     return [Block(code, shown or None) for code, shown in found]
 
 
+def commands_of(page: str) -> str:
+    """Return the first block of a page if it has commands."""
+    first = re.search(r"^```(\w*)\n(.*?)^```$", (DOCS / f"{page}.md").read_text(), re.MULTILINE | re.DOTALL)
+    is_typed = first is not None and not first[1] and re.search("^dios", first[2], re.MULTILINE)
+    return first[2] if first is not None and is_typed else ""
+
+
 def missing(code: str) -> list[str]:
     """Return the packages that a program imports and that are not installed."""
     imported = set()
@@ -44,12 +51,9 @@ def missing(code: str) -> list[str]:
 
 @pytest.fixture
 def reader(tmp_path: Path) -> Iterator[Person]:
-    """A user with a node, a group and the local files that the pages name."""
+    """A user with a node, and no file of their own."""
     someone = Person(tmp_path)
     someone.types("dios-node start --data ./node0 --detach")
-    someone.types("dios group create analytics")
-    someone.writes("local/directory/one.txt", "one")
-    someone.writes("job.py", "import dios\nwith dios.connect() as node:\n    print(len(node.inputs))\n")
     yield someone
     someone.types("dios-node stop")
 
@@ -57,8 +61,15 @@ def reader(tmp_path: Path) -> Iterator[Person]:
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("page", ["bridges", "coming-from", "executor", "files", "recipes"])
 def test_the_programs_of_a_page_run(reader: Person, page: str) -> None:
-    """Each program succeeds after those above it. One of a library that is not installed is compiled."""
+    """Each program succeeds after those above it. One of a library that is not installed is compiled.
+
+    Commands that create files or groups stand in the first block of commands of the page.
+    """
     ran = 0
+    commands = commands_of(page)
+    if commands:
+        done = reader.pastes(commands)
+        assert done.returncode == 0, commands + done.stdout + done.stderr
     for number, (code, shown) in enumerate(blocks(page)):
         name = f"{page.replace('-', '_')}_{number}.py"
         if missing(code):
