@@ -32,10 +32,11 @@ def blocks(page: str) -> list[Block]:
 
 
 def commands_of(page: str) -> str:
-    """Return the first block of a page if it has commands."""
-    first = re.search(r"^```(\w*)\n(.*?)^```$", (DOCS / f"{page}.md").read_text(), re.MULTILINE | re.DOTALL)
-    is_typed = first is not None and not first[1] and re.search("^dios", first[2], re.MULTILINE)
-    return first[2] if first is not None and is_typed else ""
+    """Return the commands that a page has before its first program, or else those in its text for groups."""
+    text = (DOCS / f"{page}.md").read_text()
+    before = text.partition("```python\n")[0]
+    typed = re.findall(r"^```\n(.*?)^```$", before, re.MULTILINE | re.DOTALL)[:1]
+    return "\n".join(typed or re.findall(r"`(dios group create \w+)`", text))
 
 
 def missing(code: str) -> list[str]:
