@@ -9,6 +9,7 @@ import contextlib
 import fnmatch
 import sys
 import time
+from collections.abc import Sequence
 from typing import Annotated, Final
 
 import typer
@@ -49,6 +50,7 @@ from dios.errors import (
     UnreachableError,
 )
 from dios.lib.task_output import newest_output
+from dios.wire.types import TaskState
 
 app: Final = CommandApplication()
 
@@ -129,11 +131,25 @@ def ps(
                 head = (*head, "SECRECY")
                 rows = [(*row, " ".join(task.secrecy) or "-") for row, task in zip(rows, known, strict=True)]
             table(head, rows, right=("PID", "FOR"))
+            _tell_why(place, found)
         else:
             say("no task runs" + ("" if everything else "; `dios ps --all` also shows ended tasks"))
         if found.incomplete:
             who = silent(place.node.nodes())
             say(f"{who} did not answer, so tasks there are not shown; see `dios node ls`")
+
+
+def _tell_why(place: CommandContext, tasks: Sequence[Status]) -> None:
+    """Say why the run waits that has waited longest."""
+    waiting = [task for task in tasks if task.state is TaskState.WAITING]
+    if waiting:
+        # Imported late, because most of the time nothing waits.
+        from dios.cli.scheduling.waiting_runs import waiting_reason  # noqa: PLC0415 - see above
+
+        longest = min(waiting, key=lambda task: task.started_ns)
+        others = f"; {len(waiting) - 1} more wait: `dios explain TASK`" if len(waiting) > 1 else ""
+        name = longest.label or longest.fingerprint
+        say(f"{name} waits: {waiting_reason(place, tasks, longest)}{others}")
 
 
 def _row(task: Status, where: str) -> tuple[str, ...]:

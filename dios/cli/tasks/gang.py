@@ -11,7 +11,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Final, TypedDict
@@ -121,6 +121,7 @@ def run_gang(
     detach: bool,
     as_json: bool,
     node_facts: NodeFacts,
+    telling_why: Callable[[], AbstractContextManager[None]],
 ) -> int:
     """Run the tasks of a gang, and return their largest exit status."""
     members = [GangMember(str(number), begin, work) for number in range(gang.tasks)]
@@ -133,6 +134,7 @@ def run_gang(
         detach=detach,
         as_json=as_json,
         node_facts=node_facts,
+        telling_why=telling_why,
     )
 
 
@@ -147,12 +149,14 @@ def run_members(
     keep: Callable[[], None] | None = None,
     keep_s: float = 1.0,
     node_facts: NodeFacts = lambda _: {},
+    telling_why: Callable[[], AbstractContextManager[None]] = nullcontext,
 ) -> int:
     """Run tasks, and return their largest exit status.
 
     Their output appears in whole lines with the task's mark as prefix; with JSON only the result goes to
     standard output. Ctrl-C ends all running tasks and withdraws waiting ones. While fewer than ``least``
-    tasks have started, the text ``waits`` is shown. ``keep`` is called every ``keep_s`` seconds.
+    tasks have started, the text ``waits`` is shown within ``telling_why``. ``keep`` is called every
+    ``keep_s`` seconds.
     """
     output = bytes_output(sys.stderr if as_json else sys.stdout)
     lock, stopping = threading.Lock(), threading.Event()
@@ -188,7 +192,7 @@ def run_members(
     try:
         with stopped_by_signals():
             if least:
-                with waiting(waits):
+                with telling_why(), waiting(waits):
                     for member in members[:least]:
                         member.placed.wait()
             _join(threads, keep, keep_s)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import re
 import sys
-import threading
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from functools import partial
@@ -34,6 +33,7 @@ from dios.cli.common.output import (
 from dios.cli.common.signals import Stopped, stopped_by_signals
 from dios.cli.nodes.setting_options import seconds_of
 from dios.cli.scheduling.live import ask_at, rows_of
+from dios.cli.scheduling.waiting_runs import telling_why
 from dios.cli.tasks import job as jobs
 from dios.cli.tasks import kept_jobs
 from dios.cli.tasks.control import described, pour
@@ -57,8 +57,6 @@ if TYPE_CHECKING:
     from dios.client.ops.attributes import Handed
     from dios.client.ops.status import Status
     from dios.client.sync.node import Task
-
-_HINT_S: Final = 2.0
 
 # The sections of `--help-all`.
 _RIGHTS: Final = "Its rights and limits"
@@ -411,11 +409,15 @@ def _go(
                 detach=detach,
                 as_json=as_json,
                 node_facts=enforcement.at,
+                telling_why=partial(telling_why, opening, label),
             )
         )
-    run = MovableRun(
-        place.node, lambda needed, more: _placed(partial(begin, place, needed, more), label), work
-    )
+
+    def placed(needed: Work, more: Sequence[Handed]) -> Task:
+        with telling_why(opening, label):
+            return begin(place, needed, more)
+
+    run = MovableRun(place.node, placed, work)
     task = run.start()
     if detach:
         _show_started(task, label, enforcement, as_json=as_json)
@@ -504,18 +506,6 @@ def _original(place: CommandContext, text: str) -> str:
     if status.ended:
         raise InvalidError(f"cannot copy task {status.fingerprint}: it has ended")
     return status.fingerprint
-
-
-def _placed(begin: Callable[[], Task], label: str) -> Task:
-    """Start the task; print a hint if that takes long."""
-    text = f"{label} is waiting for resources: `dios explain {label}` shows why; Ctrl-C withdraws it"
-    hint = threading.Timer(_HINT_S, say, (text,))
-    hint.daemon = True
-    hint.start()
-    try:
-        return begin()
-    finally:
-        hint.cancel()
 
 
 def _memory(text: str) -> int:

@@ -88,7 +88,8 @@ def test_a_constraint_that_nothing_meets_is_explained(site: Site) -> None:
         told = site.ask("dios explain picky")
         assert told["phase"] == "waiting"
         assert run.stderr is not None
-        assert "is waiting for resources" in run.stderr.readline()
+        assert "picky waits: no machine can" in (line := run.stderr.readline())
+        assert "lack gpu=yes" in line
     finally:
         run.send_signal(signal.SIGINT)
         run.communicate(timeout=60)

@@ -1,0 +1,91 @@
+"""The reason of a run that waits."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import cast
+
+import pytest
+
+from dios.cli.common.context import CommandContext
+from dios.cli.scheduling import waiting_runs
+from dios.cli.scheduling.waiting_runs import telling_why, waiting_reason
+from dios.client.ops.status import Status
+from dios.errors import UnreachableError
+from dios.wire.types import TaskState
+
+SUBMITTED = Status("ab12", "job.py", TaskState.WAITING, detail="place 1 of 1 in the submission queue")
+QUEUED = Status(
+    "cd34", "job.py", TaskState.WAITING, detail="place 1 of 1 in the start queue: no core is free"
+)
+LIMIT_S = 30
+
+
+class Coordinator:
+    """The connection of a command to a coordinator that gives these answers, the last one for ever."""
+
+    def __init__(self, task: Status, *answers: list[str]) -> None:
+        self.node = self
+        self._task = task
+        self._answers = list(answers)
+        self.asked = threading.Semaphore(0)
+
+    def tasks(self) -> list[Status]:
+        """Return the one task that waits."""
+        return [self._task]
+
+    def ask_scheduler(self, question: bytes) -> bytes:
+        """Answer as `dios explain` is answered."""
+        assert json.loads(question) == {"ask": "explain", "task": "ab12"}
+        self.asked.release()
+        if not self._answers:
+            raise UnreachableError("no scheduler")
+        lines = self._answers[0] if len(self._answers) == 1 else self._answers.pop(0)
+        return json.dumps({"ok": True, "lines": lines}).encode()
+
+
+def reason_from(place: Coordinator) -> str:
+    """Return the reason that a command shows."""
+    context = cast("CommandContext", place)
+    return waiting_reason(context, place.tasks(), place.tasks()[0])
+
+
+def test_the_reason_is_the_coordinators() -> None:
+    """A run in the submission queue has the reason that the coordinator explains, without its fingerprint."""
+    lines = ["ab12 waits: no machine can take it now", "  1 of 1 machines: not enough free: 2 CPUs wanted"]
+    told = reason_from(Coordinator(SUBMITTED, lines))
+    assert told == "no machine can take it now; 1 of 1 machines: not enough free: 2 CPUs wanted"
+
+
+def test_the_reason_of_a_start_queue_needs_no_coordinator() -> None:
+    """A run in the start queue of a node has the reason of that node."""
+    assert "no core is free" in reason_from(Coordinator(QUEUED))
+
+
+def test_that_nobody_knows_is_a_reason() -> None:
+    """If the coordinator does not answer, that is what the command says."""
+    assert reason_from(Coordinator(SUBMITTED)) == "no scheduler"
+
+
+def test_a_command_says_why_and_again_when_that_changes(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Without a terminal, too, each reason is said once while the run waits."""
+    monkeypatch.setattr(waiting_runs, "FIRST_S", 0.001)
+    place = Coordinator(SUBMITTED, ["ab12 waits: full"], ["ab12 waits: full"], ["ab12 waits: its turn"])
+
+    @contextmanager
+    def opening() -> Iterator[CommandContext]:
+        yield cast("CommandContext", place)
+
+    with telling_why(opening, "job.py"):
+        for _ in range(5):
+            assert place.asked.acquire(timeout=LIMIT_S)
+    lines = capsys.readouterr().err.splitlines()
+    assert lines == [
+        "job.py waits: full (`dios explain job.py` shows more; Ctrl-C withdraws it)",
+        "job.py waits: its turn",
+    ]
