@@ -11,7 +11,7 @@ from typing import Final
 from dios.cli.common.context import CommandContext
 from dios.cli.common.output import say
 from dios.cli.scheduling import start_queues
-from dios.cli.scheduling.live import ask_at
+from dios.cli.scheduling.live import ask_at, rows_of
 from dios.client.ops.status import Status
 from dios.errors import DiosError
 from dios.wire.types import TaskState
@@ -31,11 +31,19 @@ def waiting_reason(place: CommandContext, tasks: Sequence[Status], task: Status)
         )
     except DiosError as error:
         return error.message
+    explanation = explained.get("explanation")
+    if isinstance(explanation, dict):
+        # Of the flow scheduler, whose lines begin with paths and costs.
+        excluded, total = rows_of(explanation, "excluded"), explanation.get("total_machines")
+        others = [f"{row.get('machines')} of {total} machines: {row.get('reason')}" for row in excluded]
+        parts = [str(explanation.get("reason", "")), *(others or [str(explanation.get("binding", ""))])]
+        return "; ".join(part for part in parts if part)
     lines = explained.get("lines")
-    texts = [str(line).strip() for line in lines] if isinstance(lines, list) else []
-    # The first line begins with the name of the task.
-    first = texts[0].partition(" waits")[2].removeprefix(":").strip() if texts else ""
-    return "; ".join(part for part in (first, *texts[1:_LINES]) if part)
+    texts = [str(line).strip() for line in lines[:_LINES]] if isinstance(lines, list) else []
+    if texts and " waits" in texts[0]:
+        # The line begins with the name of the task.
+        texts[0] = texts[0].partition(" waits")[2].removeprefix(":").strip()
+    return "; ".join(texts)
 
 
 @contextlib.contextmanager

@@ -88,7 +88,7 @@ def test_a_constraint_that_nothing_meets_is_explained(site: Site) -> None:
         told = site.ask("dios explain picky")
         assert told["phase"] == "waiting"
         assert run.stderr is not None
-        assert "picky waits: no machine can" in (line := run.stderr.readline())
+        assert "picky waits: " in (line := run.stderr.readline())
         assert "lack gpu=yes" in line
     finally:
         run.send_signal(signal.SIGINT)

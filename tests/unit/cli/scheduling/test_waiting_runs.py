@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import cast
 
+import msgspec
 import pytest
 
 from dios.cli.common.context import CommandContext
@@ -15,6 +16,7 @@ from dios.cli.scheduling import waiting_runs
 from dios.cli.scheduling.waiting_runs import telling_why, waiting_reason
 from dios.client.ops.status import Status
 from dios.errors import UnreachableError
+from dios.firmament.explain.explanation import ExcludedMachines, Explanation
 from dios.wire.types import TaskState
 
 SUBMITTED = Status("ab12", "job.py", TaskState.WAITING, detail="place 1 of 1 in the submission queue")
@@ -27,8 +29,9 @@ LIMIT_S = 30
 class Coordinator:
     """The connection of a command to a coordinator that gives these answers, the last one for ever."""
 
-    def __init__(self, task: Status, *answers: list[str]) -> None:
+    def __init__(self, task: Status, *answers: list[str], explanation: object = None) -> None:
         self.node = self
+        self._explanation = explanation
         self._task = task
         self._answers = list(answers)
         self.asked = threading.Semaphore(0)
@@ -44,7 +47,7 @@ class Coordinator:
         if not self._answers:
             raise UnreachableError("no scheduler")
         lines = self._answers[0] if len(self._answers) == 1 else self._answers.pop(0)
-        return json.dumps({"ok": True, "lines": lines}).encode()
+        return json.dumps({"ok": True, "lines": lines, "explanation": self._explanation}).encode()
 
 
 def reason_from(place: Coordinator) -> str:
@@ -58,6 +61,21 @@ def test_the_reason_is_the_coordinators() -> None:
     lines = ["ab12 waits: no machine can take it now", "  1 of 1 machines: not enough free: 2 CPUs wanted"]
     told = reason_from(Coordinator(SUBMITTED, lines))
     assert told == "no machine can take it now; 1 of 1 machines: not enough free: 2 CPUs wanted"
+
+
+def test_the_reason_of_the_flow_scheduler_has_no_costs() -> None:
+    """Of an explanation with paths and costs, the sentence and the excluded machines are shown."""
+    excluded = [ExcludedMachines(3, "lack gpu=yes")]
+    found = Explanation(7, 1, "waits", "no machine can take it", None, 1, "spread", 5, [], [], 3, excluded)
+    place = Coordinator(SUBMITTED, found.lines(), explanation=msgspec.to_builtins(found))
+    assert reason_from(place) == "no machine can take it; 3 of 3 machines: lack gpu=yes"
+
+
+def test_a_brief_reason_is_kept_whole() -> None:
+    """A reason that does not begin with the name of the task is shown as it is."""
+    assert reason_from(Coordinator(SUBMITTED, ["it cannot be placed: no such node"])) == (
+        "it cannot be placed: no such node"
+    )
 
 
 def test_the_reason_of_a_start_queue_needs_no_coordinator() -> None:
