@@ -32,6 +32,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from dios.bridges.mcp import SESSIONS_MAX, SandboxTools, ToolContext
 from dios.errors import InvalidError
 from dios.limits import KIB, MIB
+from dios.wire.addresses import listen_advice
 
 ADDRESS: Final = "127.0.0.1"
 PATH: Final = "/mcp"
@@ -75,7 +76,9 @@ def listening(port: int) -> socket.socket:
         made.listen()
     except OSError as error:
         made.close()
-        raise InvalidError(f"cannot listen on port {port}: {error.strerror}. Choose another port.") from None
+        raise InvalidError(
+            f"cannot listen on port {port}: {error.strerror}. {listen_advice(error)}"
+        ) from None
     return made
 
 

@@ -25,7 +25,7 @@ from dios.transport.identity import durable_files, identity, tokens
 from dios.transport.identity.identity import Identity
 from dios.transport.identity.tokens import Token
 from dios.trusted_files import require_trusted
-from dios.wire.addresses import join_address
+from dios.wire.addresses import join_address, listen_advice
 from dios.wire.node_labels import text_of
 
 REMEMBERED: Final = ("name", "rack", "labels", "listen", "advertise", "announce")
@@ -170,7 +170,7 @@ def free_address(host: str, first: int) -> str:
                     continue
                 raise InvalidError(
                     f"this machine cannot listen on {join_address(host, port)} ({error.strerror}). "
-                    "Choose an address with --listen HOST:PORT."
+                    f"{listen_advice(error)} Give it with --listen HOST:PORT."
                 ) from None
         return join_address(host, port)
     raise InvalidError(

@@ -6,7 +6,6 @@ everywhere.
 
 from __future__ import annotations
 
-import difflib
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Final
@@ -14,6 +13,7 @@ from typing import Final
 from dios import limits
 from dios.errors import InvalidError
 from dios.wire.messages import Bound, Limits
+from dios.wire.suggestions import suggestion
 from dios.wire.types import Resource
 
 WORDS: Final[Mapping[str, Resource]] = {
@@ -92,9 +92,7 @@ def _value(resource: Resource, given: object) -> int | None:
 def _resource(word: str) -> Resource:
     found = WORDS.get(word.strip().lower())
     if found is None:
-        close = difflib.get_close_matches(word.lower(), WORDS, n=1, cutoff=0.5)
-        hint = f"did you mean {close[0]}?" if close else f"known: {', '.join(WORDS)}"
-        raise InvalidError(f"there is no limit called {word!r}; {hint}")
+        raise InvalidError(f"there is no limit called {word!r}; {suggestion(word, WORDS)}")
     return found
 
 

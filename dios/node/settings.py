@@ -7,12 +7,11 @@ because a misspelled setting must never be ignored silently. ``docs/settings.md`
 
 from __future__ import annotations
 
-import difflib
 import enum
 import os
 import re
 import tomllib
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Final, NamedTuple
@@ -40,6 +39,7 @@ from dios.trusted_files import require_trusted
 from dios.web.metrics.places import ExporterPlace, TlsFiles, place_of, require_protected
 from dios.wire import node_labels
 from dios.wire.messages import Bound
+from dios.wire.suggestions import suggestion
 from dios.wire.types import Resource
 
 ENVIRONMENT_PREFIX: Final = "DIOS_"
@@ -352,7 +352,7 @@ def _template(name: str, table: object) -> TemplateSetting:
         raise InvalidError(f'the template {name} must be a table with modules = ["..."]')
     for key in table:
         if key not in _TEMPLATE_KEYS:
-            raise InvalidError(f"a template has no setting {key}; {_hint(str(key), _TEMPLATE_KEYS)}")
+            raise InvalidError(f"a template has no setting {key}; {suggestion(str(key), _TEMPLATE_KEYS)}")
     try:
         modules = _modules(table.get("modules", ()))
     except (TypeError, ValueError) as error:
@@ -389,7 +389,7 @@ def _program(name: str, table: object) -> ProgramSetting:
         raise InvalidError(f'the program {name} must be a table with path = "..."')
     for key in table:
         if key not in _PROGRAM_KEYS:
-            raise InvalidError(f"a program has no setting {key}; {_hint(str(key), _PROGRAM_KEYS)}")
+            raise InvalidError(f"a program has no setting {key}; {suggestion(str(key), _PROGRAM_KEYS)}")
     path, read = table.get("path"), tuple(str(part) for part in _parts(table.get("read", ())))
     for each in (path, *read):
         if not isinstance(each, str) or not each.startswith("/"):
@@ -520,21 +520,19 @@ OTHER_VARIABLES: Final = frozenset(
 """Variables with this prefix that are not settings of a node; most belong to the client."""
 
 
-def _spelled(key: str, prefix: str) -> str:
-    return prefix + key.upper() if prefix else key
+def as_variable(key: str) -> str:
+    """Return the environment variable of a setting."""
+    return ENVIRONMENT_PREFIX + key.upper()
 
 
-def _unknown(key: str, origin: Origin, prefix: str = "") -> SettingsError:
-    hint = _hint(key, KEYS, prefix)
-    return SettingsError(f"{origin}: there is no setting {_spelled(key, prefix)}; {hint}")
+def as_option(key: str) -> str:
+    """Return the option of a setting."""
+    return "--" + key.replace("_", "-")
 
 
-def _hint(key: str, keys: Iterable[str], prefix: str = "") -> str:
-    """Return the key that was probably meant, or all keys."""
-    close = difflib.get_close_matches(key.lower(), keys, n=1, cutoff=0.5)
-    if close:
-        return f"did you mean {_spelled(close[0], prefix)}?"
-    return f"known: {', '.join(_spelled(name, prefix) for name in keys)}"
+def _unknown(key: str, origin: Origin, spell: Callable[[str], str] = str) -> SettingsError:
+    hint = suggestion(key, KEYS, spell)
+    return SettingsError(f"{origin}: there is no setting {spell(key)}; {hint}")
 
 
 def _line_of(text: str, key: str) -> int:
@@ -573,15 +571,15 @@ def _from_environment(environ: Mapping[str, str]) -> Iterator[tuple[str, object,
         key = variable.removeprefix(ENVIRONMENT_PREFIX).lower()
         origin = Origin(f"environment variable {variable}")
         if key not in KEYS:
-            raise _unknown(key, origin, ENVIRONMENT_PREFIX)
+            raise _unknown(key, origin, as_variable)
         yield key, value, origin
 
 
 def _from_flags(flags: Mapping[str, object]) -> Iterator[tuple[str, object, Origin]]:
     for key, value in flags.items():
-        origin = Origin("--" + key.replace("_", "-"))
+        origin = Origin(as_option(key))
         if key not in KEYS:
-            raise _unknown(key, origin)
+            raise _unknown(key, origin, as_option)
         if value is not None:
             yield key, value, origin
 

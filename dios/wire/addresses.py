@@ -6,12 +6,26 @@ stricter rules for addresses in settings.
 
 from __future__ import annotations
 
+import errno
 from typing import Final
 
 from dios import limits
 from dios.errors import InvalidError
 
 _PORT_DIGITS_MAX: Final = len(str(limits.PORT_MAX))
+
+
+_LISTEN_ADVICE: Final = {
+    errno.EADDRINUSE: "Another program listens there (ss -ltnp shows it): end it, or choose another port.",
+    errno.EADDRNOTAVAIL: "This machine has no such address: choose one that `ip address` shows.",
+    errno.EACCES: "Only root may listen on ports below 1024: choose a higher one.",
+    errno.EPERM: "Only root may listen on ports below 1024: choose a higher one.",
+}
+
+
+def listen_advice(error: OSError) -> str:
+    """Return what to do about an error of listening on an address of this machine."""
+    return _LISTEN_ADVICE.get(error.errno or 0, "Choose an address and a port of this machine.")
 
 
 def split_address(text: str) -> tuple[str, int]:

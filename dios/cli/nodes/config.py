@@ -12,7 +12,7 @@ import typer
 from dios.cli.common.application import CommandApplication
 from dios.cli.common.json_rows import SettingRow
 from dios.cli.common.output import JsonOption, NodeOption, reporting, table, write_json
-from dios.cli.nodes.setting_options import settings_given
+from dios.cli.nodes.setting_options import own_options, settings_given
 from dios.client.locate import client_settings, resolve_node
 from dios.node.settings import KEYS, load_with_origins
 
@@ -56,7 +56,7 @@ def node_config(
     """
     with reporting("dios-node config", as_json=as_json):
         folder = resolve_node(None).resolve().parent if data is None else data
-        flags = settings_given(context.args, "dios-node config")
+        flags = settings_given(context.args, "dios-node config", own_options(context))
         settings, origins = load_with_origins(folder, config=file, flags=flags)
         rows = [("data", str(settings.data), "--data" if data else "default")]
         rows += [(key, _text(getattr(settings, key)), str(origins.get(key, "default"))) for key in KEYS]

@@ -33,7 +33,7 @@ from dios.cli.common.streams import open_standard_streams
 from dios.cli.nodes import check, config, joining, orphans, trust
 from dios.cli.nodes.fitness import wait_known
 from dios.cli.nodes.joining import InvitationFileOption, InvitationOption, JoinOption
-from dios.cli.nodes.setting_options import SHOWN, settings_given
+from dios.cli.nodes.setting_options import SHOWN, own_options, settings_given
 from dios.client.locate import PID_FILE_NAME, default_socket, resolve_node
 from dios.client.node_socket import data_directory, start_command
 from dios.client.ops.cluster import Member
@@ -173,7 +173,7 @@ def start(
     """
     with reporting("dios-node start", as_json=as_json):
         # Checked here too, so that errors appear in the command that was typed.
-        flags = settings_given(context.args, "dios-node start")
+        flags = settings_given(context.args, "dios-node start", own_options(context))
         settings = load(data, config=config, flags=flags)
         if join:
             flags |= joining.join_first(

@@ -20,7 +20,7 @@ from dios.cli.common.output import JsonOption, facts, progress, reporting, say, 
 from dios.cli.common.signals import Stopped, stopped_by_signals
 from dios.cli.nodes import compose
 from dios.cli.nodes.fitness import KnownFitness, wait_known
-from dios.cli.nodes.setting_options import SHOWN, settings_given
+from dios.cli.nodes.setting_options import SHOWN, own_options, settings_given
 from dios.client.locate import local_cluster as usual_directory
 from dios.errors import DiosError, InvalidError
 from dios.wire.types import Fitness
@@ -224,7 +224,7 @@ def up(
     """
     del keep
     with reporting("dios up", as_json=as_json), _ended_by_signals():
-        settings = settings_given(context.args, "dios up")
+        settings = settings_given(context.args, "dios up", own_options(context))
         mode = _mode(hosts=hosts, on=on, compose=as_compose)
         _refuse_foreign(
             mode,

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Final
+
+import typer
 
 from dios.errors import InvalidError
 from dios.node.settings import KEYS, SettingsError
+from dios.wire.suggestions import near_word
 
 SHOWN: Final = {
     "socket": "PATH     socket for programs",
@@ -65,10 +69,11 @@ _ALONE: Final = frozenset({"accept_weaker_sandbox", "announce"})
 _UNITS: Final = {"s": 1, "min": 60, "h": 3600, "d": 86_400}
 
 
-def settings_given(arguments: list[str], command: str) -> dict[str, str]:
-    """Return the options ``--key value`` and ``--key=value`` as settings; the keys are checked elsewhere.
+def settings_given(arguments: list[str], command: str, own: Iterable[str] = ()) -> dict[str, str]:
+    """Return the options ``--key value`` and ``--key=value`` as settings; the values are checked elsewhere.
 
-    Raise SettingsError for an argument that is not an option of ``command``.
+    Raise SettingsError for an argument that is not an option of ``command``, which also has the options
+    ``own``.
     """
     found: dict[str, str] = {}
     rest = list(arguments)
@@ -78,15 +83,25 @@ def settings_given(arguments: list[str], command: str) -> dict[str, str]:
             raise SettingsError(f"{word!r} is not an option; see `{command} --help`")
         key, equals, value = word[2:].partition("=")
         name = key.replace("-", "_")
+        if name not in KEYS:
+            near = near_word(key, [*own, *SHOWN])
+            hint = f"did you mean --{near}?" if near else f"see `{command} --help`"
+            raise SettingsError(f"there is no option --{key}; {hint}")
         if not equals:
             if rest and not rest[0].startswith("--"):
                 value = rest.pop(0)
             elif name in _ALONE:
                 value = "true"
-            elif name in KEYS:
+            else:
                 raise SettingsError(f"--{key} needs a value")
         found[name] = value
     return found
+
+
+def own_options(context: typer.Context) -> list[str]:
+    """Return the long options of a command without their dashes."""
+    names = [name for option in context.command.params for name in option.opts]
+    return [name.removeprefix("--") for name in names if name.startswith("--")]
 
 
 def seconds_of(text: str, option: str) -> int:

@@ -7,7 +7,6 @@ programs. It loads no numeric code.
 from __future__ import annotations
 
 import contextlib
-import difflib
 import tomllib
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -20,6 +19,7 @@ from dios.cli.tasks.gang import GangMember, OpenPlace, run_members
 from dios.errors import DiosError, InvalidError
 from dios.lib import reservations
 from dios.lib.reservations import Reservation, label_of
+from dios.wire.suggestions import near_word
 from dios.wire.types import Brand
 
 if TYPE_CHECKING:
@@ -174,8 +174,8 @@ def _programs(file: Path, text: str) -> dict[str, _Program]:
         raise InvalidError(f"{file}: {error}") from None
     tasks = table.get("tasks")
     if not isinstance(tasks, dict) or not tasks:
-        near = difflib.get_close_matches("tasks", table, n=1)
-        hint = f" instead of {near[0]!r}" if near else ""
+        near = near_word("tasks", table)
+        hint = f" instead of {near!r}" if near else ""
         raise InvalidError(f"{file}: it has no tasks. Add a section [tasks.NAME]{hint}.")
     found = {}
     for name, given in tasks.items():

@@ -14,6 +14,7 @@ from dios.client.ops.status import Status, status_of
 from dios.client.session import Operation, expect
 from dios.errors import InvalidError
 from dios.wire import messages
+from dios.wire.suggestions import suggestion
 from dios.wire.types import ObjectType, Resource, Scope
 
 Subject: TypeAlias = "Handle | str"
@@ -121,11 +122,7 @@ def resource_of(word: str) -> Resource:
     try:
         return Resource[word.upper()]
     except KeyError:
-        # Every task loads this module, and only a mistake needs this import.
-        import difflib  # noqa: PLC0415 - see above
-
-        close = difflib.get_close_matches(word.upper(), Resource.__members__, n=1, cutoff=0.5)
-        hint = f"did you mean {close[0].lower()}?" if close else f"known: {known_resources()}"
+        hint = suggestion(word, Resource.__members__, str.lower)
         raise InvalidError(f"nothing is called {word!r} that could be limited; {hint}") from None
 
 

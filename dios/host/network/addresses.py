@@ -5,6 +5,7 @@ Names are resolved in a few threads of their own, so that a slow name server del
 
 from __future__ import annotations
 
+import errno
 import os
 import socket
 from collections.abc import Sequence
@@ -14,7 +15,7 @@ import trio
 
 from dios import limits
 from dios.errors import Code
-from dios.wire.addresses import join_address, split_address
+from dios.wire.addresses import join_address, listen_advice, split_address
 from dios.wire.origins import may_be_reached
 
 SocketName: TypeAlias = "Sequence[object]"
@@ -36,7 +37,6 @@ _CODES: Final[dict[type[OSError], Code]] = {
     TimeoutError: Code.ETIMEDOUT,
     PermissionError: Code.EPERM,
 }
-_IN_USE: Final = frozenset({98, 99})
 
 
 class Resolver:
@@ -95,6 +95,8 @@ def failure_of(error: OSError, address: str) -> tuple[Code, str]:
     for kind, code in _CODES.items():
         if isinstance(error, kind):
             return code, f"{address}: {why}"
-    if error.errno in _IN_USE:
-        return Code.EBUSY, f"{address}: {why}. Choose another port, or port 0 for any free port."
+    if error.errno == errno.EADDRINUSE:
+        return Code.EBUSY, f"{address}: {why}. {listen_advice(error)} Port 0 is any free one."
+    if error.errno == errno.EADDRNOTAVAIL:
+        return Code.EHOSTUNREACH, f"{address}: {why}. {listen_advice(error)}"
     return Code.EHOSTUNREACH, f"{address}: {why}"

@@ -6,7 +6,6 @@
 from __future__ import annotations
 
 import ctypes
-import errno
 import socket
 from collections import Counter
 from collections.abc import Iterable, Iterator
@@ -22,7 +21,7 @@ from dios.node import daemon, seeds
 from dios.node.addresses import is_loopback, is_unspecified, split_address
 from dios.node.devices import find_devices
 from dios.node.settings import Settings, load
-from dios.wire.addresses import join_address
+from dios.wire.addresses import join_address, listen_advice
 
 _DIAL_SECONDS: Final = 1.0
 _SEEDS_TRIED_MAX: Final = 8
@@ -195,7 +194,7 @@ def _port(settings: Settings) -> ClusterTest:
             probe.bind(place)
     except OSError as error:
         return ClusterTest(
-            "port", purpose, f"{settings.listen}: {error.strerror}", refused=True, advice=_port_advice(error)
+            "port", purpose, f"{settings.listen}: {error.strerror}", refused=True, advice=listen_advice(error)
         )
     return ClusterTest("port", purpose, f"{settings.listen} is free")
 
@@ -204,16 +203,6 @@ def _from_here(listen: str) -> str:
     """Return the address at which this machine itself reaches the listener."""
     host, port = split_address(listen)
     return join_address("localhost" if is_unspecified(host) else host, port)
-
-
-def _port_advice(error: OSError) -> str:
-    if error.errno == errno.EADDRINUSE:
-        return "another program listens there: end it (ss -ltnp shows it), or choose another port"
-    if error.errno == errno.EADDRNOTAVAIL:
-        return "this machine has no such address (see ip address): listen on one of its addresses"
-    if error.errno in {errno.EACCES, errno.EPERM}:
-        return "only root may use ports below 1024: choose a higher port"
-    return "listen on an address and a port of this machine"
 
 
 def _address(settings: Settings) -> ClusterTest:

@@ -8,7 +8,6 @@ A job is a graph. Nodes are tasks, and services that the job uses. Directed edge
 
 from __future__ import annotations
 
-import difflib
 import heapq
 import math
 import re
@@ -29,6 +28,7 @@ from dios.limits import (
     PACKER_NODES_MAX,
     PACKER_TEXT_BYTES_MAX,
 )
+from dios.wire.suggestions import suggestion
 
 Floats: TypeAlias = npt.NDArray[np.float64]
 Ints: TypeAlias = npt.NDArray[np.int64]
@@ -508,9 +508,7 @@ def _demand(place: str, given: object) -> Demand:
 def _check_keys(place: str, given: Mapping[str, object], keys: Collection[str]) -> None:
     for key in given:
         if key not in keys:
-            close = difflib.get_close_matches(key, keys, n=1, cutoff=0.5)
-            hint = f"did you mean {close[0]}?" if close else f"known keys are {', '.join(keys)}"
-            raise JobError(f"{place}.{key}".lstrip("."), f"is not a known key; {hint}")
+            raise JobError(f"{place}.{key}".lstrip("."), f"is not a known key; {suggestion(key, keys)}")
 
 
 def _table(place: str, given: object) -> Mapping[str, object]:

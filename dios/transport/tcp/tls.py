@@ -33,7 +33,7 @@ from dios.transport.identity.certificates import CertificateRole, cards_of
 from dios.transport.identity.identity import Identity, known_of
 from dios.transport.identity.trust import Trust
 from dios.transport.tcp.secured import PeerIdentity, Secured, close_socket, frame_of
-from dios.wire.addresses import join_address, split_address
+from dios.wire.addresses import join_address, listen_advice, split_address
 from dios.wire.codec import FrameSplitter
 
 _BACKLOG: Final = 128
@@ -207,7 +207,9 @@ async def bind(address: str) -> list[socket.socket]:
     except OSError as error:
         for sock in sockets:
             sock.close()
-        raise OSError(error.errno, f"cannot listen at {address}: {error.strerror}") from None
+        raise OSError(
+            error.errno, f"cannot listen at {address}: {error.strerror}. {listen_advice(error)}"
+        ) from None
     except BaseException:
         for sock in sockets:
             sock.close()

@@ -29,6 +29,7 @@ from dios.web.dashboard.pages import (
     tasks,
 )
 from dios.web.observation.session import ClusterSession
+from dios.wire.addresses import listen_advice
 
 _BACKLOG: Final = 32
 
@@ -86,7 +87,7 @@ def _listener(place: DashboardPlace) -> socket.socket:
     except OSError as error:
         listener.close()
         raise InvalidError(
-            f"cannot show a dashboard at {place.host}:{place.port}: {error.strerror}. Choose another --port."
+            f"cannot show a dashboard at {place.host}:{place.port}: {error.strerror}. {listen_advice(error)}"
         ) from None
     return listener
 

@@ -23,6 +23,7 @@ from dios.errors import DiosError, InvalidError
 from dios.web.metrics.places import ExporterPlace, TlsFiles, place_of, require_protected
 from dios.web.metrics.readings import Reading, read_all
 from dios.web.metrics.text import ReadingsCollector
+from dios.wire.addresses import listen_advice
 
 _log: Final = logging.getLogger(__name__)
 
@@ -70,8 +71,7 @@ def start(node: str | Path | None, place: ExporterPlace, tls: TlsFiles | None = 
         )
     except OSError as error:
         raise InvalidError(
-            f"cannot serve metrics at {place}: {error.strerror or error}. "
-            "Choose another address, or end the program that uses it."
+            f"cannot serve metrics at {place}: {error.strerror or error}. {listen_advice(error)}"
         ) from None
 
     def stop() -> None:

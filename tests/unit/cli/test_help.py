@@ -248,7 +248,7 @@ def test_the_page_lists_every_command() -> None:
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
-        (["--pool-sise", "4"], "did you mean pool_size"),
+        (["--pool-sise", "4"], "did you mean --pool-size?"),
         (["--pool-size"], "needs a value"),
         (["--pool-size=many"], "a whole number"),
         (["stray"], "is not an option"),
