@@ -79,7 +79,10 @@ class Session:
                 decode_request(memoryview(frame)[4:])
         except (ProtocolError, TypeError, OverflowError, UnicodeEncodeError) as error:
             self._spans.pop(seq, None)
-            raise InvalidError(_in_words(error, call), call=type(call).__name__.lower()) from None
+            # Imported late: every task loads this module, and only a mistake needs that one.
+            from dios.client.wrong_arguments import in_words  # noqa: PLC0415 - see above
+
+            raise InvalidError(in_words(error, call), call=type(call).__name__.lower()) from None
         return seq, frame
 
     def reply(self, body: bytes, fds: tuple[int, ...]) -> tuple[int, AnyResult]:
@@ -126,20 +129,6 @@ class Session:
             pairs = zip(call.calls, result.results, strict=False)
             return [undo for inner, part in pairs for undo in undoing(inner, part)]
         return undoing(call, result)
-
-
-def _in_words(error: Exception, call: AnyCall) -> str:
-    """Return the fault of a call's argument, with the argument's name instead of its place on the wire."""
-    if isinstance(error, UnicodeEncodeError):
-        return "an argument has bytes that are not UTF-8 text"
-    reason = error.message if isinstance(error, ProtocolError) else str(error)
-    # The codec gives the place of the fault: `$[1][FIELD]…`, where field 0 is the tag of the call.
-    fault, _, place = reason.removeprefix("malformed request: ").partition(" - at `$[1][")
-    field, _, within = place.removesuffix("`").partition("]")
-    names = call.__struct_fields__
-    if not field.isdecimal() or not 0 < int(field) <= len(names):
-        return reason
-    return f"{names[int(field) - 1]}{within}: {fault}"
 
 
 def undoing(call: AnyCall, result: AnyResult) -> list[PlainCall]:

@@ -15,5 +15,5 @@ Read in this order:
 - ``sealed_tokens``: rights as a text that its holders can narrow, and nobody can widen
 - ``nametext``: names as text, and their fingerprints
 - ``node_labels``: the labels of a node as one text
-- ``suggestions``: the advice for a mistyped word
+- ``suggestions``: the advice for a mistyped word; ``schema_words``: errors of our schemas in plain words
 """

@@ -42,7 +42,7 @@ def encode_request(seq: int, call: AnyCall, trace: bytes | None = None) -> bytes
     # Without a trace, the frame is that of earlier releases, which accept no further field.
     body = _encode((seq, call) if trace is None else (seq, call, trace))
     if len(body) > limits.FRAME_BYTES_MAX:
-        raise ProtocolError(f"a request of {len(body)} bytes is over {limits.FRAME_BYTES_MAX}; split it")
+        raise ProtocolError(f"a request of {len(body)} bytes is over {limits.FRAME_BYTES_MAX}")
     return _pack_length(len(body)) + body
 
 

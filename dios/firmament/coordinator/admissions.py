@@ -43,6 +43,7 @@ from dios.packer import Edge
 from dios.wire import node_labels
 from dios.wire.fields import Identifier, Text
 from dios.wire.messages import Asked, Guarantee, HeldPart
+from dios.wire.schema_words import fault_in_words
 from dios.wire.types import Traffic
 
 _STEPS_MAX: Final = 4_000
@@ -246,7 +247,7 @@ class Admissions:
         try:
             request = msgspec.convert(question, type=_JobQuestion)
         except msgspec.ValidationError as error:
-            raise InvalidError(f"invalid question about jobs: {error}") from None
+            raise InvalidError(f"invalid question about jobs: {fault_in_words(error)}") from None
         if self._set_up != SetUp.CENTRALISED:
             raise NotPermittedError(
                 "jobs over time need one coordinator for all nodes, and the setting `scheduling` is "

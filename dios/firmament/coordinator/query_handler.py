@@ -48,6 +48,7 @@ from dios.firmament.solvers.registry import solve
 from dios.limits import PROGRESS_WHOLE, SCHED_MODEL_BYTES_MAX
 from dios.wire.fields import Label, Text
 from dios.wire.messages import Asked, Occupant, Rate
+from dios.wire.schema_words import fault_in_words
 
 _ROUNDS_SHOWN: Final = 50
 _DELTAS_SHOWN: Final = 20
@@ -90,7 +91,7 @@ def policy_terms(asked: Asked, question: Question) -> PolicyTerms:
     try:
         return msgspec.convert(question, type=PolicyTerms)
     except msgspec.ValidationError as error:
-        raise InvalidError(f"invalid model or settings: {error}") from None
+        raise InvalidError(f"invalid model or settings: {fault_in_words(error)}") from None
 
 
 class QueryHandler(ClusterQueries):
@@ -249,7 +250,7 @@ class QueryHandler(ClusterQueries):
         try:
             terms = msgspec.convert(question, type=_QuotaTerms)
         except msgspec.ValidationError as error:
-            raise InvalidError(f"invalid weight or quota: {error}") from None
+            raise InvalidError(f"invalid weight or quota: {fault_in_words(error)}") from None
         state = self._scheduler.state
         state.now = max(state.now, self.now)
         self._accounts.set_terms(state, terms.principal, terms.weight, terms.quota)

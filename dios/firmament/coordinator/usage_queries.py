@@ -22,6 +22,7 @@ from dios.firmament.knowledge.usage_profile import UsageChannel
 from dios.firmament.knowledge.usage_profiles import ProfiledTask
 from dios.wire.fields import Count, Text
 from dios.wire.messages import Asked
+from dios.wire.schema_words import fault_in_words
 
 _NAMED: Final = 20
 """The number of jobs that an error names."""
@@ -47,7 +48,7 @@ def learned(knowledge: KnowledgeBase | None, asked: Asked, question: dict[str, o
     try:
         wanted = msgspec.convert(question, type=_Wanted)
     except msgspec.ValidationError as error:
-        raise InvalidError(f"invalid question about the profiles of a job: {error}") from None
+        raise InvalidError(f"invalid question about the profiles of a job: {fault_in_words(error)}") from None
     principal = wanted.principal or asked.principal
     if principal != asked.principal and not asked.ruler:
         raise NotPermittedError("only the nodes' own user and root may see the usage of other users' jobs")

@@ -10,6 +10,7 @@ import msgspec
 
 from dios import limits
 from dios.errors import InvalidError
+from dios.wire.schema_words import fault_in_words
 
 
 class ServiceFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -48,5 +49,7 @@ def read(path: Path) -> ServiceFile:
         return msgspec.convert(tomllib.loads(path.read_text(encoding="utf-8")), ServiceFile)
     except OSError as error:
         raise InvalidError(f"cannot read {path}: {error.strerror}") from None
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError, msgspec.ValidationError) as error:
+    except msgspec.ValidationError as error:
+        raise InvalidError(f"{path} describes no service: {fault_in_words(error)}") from None
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise InvalidError(f"{path} describes no service: {error}") from None
