@@ -1,7 +1,7 @@
 """The commands ``dios`` and ``dios-node``, in folders by topic. They have no logic of their own.
 
-``main`` assembles ``dios``; ``nodes.daemon`` is ``dios-node``. A command's module is imported only when the
-command is used. The folders:
+``program`` has the entry points, ``main`` assembles ``dios``, and ``nodes.daemon`` is ``dios-node``.
+A command's module is imported only when the command is used. The folders:
 
 - ``common``: the connection and keyring of a command, its output and errors.
 - ``nodes``: nodes and clusters: ``dios-node``, ``dios up``, ``node``, ``limits``, ``audit``, ``doctor``.

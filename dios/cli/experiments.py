@@ -16,7 +16,8 @@ from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
 from dios.cli.common.application import CommandApplication
 from dios.cli.common.extras import needing_extra
-from dios.cli.common.output import INTERRUPTED, JsonOption, err, reporting, say, table, write_json
+from dios.cli.common.output import JsonOption, counted, err, reporting, say, table, write_json
+from dios.cli.common.streams import INTERRUPTED
 from dios.errors import InvalidError
 from dios.installation import extra_command
 
@@ -341,7 +342,7 @@ def _run(
     if as_json:
         write_json([_as_json(made) for made in done])
     else:
-        say(f"wrote {sum(len(made.written) for made in done)} files in {out}")
+        say(f"wrote {counted(sum(len(made.written) for made in done), 'file')} in {out}")
 
 
 @contextlib.contextmanager

@@ -9,7 +9,7 @@ import typer
 
 from dios.cli.common.application import CommandApplication
 from dios.cli.common.lazy import CommandRow, LazyGroup, Section
-from dios.cli.common.streams import open_standard_streams
+from dios.cli.common.streams import run
 from dios.installation import version
 
 
@@ -316,8 +316,7 @@ def options(
 
 def main() -> None:
     """Run the command ``dios``."""
-    open_standard_streams()
-    app(prog_name="dios")
+    run("dios", lambda: app)
 
 
 if __name__ == "__main__":

@@ -19,7 +19,17 @@ import typer
 
 from dios.cli.common.application import CommandApplication
 from dios.cli.common.extras import needing_extra
-from dios.cli.common.output import JsonOption, facts, reporting, say, table, transfer, waiting, write_json
+from dios.cli.common.output import (
+    JsonOption,
+    counted,
+    facts,
+    reporting,
+    say,
+    table,
+    transfer,
+    waiting,
+    write_json,
+)
 from dios.errors import InvalidError, UnreachableError
 from dios.limits import MIB
 
@@ -392,7 +402,7 @@ def trace(
                     "packets",
                     f"{summary['packets']} of TCP in {summary['seconds']:.3g} s, {summary['others']} others",
                 ),
-                ("flows", f"{summary['flows']} with {summary['bytes']} bytes"),
+                ("flows", f"{summary['flows']} with {counted(summary['bytes'], 'byte')}"),
             ]
         )
         rows = [

@@ -179,7 +179,7 @@ def test_a_drain_ends_at_its_time_limit_and_goes_on(person: Person) -> None:
     left = json.loads(person.types("dios node drain n3 --wait --timeout 1s --json", status=4).stdout)
     assert (left["draining"], left["empty"], left["tasks_left"], left["replicas_left"]) == (True, False, 1, 0)
     late = person.types("dios node drain n3 --wait --timeout 1s", status=4).stderr
-    assert "1 tasks run" in late
+    assert "1 task to end or leave" in late
     assert "keeps draining" in late
     person.types(f"dios kill {task}")
     person.types("dios node drain n3 --wait --timeout 1min")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import enum
 import importlib
 import os
+import sys
 from collections.abc import Iterator, Mapping, MutableMapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar, Final, cast
@@ -14,6 +15,7 @@ import typer.main
 from typer.core import TyperGroup
 
 from dios.cli.common.application import CommandGroup
+from dios.cli.common.streams import INTERRUPTED
 
 if TYPE_CHECKING:
     from typer._click import Command, Context, HelpFormatter
@@ -64,7 +66,12 @@ def _command_at(name: str, place: str) -> Command:
     A place that ends in ``*`` is a group that is mounted under ``name``.
     """
     module, _, attribute = place.partition(":")
-    app = cast("typer.Typer", getattr(importlib.import_module(module), attribute.rstrip("*")))
+    try:
+        app = cast("typer.Typer", getattr(importlib.import_module(module), attribute.rstrip("*")))
+    except KeyboardInterrupt:
+        # Otherwise Click says "Aborted!", with the status of a failure.
+        sys.stderr.write(f"dios {name}: interrupted\n")
+        sys.exit(INTERRUPTED)
     group = typer.main.get_group(app)
     return group if attribute.endswith("*") else group.commands[name]
 

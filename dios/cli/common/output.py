@@ -8,9 +8,9 @@ from __future__ import annotations
 import codecs
 import contextlib
 import dataclasses
+import errno
 import io
 import json
-import os
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from datetime import UTC, datetime
@@ -23,6 +23,7 @@ import typer
 
 from dios import errors, limits
 from dios.cli.common.signals import Stopped, stopped_by_signals
+from dios.cli.common.streams import INTERRUPTED, drop_output
 from dios.client.plain_text import plain, plain_lines
 from dios.client.written_files import naming
 from dios.errors import DiosError
@@ -34,9 +35,9 @@ if TYPE_CHECKING:
 
 FAILED: Final = 1
 NOT_RUNNING: Final = 3
-INTERRUPTED: Final = 130
 RUN_FAILED: Final = 125
 """The status of a command that ends with its task's status, if the command itself failed."""
+_FULL: Final = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 STEPS_SHOWN_MIN: Final = 200
 ROWS_PER_PAGE: Final = 1_000
 """The rows of a table that are in memory at a time."""
@@ -249,6 +250,11 @@ def facts(pairs: Sequence[tuple[str, str]]) -> None:
         sys.stdout.write(f"{name.ljust(width)}  {plain(value)}\n")
 
 
+def counted(number: int, noun: str, plural: str = "") -> str:
+    """Format a number of things: ``1 file``, ``2 files``; ``plural`` is for nouns with another ending."""
+    return f"{number:,} {noun if number == 1 else plural or f'{noun}s'}"
+
+
 def size_text(size: int) -> str:
     """Format a size: ``17 B``, ``3.2 MiB``."""
     for unit, bytes_each in (("GiB", limits.GIB), ("MiB", limits.MIB), ("KiB", limits.KIB)):
@@ -362,9 +368,12 @@ def next_step(error: BaseException) -> str:
     return ""
 
 
-def report(error: DiosError, *, as_json: bool, doing: str) -> None:
-    """Show an error on standard error, with the next command if there is one, or as one line of JSON."""
-    hint = next_step(error)
+def report(error: DiosError, *, as_json: bool, doing: str, hint: str | None = None) -> None:
+    """Show an error on standard error, with the next command if there is one, or as one line of JSON.
+
+    ``hint`` is said in place of the advice of ``next_step``.
+    """
+    hint = next_step(error) if hint is None else hint
     if as_json:
         told = {
             "error": error.code.name,
@@ -398,16 +407,17 @@ def reporting(doing: str, *, as_json: bool = False, status: int = FAILED) -> Ite
         report(error, as_json=as_json, doing=doing)
         raise typer.Exit(status) from None
     except BrokenPipeError:
-        # The reader of the output has enough; prevent an error message of the interpreter at exit.
-        os.dup2(os.open(os.devnull, os.O_WRONLY | os.O_CLOEXEC), 1)
+        # The reader of the output has enough.
+        drop_output()
         raise typer.Exit(FAILED) from None
     except OSError as error:
-        place = f"{error.filename}: " if error.filename else ""
-        told = errors.DamagedError(f"{place}{error.strerror or error}")
-        if as_json:
-            report(told, as_json=True, doing=doing)
-        else:
-            say(f"{doing}: {told.message}")
+        # Whatever else a command writes is written within ``naming``.
+        place = error.filename or ("standard output" if error.errno in _FULL else "")
+        told = errors.DamagedError(f"{place}: {error.strerror or error}".removeprefix(": "))
+        if error.errno in _FULL:
+            drop_output()
+        # The error is of this machine, and not of a node that a hint could be about.
+        report(told, as_json=as_json, doing=doing, hint="")
         raise typer.Exit(status) from None
     except KeyboardInterrupt:
         raise typer.Exit(INTERRUPTED) from None

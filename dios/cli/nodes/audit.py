@@ -23,6 +23,7 @@ from dios.cli.common.output import (
     FAILED,
     JsonOption,
     NodeOption,
+    counted,
     facts,
     reporting,
     say,
@@ -115,7 +116,7 @@ def entry_line(entry: AuditEntry) -> str:
     # One line per record; --json shows the whole detail.
     detail = record.detail.split("\n", 1)[0]
     if record.count > 1:
-        detail += f" [{record.count} times since {time_text(record.first)}]"
+        detail += f" [{counted(record.count, 'time')} since {time_text(record.first)}]"
     return plain(
         f"{entry.index:>7}  {time_text(record.now)}  {record.action:<10} {record.outcome:<8} "
         f"{record.principal:<10} {record.task or '-':<12} {record.subject or '-':<12}  {detail}".rstrip()
@@ -169,7 +170,7 @@ def _verify(folder: Path, anchor: str, *, as_json: bool) -> None:
             say(f"the node removed the records before {verdict.first}, as its settings say, and stated so")
         say("keep the head in another place: `dios audit verify --anchor HEAD` later proves that it is whole")
         if verdict.torn_bytes:
-            say(f"the last {verdict.torn_bytes} bytes are a record being written, or cut off by a crash")
+            say(f"its end has {counted(verdict.torn_bytes, 'byte')} of a record being written, or cut off")
     else:
         facts(
             [("audit log", "DAMAGED"), ("problem", verdict.problem), ("good records", str(verdict.records))]

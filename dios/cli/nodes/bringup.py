@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Final, TypedDict
 
-from dios.cli.common.output import facts, progress, say, table, write_json
+from dios.cli.common.output import counted, facts, progress, say, table, write_json
 from dios.errors import DiosError, InvalidError
 from dios.node.bringup import hosts, kubernetes, slurm, ssh
 from dios.node.bringup.answers import Stopped
@@ -193,8 +193,8 @@ def slurm_up(
     found = slurm.read(directory)
     if found is not None and (nodes not in {0, found.nodes} or sbatch or settings):
         raise InvalidError(
-            f"the cluster in {directory} is job {found.job} with {found.nodes} nodes. `dios down --on slurm "
-            "--delete` ends it; another --dir makes a second one"
+            f"the cluster in {directory} is job {found.job} with {counted(found.nodes, 'node')}. `dios down "
+            "--on slurm --delete` ends it; another --dir makes a second one"
         )
     with progress("waiting for the allocation") as report:
         job = found or slurm.submit(

@@ -16,6 +16,7 @@ from dios.cli.common.application import CommandApplication
 from dios.cli.common.output import (
     FAILED,
     JsonOption,
+    counted,
     facts,
     reporting,
     size_text,
@@ -111,7 +112,7 @@ def _show(checked: CheckResult) -> None:
         [
             ("data", checked.data),
             ("objects", f"{checked.objects}, {size_text(checked.bytes)}, {checked.extents} in files"),
-            ("audit", f"{checked.audit_records} records, head {checked.audit_head}"),
+            ("audit", f"{counted(checked.audit_records, 'record')}, head {checked.audit_head}"),
         ]
     )
     for sentence in checked.repaired:

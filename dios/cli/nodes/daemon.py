@@ -22,6 +22,7 @@ from dios.cli.common.output import (
     NOT_RUNNING,
     JsonOption,
     NodeOption,
+    counted,
     facts,
     progress,
     reporting,
@@ -29,7 +30,7 @@ from dios.cli.common.output import (
     waiting,
     write_json,
 )
-from dios.cli.common.streams import open_standard_streams
+from dios.cli.common.streams import run
 from dios.cli.nodes import check, config, joining, orphans, trust
 from dios.cli.nodes.fitness import wait_known
 from dios.cli.nodes.joining import InvitationFileOption, InvitationOption, JoinOption
@@ -193,7 +194,9 @@ def start(
                 data,
                 config=config,
                 flags=flags,
-                recovering=lambda done, every: show(f"index of {done:,} of {every:,} stored objects"),
+                recovering=lambda done, every: show(
+                    f"index of {done:,} of {counted(every, 'stored object')}"
+                ),
             )
             known = wait_known({"": running.socket}, report=show)[""]
         if as_json:
@@ -314,7 +317,7 @@ def _show_recovery(recovery: daemon.Recovery, path: Path, *, as_json: bool) -> N
         }
         write_json(shown)
         return
-    done = f"index of {recovery.done:,} of {recovery.every:,} stored objects"
+    done = f"index of {recovery.done:,} of {counted(recovery.every, 'stored object')}"
     facts([("node", f"recovering, process {recovery.pid}"), ("done", done), ("socket", str(path))])
     say("next: wait until it answers; its log is node.log in the data directory")
 
@@ -337,7 +340,7 @@ def state(*, data: MaybeData = None, node: NodeOption = None, as_json: JsonOptio
             shown: StateTables = tables
             write_json(shown)
         else:
-            facts([(name, f"{len(rows)} rows") for name, rows in tables.items()])
+            facts([(name, counted(len(rows), "row")) for name, rows in tables.items()])
 
 
 def _of_cluster(members: list[Member]) -> list[tuple[str, str]]:
@@ -345,7 +348,8 @@ def _of_cluster(members: list[Member]) -> list[tuple[str, str]]:
     if not members:
         return []
     usable = sum(member.usable for member in members)
-    return [("cluster", f"this is {members[0].name}; {usable} of {len(members)} nodes answer: dios node ls")]
+    answering = f"{usable} of {counted(len(members), 'node')} answer{'s' if usable == 1 else ''}"
+    return [("cluster", f"this is {members[0].name}; {answering}: dios node ls")]
 
 
 @app.command(epilog="\b\nExamples:\n  dios-node stop\n  dios-node stop --data ./node0")
@@ -433,7 +437,7 @@ def restart(
         facts(
             [
                 ("node", f"goes on as process {done.pid}, version {done.version} {done.detail}".rstrip()),
-                ("kept", f"{done.tasks} tasks, {done.sessions} sessions"),
+                ("kept", f"{counted(done.tasks, 'task')}, {counted(done.sessions, 'session')}"),
                 ("pause", f"{done.pause_ms} ms"),
             ]
         )
@@ -448,8 +452,7 @@ app.add_typer(trust.app, name="trust")
 
 def main() -> None:
     """Run the command ``dios-node``."""
-    open_standard_streams()
-    app(prog_name="dios-node")
+    run("dios-node", lambda: app)
 
 
 if __name__ == "__main__":

@@ -10,7 +10,7 @@ from typing import Annotated, Final, TypedDict
 import typer
 
 from dios.cli.common.application import CommandApplication
-from dios.cli.common.output import JsonOption, facts, reporting, say, waiting, write_json
+from dios.cli.common.output import JsonOption, counted, facts, reporting, say, waiting, write_json
 from dios.cli.nodes.setting_options import seconds_of
 from dios.client.locate import resolve_node
 from dios.client.plain_text import plain
@@ -141,7 +141,7 @@ def _tell_next(advice: str, data: Path, machines: str) -> None:
 
 
 def _machines(uses: int) -> str:
-    return "one more machine" if uses == 1 else f"up to {uses} more machines"
+    return "one more machine" if uses == 1 else f"up to {counted(uses, 'more machine')}"
 
 
 @app.command(

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Annotated, Final, TypedDict
 import typer
 
 from dios.cli.common.application import CommandApplication
-from dios.cli.common.output import JsonOption, facts, progress, reporting, say, table, write_json
+from dios.cli.common.output import JsonOption, counted, facts, progress, reporting, say, table, write_json
 from dios.cli.common.signals import Stopped, stopped_by_signals
 from dios.cli.nodes import compose
 from dios.cli.nodes.fitness import KnownFitness, wait_known
@@ -367,8 +367,9 @@ def _refuse_other(found: LocalCluster, nodes: int | None, racks: int, settings: 
     there = len(found.nodes)
     if nodes not in {None, there}:
         raise InvalidError(
-            f"the cluster in {found.directory} has {there} nodes. `dios down --delete` removes it; another "
-            "--dir makes a second one; any machine or data directory can join it with `dios-node invite`"
+            f"the cluster in {found.directory} has {counted(there, 'node')}. `dios down --delete` removes "
+            "it; another --dir makes a second one; any machine or data directory can join it with "
+            "`dios-node invite`"
         )
     if racks not in {0, len({node.rack for node in found.nodes if node.rack})}:
         raise InvalidError(f"the racks in {found.directory} were chosen when it was made; leave out --racks")

@@ -21,6 +21,7 @@ from dios.cli.common.output import (
     FAILED,
     JsonOption,
     NodeOption,
+    counted,
     facts,
     progress,
     reporting,
@@ -271,7 +272,7 @@ def describe(name: NameArgument, *, node: NodeOption = None, as_json: JsonOption
                 ("clock", "of the asked node" if member.here else clock_text(member)),
                 ("address", member.address or "-"),
                 ("status", member.condition + when),
-                ("tasks", f"{member.tasks} on {member.cpus} processors"),
+                ("tasks", f"{member.tasks} on {counted(member.cpus, 'processor')}"),
                 ("memory", f"{size_text(member.memory_bytes)} free"),
                 *(() if info is None else (("version", info.version),)),
                 *sorted((key, str(count)) for key, count in ({} if info is None else info.counts).items()),
@@ -348,10 +349,10 @@ class _Left(NamedTuple):
         return self.settled and not self.tasks and not self.replicas
 
     def __str__(self) -> str:
-        replicas = f"{self.replicas} replicas ({size_text(self.size)})"
+        replicas = f"{counted(self.replicas, 'replica')} ({size_text(self.size)})"
         looking = "" if self.settled else ", still looking"
         leave = f", {self.moving} of them must leave" if self.moving else ""
-        return f"{self.tasks} tasks run{leave}; {replicas} to move{looking}"
+        return f"{counted(self.tasks, 'task')} to end or leave{leave}; {replicas} to move{looking}"
 
 
 @app.command(
@@ -451,8 +452,9 @@ def _wait_empty(connected: Node, name: str, report: Callable[[str], None], secon
                 return left
             if not _may_answer(member) and left.tasks:
                 raise InvalidError(
-                    f"{name} is {member.status.name.lower()} now and still has {left.tasks} tasks. Start it "
-                    f"again, or give its place to another machine with `dios node replace {name}`."
+                    f"{name} is {member.status.name.lower()} now and still has "
+                    f"{counted(left.tasks, 'task')}. Start it again, or give its place to another machine "
+                    f"with `dios node replace {name}`."
                 )
             report(str(left))
             time.sleep(WATCH_SECONDS)
@@ -603,8 +605,8 @@ def _refuse_living(member: Member, *, force: bool) -> None:
         raise InvalidError(f"{member.name} is the asked node itself; ask another node with --node PATH")
     if _may_answer(member) and not force:
         raise InvalidError(
-            f"cannot replace {member.name}: it is {member.condition}, with {member.tasks} tasks. Drain it "
-            f"(`dios node drain {member.name} --wait`) and stop it, then repeat the command. With --force it "
-            "is removed now: its tasks end, and objects without a replica on another node cannot be reached "
-            "any more."
+            f"cannot replace {member.name}: it is {member.condition}, with "
+            f"{counted(member.tasks, 'task')}. Drain it (`dios node drain {member.name} --wait`) and stop "
+            "it, then repeat the command. With --force it is removed now: its tasks end, and objects without "
+            "a replica on another node cannot be reached any more."
         )

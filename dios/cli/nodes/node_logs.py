@@ -11,7 +11,7 @@ from typing import Annotated, Final, TypedDict
 
 import typer
 
-from dios.cli.common.output import FAILED, JsonOption, NodeOption, reporting, say
+from dios.cli.common.output import FAILED, JsonOption, NodeOption, counted, reporting, say
 from dios.client.plain_text import plain
 from dios.client.sync.node import Node, connect
 from dios.client.tracing.contexts import read_traceparent
@@ -89,7 +89,10 @@ class _Reader:
         for one in found:
             number = int(one["number"])
             if place.number and number > place.number + 1:
-                say(f"{place.name or 'the node'} dropped {number - place.number - 1} unread records")
+                say(
+                    f"{place.name or 'the node'} dropped "
+                    f"{counted(number - place.number - 1, 'unread record')}"
+                )
             place.position, place.number = int(one["position"]) + 1, number
             rows.append(
                 {

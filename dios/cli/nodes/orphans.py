@@ -11,7 +11,7 @@ from typing import Annotated, Final, TypedDict
 import typer
 
 from dios.cli.common.application import CommandApplication
-from dios.cli.common.output import JsonOption, reporting, say, size_text, table, write_json
+from dios.cli.common.output import JsonOption, counted, reporting, say, size_text, table, write_json
 from dios.client.keyring import Keyring
 from dios.client.locate import resolve_node
 from dios.ids import Name
@@ -99,6 +99,6 @@ def orphans(
         ]
         table(("object", "type", "owner", "size", "why"), rows, right=("size",))
         if remove:
-            say(f"removed {len(removed)} of {len(found)} orphaned objects for good")
+            say(f"removed {len(removed)} of {counted(len(found), 'orphaned object')} for good")
         else:
             say("next: dios-node orphans --remove FINGERPRINT deletes one for good")

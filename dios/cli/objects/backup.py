@@ -13,6 +13,7 @@ from dios.cli.common.output import (
     FAILED,
     JsonOption,
     NodeOption,
+    counted,
     facts,
     reporting,
     say,
@@ -262,7 +263,8 @@ def _not_covered(context: CommandContext, sources: list[Source], aliases: list[s
     if unknown:
         shown = ", ".join(unknown[:_SHOWN_MAX])
         notices.append(
-            f"{len(unknown)} groups are not known to this node, only their names are stored: {shown}"
+            f"of {counted(len(unknown), 'group')} that this node does not know only the names are stored: "
+            f"{shown}"
         )
     if aliases is None and context.keyring.not_presented:
         notices.append(
@@ -272,7 +274,8 @@ def _not_covered(context: CommandContext, sources: list[Source], aliases: list[s
     others = [alias for alias in context.keyring.objects if not alias.startswith(CATALOGUE_ALIAS)]
     if others:
         notices.append(
-            f"of {len(others)} other objects in your keyring only the names are stored, not the bytes"
+            f"of {counted(len(others), 'other object')} in your keyring only the names are stored, not the "
+            "bytes"
         )
     return notices
 
@@ -414,8 +417,8 @@ def verify(
                     ("snapshots", str(found.snapshots)),
                     ("newest", newest),
                     ("files", str(found.files)),
-                    ("read", f"{found.chunks} chunks ({size_text(found.read_bytes)})"),
-                    ("unused", f"{found.unused_packs} packs, of runs that broke off"),
+                    ("read", f"{counted(found.chunks, 'chunk')} ({size_text(found.read_bytes)})"),
+                    ("unused", f"{counted(found.unused_packs, 'pack')}, of runs that broke off"),
                     ("damages", str(found.damage_count)),
                 ]
             )
@@ -562,7 +565,9 @@ def _show_restored(snapshot: Snapshot, done: list[Restored], *, as_json: bool) -
     for notice in (notice for each in done for notice in each.notices):
         say(notice)
     if snapshot.left_out:
-        say(f"the snapshot lacks {snapshot.left_out} files that could not be read when it was made")
+        say(
+            f"the snapshot lacks {counted(snapshot.left_out, 'file')} that could not be read when it was made"
+        )
 
 
 @app.command(epilog="\b\nExamples:\n  dios backup prune /mnt/backups --keep 30")
@@ -592,6 +597,6 @@ def prune(
             write_json(row)
         else:
             say(
-                f"{done.snapshots} snapshots and {done.packs} packs were removed; {done.snapshots_left} "
-                f"snapshots and {done.packs_left} packs stay"
+                f"removed {counted(done.snapshots, 'snapshot')} and {counted(done.packs, 'pack')}; kept "
+                f"{counted(done.snapshots_left, 'snapshot')} and {counted(done.packs_left, 'pack')}"
             )

@@ -24,6 +24,7 @@ from dios.cli.common.output import (
     YesOption,
     bytes_output,
     confirm,
+    counted,
     reporting,
     say,
     size_text,
@@ -201,8 +202,8 @@ def _hold_list(files: GroupFiles, disks: int) -> None:
         files.hold_list(disks)
     except UnreachableError as error:
         raise UnreachableError(
-            f"the files are visible and on {disks} disks each, but their list is not: {error.message}. "
-            "Put one of them again when enough nodes answer."
+            f"the files are visible and on {counted(disks, 'disk')} each, but their list is not: "
+            f"{error.message}. Put one of them again when enough nodes answer."
         ) from None
 
 
@@ -633,7 +634,7 @@ def _show_plan(plan: SyncPlan, *, dry_run: bool, as_json: bool) -> None:
             write_line(f"delete  {path}")
     would = "would be " if dry_run else ""
     say(
-        f"{len(plan.copied)} files ({size_text(plan.size)}) {would}copied, "
+        f"{counted(len(plan.copied), 'file')} ({size_text(plan.size)}) {would}copied, "
         f"{len(plan.deleted)} {would}deleted, {plan.unchanged} unchanged"
     )
 
@@ -796,7 +797,7 @@ def rm(
                 raise InvalidError("--all is for the files of a whole group: give --group ALIAS and no NAME")
             targets = all_targets(place, group)
             files = sum(bool(each.names) for each in targets)
-            confirm(f"destroy all {files} files of group {group}", yes=yes)
+            confirm(f"destroy all {counted(files, 'file')} of group {group}", yes=yes)
         elif not names:
             raise InvalidError("give the files to destroy, or --group ALIAS --all for those of a whole group")
         else:

@@ -19,6 +19,7 @@ from dios.cli.common.output import (
     NodeOption,
     YesOption,
     confirm,
+    counted,
     facts,
     reporting,
     say,
@@ -131,7 +132,7 @@ def set_group(
         if as_json:
             write_json({"alias": alias, "fingerprint": group.fingerprint, "replicas": replicas})
         elif replicas:
-            say(f"{replicas} replicas of each file of {alias}; next: dios group describe {alias}")
+            say(f"{counted(replicas, 'replica')} of each file of {alias}; next: dios group describe {alias}")
         else:
             say(f"no number of replicas is promised for {alias} any more; existing replicas stay")
 
@@ -402,7 +403,7 @@ def unshare_group(
         if as_json:
             write_json([{"share": mark, "reader": who} for mark, who in ended])
         else:
-            say(f"{len(ended)} shares of {alias} were withdrawn")
+            say(f"withdrew {counted(len(ended), 'share')} of {alias}")
 
 
 def _shares(place: CommandContext, alias: str) -> list[tuple[str, str, Share]]:
@@ -465,8 +466,8 @@ def remove_group(
         targets = all_targets(place, alias)
         files = sum(bool(each.names) for each in targets)
         if files and not everything:
-            raise InvalidError(f"group {alias} has {files} files. Add --all to destroy them, too.")
-        confirm(f"destroy group {alias} and its {files} files", yes=yes)
+            raise InvalidError(f"group {alias} has {counted(files, 'file')}. Add --all to destroy them, too.")
+        confirm(f"destroy group {alias} and its {counted(files, 'file')}", yes=yes)
         _, left = destroy_targets(place, targets)
         require_none_left(place, left)
         if place.here() is not None and Promises(place.node).promise(group) is not None:
@@ -479,7 +480,7 @@ def remove_group(
         if as_json:
             write_json({"alias": alias, "fingerprint": mark, "files": files})
         else:
-            say(f"group {alias} and its {files} files were destroyed")
+            say(f"group {alias} and its {counted(files, 'file')} were destroyed")
 
 
 def _remove_alias(keyring: Keyring, alias: str) -> None:

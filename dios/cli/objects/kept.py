@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dios.cli.common.output import time_text
+from dios.cli.common.output import counted, time_text
 from dios.lib.kept.promises import KeptStatus, ShortObject
 
 
@@ -12,13 +12,14 @@ def kept_text(promise: KeptStatus) -> str:
         return "not known: no node has begun to keep it"
     if promise.short:
         conflicts = f", {promise.conflicts} of them in conflict" if promise.conflicts else ""
-        short = f"{promise.short} of {promise.objects} objects are short{conflicts}"
+        verb = "is" if promise.short == 1 else "are"
+        short = f"{promise.short} of {counted(promise.objects, 'object')} {verb} short{conflicts}"
         return f"{short}, since {time_text(promise.since * 10**9)}: {promise.reason}"
     if promise.reason:
         return f"not known: {promise.reason}"
     if not promise.checked:
         return "not known yet: the objects are being looked at"
-    return f"yes, for {promise.objects} objects"
+    return f"yes, for {counted(promise.objects, 'object')}"
 
 
 def why_text(one: ShortObject) -> str:

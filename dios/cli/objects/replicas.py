@@ -13,6 +13,7 @@ from dios.cli.common.output import (
     InGroupOption,
     JsonOption,
     NodeOption,
+    counted,
     facts,
     reporting,
     say,
@@ -174,7 +175,7 @@ def stat(
         if as_json:
             write_json(found)
             return
-        size = f"{nearest.size} bytes ({size_text(nearest.size)})"
+        size = f"{counted(nearest.size, 'byte')} ({size_text(nearest.size)})"
         facts(
             [
                 ("type", found["type"]),
@@ -188,7 +189,10 @@ def stat(
             _show_replicas(where)
         if short is not None:
             since = time_text(short.since * 10**9)
-            say(f"{short.current} of {short.wanted} promised replicas, since {since}: {why_text(short)}")
+            say(
+                f"{short.current} of {counted(short.wanted, 'promised replica')}, since {since}: "
+                f"{why_text(short)}"
+            )
         if replicas.incomplete:
             say(f"{silent(place.node.nodes())} did not answer and may have more replicas; see `dios node ls`")
 
@@ -212,7 +216,7 @@ def _stat_tiered(listed: CataloguedFile, *, as_json: bool) -> None:
             ("type", "TIERED"),
             ("path", row["path"]),
             ("fingerprint", row["fingerprint"]),
-            ("size", f"{entry.size} bytes ({size_text(entry.size)})"),
+            ("size", f"{counted(entry.size, 'byte')} ({size_text(entry.size)})"),
             ("store", row["store"]),
         ]
     )
@@ -257,7 +261,7 @@ def _stat_parts(place: CommandContext, listed: CataloguedFile, *, as_json: bool)
             ("type", "FILE"),
             ("path", row["path"]),
             ("fingerprint", row["fingerprint"]),
-            ("size", f"{entry.size} bytes ({size_text(entry.size)})"),
+            ("size", f"{counted(entry.size, 'byte')} ({size_text(entry.size)})"),
             ("parts", f"{len(marks)} of {size_text(entry.part_bytes)}"),
         ]
     )
@@ -270,9 +274,10 @@ def _stat_parts(place: CommandContext, listed: CataloguedFile, *, as_json: bool)
         right=("PARTS", "SIZE"),
     )
     if row["short"]:
-        say(f"{len(row['short'])} parts have fewer replicas than promised: {why_text(row['short'][0])}")
+        parts = counted(len(row["short"]), "part")
+        say(f"fewer replicas than promised: {parts}, {why_text(row['short'][0])}")
     if lost:
-        say(f"{lost} parts are on no node that answers")
+        say(f"on no node that answers: {counted(lost, 'part')}")
     if incomplete:
         say(f"{silent(place.node.nodes())} did not answer and may have more replicas; see `dios node ls`")
 
@@ -362,5 +367,6 @@ def _replicate_parts(
     else:
         size = sum(one["size"] for one in made)
         say(
-            f"{len(made)} parts ({size_text(size)}) were copied to {to}; next: dios stat {listed.fingerprint}"
+            f"copied {counted(len(made), 'part')} ({size_text(size)}) to {to}; "
+            f"next: dios stat {listed.fingerprint}"
         )

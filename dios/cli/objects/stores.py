@@ -11,6 +11,7 @@ from dios.cli.common.context import CommandContext, opened
 from dios.cli.common.output import (
     JsonOption,
     NodeOption,
+    counted,
     reporting,
     say,
     table,
@@ -169,7 +170,7 @@ def repair(
             return
         if replace:
             say(f"{by} has taken the place of {replace} in {store}")
-        say(f"{restored} replicas of values were restored on {', '.join(found.hosts)}")
+        say(f"restored {counted(restored, 'replica')} of values on {', '.join(found.hosts)}")
         if behind:
             away = ", ".join(sorted(found.away())) or "a node"
             say(

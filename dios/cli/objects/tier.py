@@ -18,6 +18,7 @@ from dios.cli.common.output import (
     NodeOption,
     YesOption,
     confirm,
+    counted,
     facts,
     reporting,
     say,
@@ -210,7 +211,7 @@ def _show_out(group: str, store: str, made: Moved, *, as_json: bool) -> None:
     facts(
         [
             ("store", store),
-            ("moved", f"{len(made.moved)} files ({size_text(size)})"),
+            ("moved", f"{counted(len(made.moved), 'file')} ({size_text(size)})"),
             ("there before", str(len(made.before))),
             ("refused", str(len(made.refused))),
         ]
@@ -255,7 +256,8 @@ def bring_in(
             write_json(rows)
             return
         back_again = [row for row in rows if row["brought_back"]]
-        say(f"{len(back_again)} files ({size_text(sum(row['size'] for row in back_again))}) are local again")
+        size = size_text(sum(row["size"] for row in back_again))
+        say(f"local again: {counted(len(back_again), 'file')} ({size})")
 
 
 def _found(place: CommandContext, text: str, group: str) -> CataloguedFile:
@@ -349,7 +351,7 @@ def prune(
             row: PrunedStoreRow = {"store": found.place, "packs": removed}
             write_json(row)
             return
-        say(f"{removed} packs were removed from {found.place}")
+        say(f"removed {counted(removed, 'pack')} from {found.place}")
 
 
 @app.command("forget", epilog="\b\nExamples:\n  dios tier forget papers/july.csv --yes")
@@ -371,7 +373,9 @@ def forget(
         for each in found:
             if each.entry.tier is None:
                 raise InvalidError(f"no store has {each.group}/{each.path}. `dios rm` removes it.")
-        confirm(f"forget {sum(each.entry.tiered for each in found)} tiered files for good", yes=yes)
+        confirm(
+            f"forget {counted(sum(each.entry.tiered for each in found), 'tiered file')} for good", yes=yes
+        )
         rows: list[ForgottenRow] = []
         for each in found:
             forget_store(place.files(each.group), each.entry)
@@ -380,4 +384,4 @@ def forget(
         if as_json:
             write_json(rows)
             return
-        say(f"the stores of {len(rows)} files were forgotten; what they have is of no use")
+        say(f"forgot the stores of {counted(len(rows), 'file')}; what they have is of no use")

@@ -18,8 +18,8 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
 from dios.cli.common.extras import needing_extra
 from dios.cli.common.output import (
-    INTERRUPTED,
     JsonOption,
+    counted,
     err,
     facts,
     reporting,
@@ -29,6 +29,7 @@ from dios.cli.common.output import (
     write_file,
     write_json,
 )
+from dios.cli.common.streams import INTERRUPTED
 from dios.errors import InvalidError
 from dios.installation import extra_command
 from dios.limits import PACKER_INSTANTS_MAX
@@ -194,7 +195,8 @@ def _scene(
             ("jobs", f"synthetic, {each:g} at each instant, median edge {made.mbps:g} Mbit/s"),
             ("seeds", ", ".join(map(str, seeds))),
         ]
-    about.append(("data centre", f"{servers:,} servers, {per_rack} per rack, {racks_per_pod} racks per pod"))
+        size = f"{counted(servers, 'server')}, {per_rack} per rack, {counted(racks_per_pod, 'rack')} per pod"
+        about.append(("data centre", size))
     about.append(("instants", f"{length}; results count from instant {begin}"))
 
     def make() -> Datacenter:

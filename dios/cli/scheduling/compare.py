@@ -14,7 +14,17 @@ from typing import TYPE_CHECKING, Annotated, Final
 import typer
 
 from dios.cli.common.extras import needing_extra
-from dios.cli.common.output import INTERRUPTED, JsonOption, err, reporting, say, table, write_file, write_json
+from dios.cli.common.output import (
+    JsonOption,
+    counted,
+    err,
+    reporting,
+    say,
+    table,
+    write_file,
+    write_json,
+)
+from dios.cli.common.streams import INTERRUPTED
 from dios.cli.scheduling.simulate import (
     BlocksOption,
     HoursOption,
@@ -136,7 +146,10 @@ def _run(
         if each.failure:
             say(f"{each.model}: {each.failure}")
     if any(each.interrupted for each in found):
-        say(f"{DOING}: interrupted after {len(found)} of {len(models)} models; the last one is not complete")
+        say(
+            f"{DOING}: interrupted after {len(found)} of {counted(len(models), 'model')}; "
+            "the last one is not complete"
+        )
         raise typer.Exit(INTERRUPTED)
 
 

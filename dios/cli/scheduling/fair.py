@@ -17,7 +17,6 @@ import typer
 from dios.cli.common.application import CommandApplication
 from dios.cli.common.extras import needing_extra
 from dios.cli.common.output import (
-    INTERRUPTED,
     JsonOption,
     facts,
     progress,
@@ -27,6 +26,7 @@ from dios.cli.common.output import (
     write_file,
     write_json,
 )
+from dios.cli.common.streams import INTERRUPTED
 from dios.errors import InvalidError
 from dios.installation import extra_command
 

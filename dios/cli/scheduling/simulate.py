@@ -18,8 +18,8 @@ from rich.progress import Progress as Bar
 
 from dios.cli.common.extras import needing_extra
 from dios.cli.common.output import (
-    INTERRUPTED,
     JsonOption,
+    counted,
     err,
     facts,
     reporting,
@@ -29,6 +29,7 @@ from dios.cli.common.output import (
     write_file,
     write_json,
 )
+from dios.cli.common.streams import INTERRUPTED
 from dios.errors import InvalidError
 
 if TYPE_CHECKING:
@@ -258,7 +259,7 @@ def _show(summary: OutcomeSummary) -> None:
         [
             ("model", summary.model),
             ("simulated", _span(summary.seconds)),
-            ("cluster", f"{summary.machines} machines, {summary.slots} slots"),
+            ("cluster", f"{counted(summary.machines, 'machine')}, {counted(summary.slots, 'slot')}"),
             (
                 "tasks",
                 f"{summary.submitted} submitted; {ends}, {summary.running} run, {summary.waiting} wait",
@@ -271,7 +272,10 @@ def _show(summary: OutcomeSummary) -> None:
             ("wasted", f"{_span(summary.wasted_seconds)} of runs that were stopped"),
             ("utilisation", f"{summary.utilisation:.1%} of the slots"),
             ("rounds", f"{ran}; solved by: {solved or 'nothing'}"),
-            ("network", f"at most {summary.vertices} vertices and {summary.arcs} arcs"),
+            (
+                "network",
+                f"at most {counted(summary.vertices, 'vertex', 'vertices')}, {counted(summary.arcs, 'arc')}",
+            ),
             ("faults", str(summary.faults)),
             ("digest", summary.digest),
         ]

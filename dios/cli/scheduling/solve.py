@@ -21,14 +21,15 @@ from dios.cli.common.application import CommandApplication
 from dios.cli.common.extras import needing_extra
 from dios.cli.common.output import (
     FAILED,
-    INTERRUPTED,
     JsonOption,
+    counted,
     facts,
     progress,
     reporting,
     say,
     write_json,
 )
+from dios.cli.common.streams import INTERRUPTED
 from dios.client.plain_text import plain
 from dios.client.written_files import naming
 
@@ -59,6 +60,10 @@ def _certified(problem: FlowProblem, solution: FlowSolution) -> str:
     except CertificateError as error:
         return error.message
     return ""
+
+
+def _size_of(problem: FlowProblem) -> str:
+    return f"{counted(problem.vertices, 'vertex', 'vertices')}, {counted(problem.arcs, 'arc')}"
 
 
 def _write_flow(path: Path, problem: FlowProblem, solution: FlowSolution) -> None:
@@ -105,7 +110,7 @@ def _as_json(
 
 
 def _show(problem: FlowProblem, solution: FlowSolution, against: str, seconds: dict[str, float]) -> None:
-    rows = [("network", f"{problem.vertices} vertices, {problem.arcs} arcs"), ("status", solution.status)]
+    rows = [("network", _size_of(problem)), ("status", solution.status)]
     if solution.status == "optimal":
         rows.append(("cost", str(solution.cost)))
     if solution.reason:
@@ -135,7 +140,7 @@ def _solve(
         telling("reading")
         problem = FlowProblem.from_dimacs(path)
         marks.append(time.perf_counter())
-        telling(f"{problem.vertices} vertices, {problem.arcs} arcs; the first run also compiles the solver")
+        telling(f"{_size_of(problem)}; the first run also compiles the solver")
         # Ctrl-C cannot interrupt a kernel in the main thread, so the solver runs in another thread.
         loading: list[float] = []
         with measured_loading(loading.append):

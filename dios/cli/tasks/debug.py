@@ -19,7 +19,6 @@ import typer
 from dios.cli.common.application import CommandApplication
 from dios.cli.common.context import opened
 from dios.cli.common.output import (
-    INTERRUPTED,
     BytesOutput,
     JsonOption,
     NodeOption,
@@ -30,6 +29,7 @@ from dios.cli.common.output import (
     write_json,
 )
 from dios.cli.common.signals import Stopped, stopped_by_signals
+from dios.cli.common.streams import INTERRUPTED
 from dios.cli.tasks.control import TaskArgument, described
 from dios.cli.tasks.endings import cause_text, explain
 from dios.client.ops.status import Status

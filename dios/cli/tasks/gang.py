@@ -18,15 +18,16 @@ from typing import TYPE_CHECKING, Final, TypedDict
 
 from dios.cli.common.json_rows import TaskRow
 from dios.cli.common.output import (
-    INTERRUPTED,
     BytesOutput,
     bytes_output,
+    counted,
     say,
     table,
     waiting,
     write_json,
 )
 from dios.cli.common.signals import Stopped, stopped_by_signals
+from dios.cli.common.streams import INTERRUPTED
 from dios.cli.tasks.control import described
 from dios.cli.tasks.endings import cause_text, sentence_of_move
 from dios.client.plain_text import plain
@@ -125,7 +126,7 @@ def run_gang(
 ) -> int:
     """Run the tasks of a gang, and return their largest exit status."""
     members = [GangMember(str(number), begin, work) for number in range(gang.tasks)]
-    waits = f"waiting until at least {gang.least} of {gang.tasks} tasks can start"
+    waits = f"waiting until at least {gang.least} of {counted(gang.tasks, 'task')} can start"
     return run_members(
         open_place,
         members,
@@ -238,7 +239,7 @@ def _stream(task: Task, name: str, output: BytesOutput, lock: threading.Lock) ->
 
 def _kill(open_place: OpenPlace, members: Sequence[GangMember]) -> None:
     running = [member.task for member in members if member.task is not None and member.status is None]
-    say(f"killing {len(running)} running tasks")
+    say(f"killing {counted(len(running), 'running task')}")
     with contextlib.suppress(DiosError), open_place() as place:
         for task in running:
             with contextlib.suppress(DiosError):

@@ -17,7 +17,6 @@ from dios import limits
 from dios.cli.common.application import CommandApplication
 from dios.cli.common.context import CommandContext, opened
 from dios.cli.common.output import (
-    INTERRUPTED,
     RUN_FAILED,
     BytesOutput,
     JsonOption,
@@ -31,6 +30,7 @@ from dios.cli.common.output import (
     time_text,
     write_json,
 )
+from dios.cli.common.streams import INTERRUPTED
 from dios.cli.nodes.members import silent
 from dios.client.plain_text import plain
 from dios.errors import DiosError, EndOfStreamError, TimeLimitError

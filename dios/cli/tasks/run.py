@@ -18,7 +18,6 @@ from dios.cli.common.application import CommandApplication
 from dios.cli.common.context import CommandContext, opened
 from dios.cli.common.json_rows import TaskRow
 from dios.cli.common.output import (
-    INTERRUPTED,
     RUN_FAILED,
     BytesOutput,
     JsonOption,
@@ -31,6 +30,7 @@ from dios.cli.common.output import (
     write_json,
 )
 from dios.cli.common.signals import Stopped, stopped_by_signals
+from dios.cli.common.streams import INTERRUPTED
 from dios.cli.nodes.setting_options import seconds_of
 from dios.cli.scheduling.live import ask_at, rows_of
 from dios.cli.scheduling.waiting_runs import telling_why

@@ -21,6 +21,7 @@ from dios.cli.common.output import (
     JsonOption,
     NodeOption,
     bytes_output,
+    counted,
     reporting,
     say,
     span_text,
@@ -386,7 +387,7 @@ def _chosen(found: list[Status], texts: list[str], *, families: bool) -> list[St
         if len(fitting) > 1:
             listed = "".join(f"\n  {each.fingerprint}  {each.pid}" for each in fitting[:SHOWN_MAX])
             raise InvalidError(
-                f"{text!r} fits {len(fitting)} sessions. Give more of the fingerprint:{listed}"
+                f"{text!r} fits {counted(len(fitting), 'session')}. Give more of the fingerprint:{listed}"
             )
         for each in found if families else fitting:
             if family_of(each) == family_of(fitting[0]):
@@ -570,7 +571,7 @@ def _show(result: SandboxResult, pictures: _Pictures) -> None:
         say(f"figure: {path}")
     if result.figures and pictures.directory is None:
         count = len(result.figures)
-        what = "1 figure is" if count == 1 else f"{count} figures are"
+        what = "1 figure is" if count == 1 else f"{counted(count, 'figure')} are"
         say(f"{what} not shown; --figures DIR writes figures to a directory")
     if result.error is not None:
         say(str(result.error))
@@ -580,7 +581,7 @@ def _show_table(frame: SandboxTable) -> None:
     columns = [plain(name) or " " for name in frame.columns]
     table(columns, [["" if cell is None else str(cell) for cell in row] for row in frame.rows])
     if len(frame.rows) < frame.row_count or len(frame.columns) < frame.column_count:
-        say(f"({frame.row_count:,} rows and {frame.column_count:,} columns in all)")
+        say(f"({counted(frame.row_count, 'row')} and {counted(frame.column_count, 'column')} in all)")
 
 
 class TableRow(TypedDict):

@@ -20,6 +20,7 @@ from dios.cli.common.output import (
     JsonOption,
     NodeOption,
     bytes_output,
+    counted,
     facts,
     reporting,
     say,
@@ -179,7 +180,9 @@ def create(
         with opened(node, description.groups) as place:
             program = _program(place, file, description)
             Services(place.node).create(description.name, program, replicas=description.replicas)
-            _confirm(description.name, f"created with {description.replicas} replicas", as_json=as_json)
+            _confirm(
+                description.name, f"created with {counted(description.replicas, 'replica')}", as_json=as_json
+            )
             if not as_json:
                 say(f"next: dios service describe {description.name}")
 
@@ -237,7 +240,7 @@ def scale(
     """Change the number of replicas. Those with the highest numbers are stopped first."""
     with reporting("dios service scale", as_json=as_json), opened(node) as place:
         Services(place.node).scale(service, replicas)
-        _confirm(service, f"has {replicas} replicas from now on", as_json=as_json)
+        _confirm(service, f"has {counted(replicas, 'replica')} from now on", as_json=as_json)
 
 
 @app.command(
@@ -295,7 +298,7 @@ def autoscale(
             step += 1
             load = _load_of(load_command)
             if load is not None and (now := scaler.step(load)) != wanted:
-                say(f"{service}: {now} replicas for a load of {load:g}")
+                say(f"{service}: {counted(now, 'replica')} for a load of {load:g}")
                 wanted = now
 
 

@@ -12,7 +12,7 @@ from typing import Annotated, Final, TypedDict
 import typer
 
 from dios.cli.common.application import CommandApplication
-from dios.cli.common.output import RUN_FAILED, JsonOption, reporting, say, write_json
+from dios.cli.common.output import RUN_FAILED, JsonOption, counted, reporting, say, write_json
 from dios.errors import InvalidError
 
 app: Final = CommandApplication(
@@ -87,7 +87,7 @@ def record(
             write_json(row)
         else:
             trace = whole.context.trace.hex()
-            say(f"{output}: {count} spans of trace {trace}. Open it at https://ui.perfetto.dev")
+            say(f"{output}: {counted(count, 'span')} of trace {trace}. Open it at https://ui.perfetto.dev")
         raise typer.Exit(status)
 
 

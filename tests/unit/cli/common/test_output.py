@@ -12,6 +12,7 @@ import typer
 
 from dios import errors
 from dios.cli.common import output
+from dios.cli.common.streams import INTERRUPTED
 
 
 def test_an_error_tells_cause_place_and_next_command(capsys: pytest.CaptureFixture[str]) -> None:
@@ -61,7 +62,7 @@ def test_ctrl_c_ends_quietly(capsys: pytest.CaptureFixture[str]) -> None:
     """An interrupt ends a command with 130 and without a word."""
     with pytest.raises(typer.Exit) as ended, output.reporting("dios put"):
         raise KeyboardInterrupt
-    assert ended.value.exit_code == output.INTERRUPTED
+    assert ended.value.exit_code == INTERRUPTED
     assert not capsys.readouterr().err
 
 
