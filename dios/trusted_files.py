@@ -111,9 +111,9 @@ def require_trusted(path: str | os.PathLike[str], what: str) -> None:
 
 
 def untrusted(path: str | os.PathLike[str], what: str, reason: str) -> UntrustedError:
-    """Return the error for a file or folder that is not obeyed for ``reason``."""
+    """Return the error for a file or folder that is not trusted for ``reason``."""
     return UntrustedError(
-        f"{what} {os.fspath(path)} is not obeyed: {reason}. Only {user_text(os.geteuid())} and root may own "
+        f"{what} {os.fspath(path)} is not trusted: {reason}. Only {user_text(os.geteuid())} and root may own "
         "and write it and each folder above it. Correct that with chown and chmod go-w, or choose another "
         "place."
     )

@@ -12,7 +12,7 @@ Read in this order:
 - ``locate``, ``keyring``: the paths of a user's node and files, and the user's names
 - ``program_node``: the rule which programs have a private node; ``private_node``: its process
 - ``written_files``: errors of files that this process writes
-- ``wrong_arguments``: calls that are no valid message, in the words of their callers
+- ``refused_arguments``: calls that are no valid message, in the words of their callers
 - ``node_socket``: connecting, and the command that starts a node which does not answer
 - ``plain_text``: text of others with its control characters escaped
 - ``program``, ``task_main``, ``warm_up``, ``welcome``: the start of a task's process

@@ -80,7 +80,7 @@ class Session:
         except (ProtocolError, TypeError, OverflowError, UnicodeEncodeError) as error:
             self._spans.pop(seq, None)
             # Imported late: every task loads this module, and only a mistake needs that one.
-            from dios.client.wrong_arguments import in_words  # noqa: PLC0415 - see above
+            from dios.client.refused_arguments import in_words  # noqa: PLC0415 - see above
 
             raise InvalidError(in_words(error, call), call=type(call).__name__.lower()) from None
         return seq, frame

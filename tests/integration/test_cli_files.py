@@ -73,6 +73,22 @@ def test_a_directory_is_told_as_one(person: Person, command: str, name: str) -> 
     assert f"dios ls {name if name.startswith('g') else 'g/data'}" in told
 
 
+def test_stat_explains_what_it_shows(person: Person) -> None:
+    """The counters of our buffers are shown to those who ask for them, with their meaning."""
+    plain = person.types("dios stat g/data/a.txt").stdout
+    assert "4 bytes" in plain
+    assert "v_r" not in plain.lower()
+    assert "a_w" not in plain.lower()
+    told = person.types("dios stat g/data/a.txt -v").stdout
+    assert "writes       committed (v_w): 0, active (a_w): 0" in told
+
+
+def test_the_classes_of_interference_are_explained(person: Person) -> None:
+    """The help says which class of a run disturbs its neighbours little, and which much."""
+    told = " ".join(person.types("dios run --help").stdout.split())
+    assert "turtle (little), sheep, rabbit, devil (much)" in told
+
+
 def test_errors_name_the_output_that_was_asked_for(person: Person) -> None:
     """A missing folder and a full device are named, and no temporary file."""
     told = person.types("dios get g/data/a.txt --output /nosuchdir/x", status=1).stderr

@@ -245,9 +245,9 @@ def test_root_starts_no_node_on_files_of_another_user(folder: Path, spoil: Calla
     data.mkdir(parents=True, mode=0o700)
     spoil(data)
     before = sorted(path.name for path in data.iterdir())
-    with pytest.raises(UntrustedError, match="is not obeyed"):
+    with pytest.raises(UntrustedError, match="is not trusted"):
         daemon.start_detached(data)
-    with pytest.raises(UntrustedError, match="is not obeyed"):
+    with pytest.raises(UntrustedError, match="is not trusted"):
         daemon.run(load(data), lambda: None)
     assert sorted(path.name for path in data.iterdir()) == before
 

@@ -99,7 +99,7 @@ def test_a_file_that_others_can_change_is_refused(file: Path, spoil: Callable[[P
     assert weakness(file) == ""
     spoil(file)
     assert weakness(file)
-    with pytest.raises(UntrustedError, match=r"the file of tests .* is not obeyed"):
+    with pytest.raises(UntrustedError, match=r"the file of tests .* is not trusted"):
         require_trusted(file, "the file of tests")
 
 

@@ -141,14 +141,23 @@ def _where(replica: Reference) -> ReplicaRow:
 
 @app.command(epilog="\b\nExamples:\n  dios stat a.txt\n  dios stat dios1… --json | jq .replicas")
 def stat(
-    name: NameArgument, *, group: InGroupOption = "", node: NodeOption = None, as_json: JsonOption = False
+    name: NameArgument,
+    *,
+    group: InGroupOption = "",
+    verbose: Annotated[
+        bool, typer.Option("--verbose", "-v", help="Also show how often it was read and written.")
+    ] = False,
+    node: NodeOption = None,
+    as_json: JsonOption = False,
 ) -> None:
     """Show the public attributes of an object, and in a cluster each of its replicas.
 
     A replica is a physical object of the same name: on some node, in memory or durable, with its own
-    versions. The first is the nearest, which other commands use. v_r and v_w count committed reads and
-    writes, a_r and a_w the active ones. For a large file, which is stored in parts, it shows how many of them
-    each node has, and for a tiered one the store where its bytes are.
+    versions. The first is the nearest, which other commands use. For a large file, which is stored in parts,
+    it shows how many of them each node has, and for a tiered one the store where its bytes are.
+
+    With --verbose the versions follow: v_r and v_w count the committed reads and writes of the replica, and
+    a_r and a_w those that are active now.
     """
     with reporting("dios stat", as_json=as_json), opened(node) as place:
         listed = place.find(name, group)[1]
@@ -182,11 +191,14 @@ def stat(
                 ("fingerprint", found["fingerprint"]),
                 ("permissions", " ".join(found["permissions"])),
                 ("secrecy", " ".join(found["secrecy"]) or "none"),
-                *((key, str(value)) for key, value in {**_attributes(nearest), "size": size}.items()),
+                ("persistence", where[0]["persistence"]),
+                ("proximity", where[0]["proximity"]),
+                ("size", size),
+                *(_versions(nearest) if verbose else ()),
             ]
         )
         if nearest.node or len(replicas) > 1:
-            _show_replicas(where)
+            _show_replicas(where, verbose=verbose)
         if short is not None:
             since = time_text(short.since * 10**9)
             say(
@@ -295,12 +307,19 @@ def _all_short(place: CommandContext) -> list[ShortObject]:
         return []
 
 
-def _show_replicas(rows: Sequence[Mapping[str, object]]) -> None:
-    shown = ("node", "rack", "persistence", "proximity", "size", "v_r", "v_w", "id")
+def _versions(replica: Reference) -> list[tuple[str, str]]:
+    return [
+        ("reads", f"committed (v_r): {replica.v_r}, active (a_r): {replica.a_r}"),
+        ("writes", f"committed (v_w): {replica.v_w}, active (a_w): {replica.a_w}"),
+    ]
+
+
+def _show_replicas(rows: Sequence[Mapping[str, object]], *, verbose: bool) -> None:
+    shown = ("node", "rack", "persistence", "proximity", "size", *(("v_r", "v_w", "id") if verbose else ()))
     table(
         tuple(key.upper() for key in shown),
         [tuple(str(row[key]) or "-" for key in shown) for row in rows],
-        right=("SIZE", "V_R", "V_W"),
+        right=("SIZE", "V_R", "V_W") if verbose else ("SIZE",),
     )
 
 

@@ -187,7 +187,10 @@ class Shell(cmd.Cmd):
             say("nothing found: no such object, or you are in none of its groups")
 
     def do_refs(self, arg: str) -> None:
-        """``refs``: list your references with their present attributes."""
+        """``refs``: list your references with their present attributes.
+
+        v_r and v_w count committed reads and writes, a_r and a_w the active ones.
+        """
         del arg
         table(
             ("REF", "TYPE", "FINGERPRINT", "SIZE", "v_r", "v_w", "a_r", "a_w", "RIGHTS"),

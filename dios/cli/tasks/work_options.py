@@ -77,7 +77,8 @@ ClassOption = Annotated[
     typer.Option(
         "--class",
         metavar="CLASS",
-        help=f"How it disturbs its neighbours: {', '.join(CLASSES)}.",
+        help=f"How much the task disturbs its neighbours: {CLASSES[0]} (little), {', '.join(CLASSES[1:-1])}, "
+        f"{CLASSES[-1]} (much).",
         rich_help_panel=PLACE,
     ),
 ]
