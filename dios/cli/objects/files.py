@@ -213,7 +213,7 @@ class _LeftOut:
     def __init__(self) -> None:
         self._count = 0
 
-    def __call__(self, path: Path, why: str, /) -> None:
+    def note(self, path: Path, why: str) -> None:
         """Report a file."""
         self._count += 1
         if self._count <= SHOWN_MAX:
@@ -241,7 +241,7 @@ def _local_files(path: Path, label: str, left_out: _LeftOut, *, recursive: bool)
     if not recursive:
         raise InvalidError(f"{path} is a directory; add --recursive to put everything in it")
     yield LocalFile(path, stored, None)
-    yield from synchronize.local_tree(path, left_out, stored)
+    yield from synchronize.local_tree(path, left_out.note, stored)
 
 
 def _path_of_local(path: Path) -> str:
@@ -598,9 +598,9 @@ def sync(
         left_out = _LeftOut()
         with waiting("comparing"):
             if local[0]:
-                plan = synchronize.plan_put(root, files, inner, left_out, delete=delete)
+                plan = synchronize.plan_put(root, files, inner, left_out.note, delete=delete)
             else:
-                plan = synchronize.plan_get(files, inner, root, left_out, delete=delete)
+                plan = synchronize.plan_get(files, inner, root, left_out.note, delete=delete)
         if not dry_run:
             with transfer("sync", plan.size, steps=len(plan.copied)) as moved:
                 if local[0]:

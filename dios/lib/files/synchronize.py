@@ -8,9 +8,9 @@ interrupted run is continued by the next one.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Final, NamedTuple, Protocol
+from typing import Final, NamedTuple, TypeAlias
 
 from blake3 import blake3
 
@@ -30,6 +30,10 @@ _PORTION_BYTES: Final = 1 * limits.GIB
 _PORTION_FILES: Final = 4_096
 
 
+LeftOut: TypeAlias = Callable[[Path, str], object]
+"""A function that is told about something local that cannot be stored, and why."""
+
+
 class LocalFile(NamedTuple):
     """A local file or directory, and its path below the directory that is compared."""
 
@@ -37,13 +41,6 @@ class LocalFile(NamedTuple):
     path: str
     size: int | None
     """None for a directory."""
-
-
-class LeftOut(Protocol):
-    """A function that is told about something local that cannot be stored, and why."""
-
-    def __call__(self, path: Path, why: str, /) -> object:
-        """Note that this is left out."""
 
 
 class SyncPlan(NamedTuple):
