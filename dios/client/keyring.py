@@ -159,7 +159,8 @@ class Keyring:
             return known
         if text.strip().lower().startswith(PREFIX):
             return parse_name(text)
-        raise InvalidError(f"the keyring knows no {section[:-1]} {text!r}")
+        advice = ". `dios group ls` lists your groups." if section == "groups" else ""
+        raise InvalidError(f"the keyring knows no {section[:-1]} {text!r}{advice}")
 
     def alias_of(self, name: bytes, *, section: Section = "groups") -> str | None:
         """Return the alias of ``name``, or None."""
