@@ -52,7 +52,7 @@ def start_command(path: Path) -> str:
             usual = local_cluster().resolve() == data.parent
             return "dios up" if usual else f"dios up --dir {shlex.quote(str(data.parent))}"
     elif path != default_socket() or path.is_symlink():
-        # A socket elsewhere says nothing about the data; any other path is meant as their directory.
+        # Nothing leads from a socket elsewhere to the data; any other path is taken for their directory.
         elsewhere = path.is_symlink() or path.exists() or path.suffix == ".sock"
         data = Path("DIR") if elsewhere else path
     elif (local_cluster() / CLUSTER_FILE_NAME).exists():

@@ -23,12 +23,12 @@ _NEXT: Final = {
     "groups": "Give the groups that the task needs, or put what it needs into one group.",
     "inputs": "Put several files into one group, or into one archive.",
 }
-"""What to do about too much of an argument, where "less of it" is no advice."""
+"""The advice for arguments that are too large, where "less of it" would not help."""
 _SHOWN: Final = 60
 
 
 def in_words(error: Exception, call: AnyCall) -> str:
-    """Return why ``call`` is refused, for the exception of the codec."""
+    """Return the reason of a refusal by the codec, whose exception is ``error``."""
     if isinstance(error, UnicodeEncodeError):
         return f"{error.object[:_SHOWN]!r} is not UTF-8 text, which every text of a call must be"
     problem, mark, place = str(error).removeprefix("malformed request: ").partition(" - at `$")
@@ -94,7 +94,7 @@ def _unsendable(call: AnyCall) -> str:
             return f"{name} is {_shown(getattr(call, name))}, which cannot be sent to a node"
     if sum(sizes.values()) <= limits.FRAME_BYTES_MAX:
         return ""
-    name = max(sizes, key=lambda each: sizes[each])
+    name = max(sizes, key=lambda argument: sizes[argument])
     return (
         f"{name}: these are {sizes[name]:,} bytes, and one call has at most {limits.FRAME_BYTES_MAX:,}. "
         f"{_advice(name)}"

@@ -79,7 +79,7 @@ class Session:
                 decode_request(memoryview(frame)[4:])
         except (ProtocolError, TypeError, OverflowError, UnicodeEncodeError) as error:
             self._spans.pop(seq, None)
-            # Imported late: every task loads this module, and only a mistake needs that one.
+            # Imported late, because every task loads this module, and only a mistake needs the words.
             from dios.client.refused_arguments import in_words  # noqa: PLC0415 - see above
 
             raise InvalidError(in_words(error, call), call=type(call).__name__.lower()) from None

@@ -1,4 +1,4 @@
-"""The advice for a word that is unknown: the one that was probably meant, or those that there are."""
+"""The advice for an unknown word: the known word that is nearly the same, or all known words."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ _NEAR: Final = 0.75
 
 def near_word(word: str, known: Iterable[str]) -> str:
     """Return the known word that ``word`` nearly is, or ""."""
-    # Every task loads modules that use this one, and only a mistake needs this import.
+    # Every task loads modules that use this module, and only a mistake needs the import.
     import difflib  # noqa: PLC0415 - see above
 
-    folded = {each.lower(): each for each in known}
+    folded = {name.lower(): name for name in known}
     close = difflib.get_close_matches(word.lower(), folded, n=1, cutoff=_NEAR)
     return folded[close[0]] if close else ""
 

@@ -371,7 +371,7 @@ def next_step(error: BaseException) -> str:
 def report(error: DiosError, *, as_json: bool, doing: str, hint: str | None = None) -> None:
     """Show an error on standard error, with the next command if there is one, or as one line of JSON.
 
-    ``hint`` is said in place of the advice of ``next_step``.
+    ``hint`` replaces the advice of ``next_step``.
     """
     hint = next_step(error) if hint is None else hint
     if as_json:

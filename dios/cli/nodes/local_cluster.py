@@ -492,8 +492,8 @@ def _scheduler_missing(made: LocalCluster) -> str:
     from dios.node.coordinator_supervisor import absence  # noqa: PLC0415 - see up
     from dios.node.settings import CoordinatorMode, load  # noqa: PLC0415 - see up
 
-    settings = [load(node.data, flags=node.flags()) for node in made.nodes]
-    reasons = [absence(each) for each in settings if each.coordinator is not CoordinatorMode.OFF]
+    chosen = [load(node.data, flags=node.flags()) for node in made.nodes]
+    reasons = [absence(one) for one in chosen if one.coordinator is not CoordinatorMode.OFF]
     return reasons[0] if reasons and all(reasons) else ""
 
 

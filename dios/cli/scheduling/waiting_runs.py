@@ -17,7 +17,7 @@ from dios.errors import DiosError
 from dios.wire.types import TaskState
 
 FIRST_S: Final = 2.0
-"""The seconds after which the reason is asked for; most runs have started before."""
+"""The seconds before the first question; most runs start earlier."""
 
 _LONGEST_S: Final = 60.0
 _LINES: Final = 2

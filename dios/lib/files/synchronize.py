@@ -31,7 +31,7 @@ _PORTION_FILES: Final = 4_096
 
 
 LeftOut: TypeAlias = Callable[[Path, str], object]
-"""A function that is told about something local that cannot be stored, and why."""
+"""A function that notes a local file that cannot be stored, and why."""
 
 
 class LocalFile(NamedTuple):
@@ -63,7 +63,7 @@ class SyncPlan(NamedTuple):
 def local_tree(root: Path, left_out: LeftOut, prefix: str = "") -> Iterator[LocalFile]:
     """Yield everything below a directory but unfinished files of ``download``; paths are below ``prefix``.
 
-    Symbolic links to directories are not followed. ``left_out`` is told what cannot be stored: names that are
+    Symbolic links to directories are not followed. ``left_out`` notes what cannot be stored: names that are
     no text, devices, pipes, sockets, and links to nothing.
     """
     for folder, folders, names in os.walk(root, onerror=_raise):
