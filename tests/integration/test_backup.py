@@ -244,9 +244,7 @@ def test_old_snapshots_are_pruned_and_the_newest_stays_whole(person: Person) -> 
         person.writes("a", text)
         person.types("dios put a --group papers --replace")
         created(person, "dios backup create ./backups --recipient backup.key.pub")
-    assert (
-        "removed 2 snapshots and 2 packs" in person.types("dios backup prune ./backups --keep 1").stderr
-    )
+    assert "removed 2 snapshots and 2 packs" in person.types("dios backup prune ./backups --keep 1").stderr
     found = msgspec.json.decode(person.types("dios backup verify ./backups --json").stdout, type=VerifiedRow)
     assert (found.snapshots, found.files, found.unused_packs, found.damages) == (1, 1, 0, [])
     person.types("dios backup restore ./backups --group papers --as again")

@@ -24,7 +24,7 @@ from typing import Final
 
 from dios.installation import FILE_NAME
 from dios.node.bringup import wheel as own_wheel
-from tests.integration.test_readme import block
+from tests.support.docs.typed_page import type_page
 from tests.support.node.command_user import Person
 
 ROOT: Final = Path(__file__).resolve().parents[2]
@@ -166,25 +166,14 @@ def follow(environment: Path, folder: Path) -> None:
         require(done.returncode == 0, f"{what}: status {done.returncode}\n{done.stdout}{done.stderr}")
         return done.stdout
 
-    def program(containing: str, shown: str = "") -> None:
-        user.writes("program.py", block(containing, "python"))
-        said = types("python -W error program.py", f"the program with {containing}")
-        require(not shown or said == block(shown), f"it printed {said!r}")
-
     require(types("dios --version", "dios --version") == f"dios {VERSION}\n", "another version")
     where = types("python -c 'import dios; print(dios.__file__)'", "the package that is imported")
     require(where.startswith(str(environment)), f"imported from {where}")
     doctor = json.loads(types("dios doctor --json || test $? = 1", "dios doctor"))
     step(f"tasks are confined here: {doctor['confined']}")
-    program("dios.Executor", "fish and red: [")
     try:
-        lines = [line for line in block("dios-node start").splitlines() if not line.startswith("export")]
-        said = types("\n".join(lines), "one node, by hand")
-        require("arguments --top 20" in said, f"the quick start printed {said!r}")
-        program("Spawner", "bytes on disk")
-        user.writes("worker.py", "import dios\nwith dios.connect() as node:\n    print(len(node.inputs))\n")
-        program("worker.py")
-        types(block("dios up"), "several nodes")
+        step("the README, in its order")
+        type_page(user, (ROOT / "README.md").read_text())
     finally:
         user.pastes("dios down; dios-node stop")
 
@@ -192,7 +181,7 @@ def follow(environment: Path, folder: Path) -> None:
 def try_package() -> None:
     """Install the wheel into a new environment, and follow the README."""
     with tempfile.TemporaryDirectory(prefix="dios-package-") as name:
-        follow(installed(Path(name), "cluster"), Path(name))
+        follow(installed(Path(name), "cluster", "fsspec", "data"), Path(name))
 
 
 # -- sbom ---------------------------------------------------------------------------------------------

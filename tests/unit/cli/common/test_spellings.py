@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
 ROOT = Path(__file__).resolve().parents[4]
 WRITTEN = [
+    ROOT / "README.md",
     *(path for path in (ROOT / "docs").glob("*.md")),
     *(path for path in (ROOT / "examples").rglob("*") if path.suffix in (".py", ".sh", ".md")),
     *(path for path in (ROOT / "cluster").rglob("*") if path.is_file()),

@@ -30,7 +30,8 @@ def diagnosis(level: DoctorLevel, *, confined: bool) -> Diagnosis:
         DoctorGuarantee("Isolation", f"promise {number} " * 20, number % 2 == 0, ("mechanism 1",))
         for number in range(100)
     ]
-    return Diagnosis(confined, "", "uid 1000", Path("node0"), tuple(findings), tuple(promises))
+    fitness = "fit" if confined else "unknown" if level is DoctorLevel.UNKNOWN else "unfit"
+    return Diagnosis(confined, fitness, "", "uid 1000", Path("node0"), tuple(findings), tuple(promises))
 
 
 def shown(monkeypatch: pytest.MonkeyPatch, found: Diagnosis, *words: str) -> list[str]:

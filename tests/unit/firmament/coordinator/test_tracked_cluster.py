@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Callable
 
 import pytest
 from msgspec.structs import replace
@@ -495,7 +496,7 @@ class FirstFitNodes(CoordinatedNodes):
 
 @pytest.mark.parametrize("nodes", [FlowNodes, FirstFitNodes])
 @pytest.mark.parametrize("fitness", [Fitness.UNKNOWN, Fitness.UNFIT])
-def test_pure_runs_go_to_nodes_that_are_fit(nodes: type[CoordinatedNodes], fitness: Fitness) -> None:
+def test_pure_runs_go_to_nodes_that_are_fit(nodes: Callable[[], CoordinatedNodes], fitness: Fitness) -> None:
     """A node becomes unfit after runs were submitted: they wait for the others, and limbo runs go there."""
     play = nodes()
     play.read()
