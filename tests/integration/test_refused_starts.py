@@ -19,6 +19,8 @@ from tests.support.node.unconfined_node import unconfined_node
 
 PATIENCE_S = 120
 SETTINGS = {"coordinator": "off", "pool_size": "1"}
+COUNTS = b"import time\ntime.sleep(3)\nprint('counted')\n"
+"""It still runs when the supervisor reads the list of tasks, with those that were refused."""
 STAYS = b"import time\ntime.sleep(100_000)\n"
 
 
@@ -43,7 +45,7 @@ def test_the_other_node_starts_what_one_refuses(cluster: LocalCluster) -> None:
     """The job succeeds in its first attempt, the only one it has; the service has all its replicas."""
     with dios.connect(str(cluster.nodes[0].socket), groups=()) as node:
         jobs, services = KeptJobs(node), Services(node)
-        jobs.start("count", ServiceProgram(b"print('counted')\n"), attempts=1)
+        jobs.start("count", ServiceProgram(COUNTS), attempts=1)
         services.create("web", ServiceProgram(STAYS), replicas=3)
         assert jobs.wait("count", PATIENCE_S).exit_status == 0
         wait_until(lambda: services.describe("web").running == 3, "all replicas run", PATIENCE_S)

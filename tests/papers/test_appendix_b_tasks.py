@@ -151,6 +151,17 @@ def test_run_that_never_runs(node: Node, client: Client, flags: int) -> None:
         assert answer.code == Code.ENOEXEC
 
 
+def test_the_error_of_a_start_that_failed_says_what_the_caller_can_do(node: Node, client: Client) -> None:
+    """B.1.5: a machine without room, and one without a mechanism, refuse the waiting run with their codes."""
+    for code in (Code.ENOMEM, Code.ENOSYS):
+        seq = client.send(messages.Run(program(client)))
+        spawn = next(effect for effect in node.outcome.after if isinstance(effect, effects.Spawn))
+        node.end(spawn.task, Cause.SPAWN, int(code))
+        answer = client.answer(seq)
+        assert isinstance(answer, messages.Failure)
+        assert answer.code == code
+
+
 def test_spawn_local_and_hosts(client: Client) -> None:
     """B.1.5: SPAWN_LOCAL runs here whatever host is named; another host is not known here."""
     ref = program(client)

@@ -84,7 +84,7 @@ NODE = (
     greed("every_stream", "so do streams, before the node has no descriptors for others", "EDQUOT"),
     greed("giant_blob", "an object has a largest size", "EFBIG EDQUOT"),
     greed("flood_the_audit_log", "a flood of refusals is recorded, and others are served", "did:over"),
-    greed("task_bomb", "tasks have a number, also those that tasks start", "ENOEXEC EDQUOT"),
+    greed("task_bomb", "tasks have a number, also those that tasks start", "ENOEXEC ENOMEM EDQUOT"),
 )
 ALL = (*MEMORY, *PROCESSOR, *SOCKET, *NODE)
 

@@ -9,6 +9,7 @@ from dios.core.calls.run_orders import Order
 from dios.core.model.records import (
     ChildIdentity,
     Holder,
+    LocalHolder,
     Pending,
     PhysicalObject,
     Provenance,
@@ -17,15 +18,18 @@ from dios.core.model.records import (
 from dios.core.remote import proxies
 from dios.core.step import Step
 from dios.errors import (
+    Code,
+    DiosError,
     NoSuchTaskError,
     NotExecutableError,
+    error_for,
 )
 from dios.ids import Name, TaskId
 from dios.wire import messages
 from dios.wire.codec import PROTOCOL_VERSION
 from dios.wire.messages import Limits
 from dios.wire.nametext import fingerprint
-from dios.wire.types import Permission, TaskState
+from dios.wire.types import Cause, Permission, TaskState
 
 
 def begin(
@@ -162,6 +166,14 @@ def welcome(
     step.parts = parts
 
 
+def _why_not_started(child: LocalHolder) -> DiosError:
+    """Return the error of a start, as the host has given it: a caller may try again, or use another node."""
+    why = child.detail or "the task could not be started"
+    if isinstance(child, Task) and child.cause is Cause.SPAWN and child.exit_code in set(Code):
+        return error_for(child.exit_code, why)
+    return NotExecutableError(why)
+
+
 def finish_run(step: Step, row: Pending) -> bool:
     """Answer a waiting run if its child runs or failed to start. Return False if it still waits."""
     target = next(iter(row.watched))
@@ -174,7 +186,7 @@ def finish_run(step: Step, row: Pending) -> bool:
         step.refuse(row.task, row.seq, NoSuchTaskError("the reference to the child was deleted meanwhile"))
     elif child.state is TaskState.ENDED and child.pid == 0:
         lifetimes.drop_reference(step, reference)
-        step.refuse(row.task, row.seq, NotExecutableError(child.detail or "the task could not be started"))
+        step.refuse(row.task, row.seq, _why_not_started(child))
     else:
         public = proxies.public_part(step, reference) if row.task.home else reference.public()
         step.answer(row.task, row.seq, messages.Created(child.name, public))

@@ -955,7 +955,9 @@ class Pool:
         if code in _WRONG:
             self._broken = self._no_worker("Remove the cause, and make a new executor", error)
             return
-        attempts = 1 if code == Code.ENOSYS else REFUSED_STARTS_MAX if code in _PASSING else FAILED_STARTS_MAX
+        attempts = REFUSED_STARTS_MAX if code in _PASSING else FAILED_STARTS_MAX
+        if code == Code.ENOSYS and self._options.worker.work is None:
+            attempts = 1  # the scheduler would choose another node
         if self._failed_starts == FAILED_STARTS_MAX < attempts:
             self._output.show(f"[dios] {plain_lines(self._start_problem)}. The calls wait.\n")
         if self._failed_starts < attempts:
