@@ -1,4 +1,4 @@
-"""Tells a process that starts slowly, because the machine is busy, from one that hangs.
+"""Distinguishes a process that starts slowly, because the machine is busy, from one that hangs.
 
 A start has no limit of time: on a busy machine it takes as long as it takes. Its limits are the time in which
 the process and its children do nothing, and the processor time that they use.

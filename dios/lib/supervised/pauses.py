@@ -1,4 +1,4 @@
-"""The pauses before restarts, and before a node that did not start a program is asked again.
+"""The pauses before restarts, and the pauses before the supervisor asks a node that has refused once more.
 
 Both are exponential. The former are reset when a replica has run for some time.
 """
