@@ -15,6 +15,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import textwrap
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -61,9 +62,10 @@ class FailedError(Exception):
 
 
 class Progress:
-    """The steps that were begun, with the seconds that each took."""
+    """The steps that were begun, with the seconds that each took, on a machine as it was before them."""
 
     def __init__(self) -> None:
+        self.machine: Final = report.begin().machine
         self._began: Final = time.monotonic()
         self._starts: Final[list[tuple[str, float]]] = []
 
@@ -312,19 +314,22 @@ def write_report(path: Path, compose: Compose, step: Progress) -> None:
     """Write the times of the steps, with the commit and the machine."""
     step("writing the report")
     head = compose.outcome("git", "rev-parse", "--short=12", "HEAD", quiet=True).strip()
-    changed = compose.outcome("git", "status", "--porcelain", "--untracked-files=no", quiet=True)
+    if compose.outcome("git", "status", "--porcelain", "--untracked-files=no", quiet=True):
+        head += " with changes"
     size = int(compose.outcome("docker", "image", "inspect", "--format", "{{.Size}}", IMAGE, quiet=True))
     form = "{{.ServerVersion}} with {{.Driver}}"
     engine = compose.outcome("docker", "info", "--format", form, quiet=True).strip()
     version = compose("version", "--short", quiet=True).strip()
-    run = report.begin()
-    machine = ", ".join(f"{key} {value}" for key, value in run.machine.items())
+    text = (
+        f"`make docker-test REPORT={path}`, {report.now()}, commit {head}. "
+        f"Machine: {', '.join(f'{key} {value}' for key, value in step.machine.items())}. Docker {engine}, "
+        f"Compose {version}. The image has {size / 1e6:.0f} MB. It was built from wheels, on a Debian by "
+        "debootstrap, without a network."
+    )
     lines = [
         "# The compose file, run for real",
         "",
-        f"`make docker-test REPORT={path}`, {run.date}, commit {head}{' with changes' if changed else ''}.",
-        f"Machine: {machine}. Docker {engine}, Compose {version}. The image has {size / 1e6:.0f} MB, built",
-        "from wheels, on a Debian by debootstrap, without a network.",
+        *textwrap.wrap(text, 100, break_long_words=False, break_on_hyphens=False),
         "",
         "| step | seconds |",
         "|---|---:|",
