@@ -381,7 +381,7 @@ def sends(data: bytes) -> Behaviour:
     return behave
 
 
-SERVERS: dict[str, tuple[Behaviour, str]] = {
+SERVERS: dict[str, tuple[Behaviour, str | tuple[str, ...]]] = {
     "no HTTP": (sends(b"SSH-2.0-OpenSSH_9.2\r\n\r\n"), "BROKEN"),
     "nothing": (sends(b""), "BROKEN"),
     "half a head": (sends(b"HTTP/1.1 200 OK\r\nX:"), "BROKEN"),
@@ -396,7 +396,8 @@ SERVERS: dict[str, tuple[Behaviour, str]] = {
     "endless headers": (endless_head, "BROKEN"),
     "an endless header": (endless_line, "BROKEN"),
     "endless interim answers": (endless_interim, "BROKEN"),
-    "endless continuation": (endless_continue, "TOO_LARGE"),
+    # Newer versions of Python's library count them and give up first.
+    "endless continuation": (endless_continue, ("TOO_LARGE", "BROKEN")),
     "many headers": (sends(b"HTTP/1.1 200 OK\r\n" + b"X: y\r\n" * 200 + b"\r\n"), "BROKEN"),
 }
 

@@ -5,6 +5,7 @@ Importing this module loads ``ctypes``. The zygote and the probe import it, the 
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import errno
 import functools
@@ -48,6 +49,8 @@ _SLICE_FIELD: Final = 5
 
 _libc: Final = ctypes.CDLL(None, use_errno=True)
 _libc.syscall.restype = ctypes.c_long
+_pthread_self: Final = _libc.pthread_self
+_pthread_self.restype = ctypes.c_ulong
 # Called dozens of times in every child, so it avoids the generic path.
 _prctl: Final = _libc.prctl
 _prctl.argtypes = [ctypes.c_int, *([ctypes.c_ulong] * 4)]
@@ -129,10 +132,16 @@ def time_slice(pid: int) -> int:
 
 @functools.cache
 def tid_address() -> int:
-    """Return the address at which the C library keeps the first thread's id, or 0 if it is unknown.
+    """Return the address at which the C library keeps the calling thread's id, or 0 if it is unknown.
 
     It stays the same in forks, which may have no right to ask for it: call it before.
     """
+    with contextlib.suppress(ValueError):
+        # Where glibc has the id in a thread's structure, as it describes that to debuggers. Since 2.42 the
+        # address that the kernel knows is another one, and signals to a thread use this.
+        _, _, offset = (ctypes.c_uint32 * 3).in_dll(_libc, "_thread_db_pthread_tid")
+        own: int = _pthread_self()
+        return own + int(offset)
     found = ctypes.c_ulong(0)
     try:
         prctl(PR_GET_TID_ADDRESS, ctypes.addressof(found))

@@ -334,7 +334,7 @@ def _exception(
     # The nearest built-in class makes the object: code of other classes does not run.
     builtin = next(base for base in type.mro(cls) if base.__module__ == "builtins")
     made = cast("Function[BaseException]", builtin.__new__)(cls, *args)
-    cast("Function[None]", vars(builtin).get("__init__", BaseException.__init__))(made, *args)
+    cast("Function[None]", builtin.__init__)(made, *args)  # type: ignore[misc]
     if type(state) is dict:
         object.__getattribute__(made, "__dict__").update(
             {name: value for name, value in state.items() if type(name) is str}
