@@ -125,8 +125,8 @@ test: kernels ## Run the tests, some minutes (TESTS=path for a part; WORKERS=0 w
 test-all: kernels ## Run the tests, and those that CI leaves out because they are long: other projects' suites, campaigns, broken cores.
 	$(PYTEST) $(if $(WORKERS),--numprocesses $(WORKERS)) $(TESTS)
 
-test-pythons: setup ## Run the short suite on 3.12, 3.13 and 3.14 where they can be had (VERSIONS="3.14", DEBIAN=1, TESTS=path; MEASURE=3: compare them).
-	@PYTHONPATH=. $(BIN)/python -m tests.lab.pythons $(if $(VERSIONS),--versions "$(VERSIONS)") $(if $(DEBIAN),--debian) $(if $(MEASURE),--measure $(MEASURE)) $(if $(filter-out tests,$(TESTS)),$(TESTS))
+test-pythons: setup ## Run the short suite on 3.12, 3.13 and 3.14 where they can be had (VERSIONS="3.14", DEBIAN=1, TESTS="tests" for all; MEASURE=3: compare them).
+	@PYTHONPATH=. $(BIN)/python -m tests.lab.pythons $(if $(VERSIONS),--versions "$(VERSIONS)") $(if $(DEBIAN),--debian) $(if $(MEASURE),--measure $(MEASURE)) $(if $(filter command line,$(origin TESTS)),$(TESTS))
 
 lab: setup ## Run real nodes on a network that fails in every way (root; SCALE=1: 16 nodes, RATES=1, GUARANTEES=1: a thin link, PLAY=1: a prompt).
 	@PYTHONPATH=.:tests/support/programs $(BIN)/python $(if $(PLAY),-m tests.lab.play,$(if $(SCALE),-m tests.lab.scale,$(if $(RATES),-m tests.lab.rates,$(if $(GUARANTEES),-m tests.lab.guarantees,-m pytest tests/lab))))

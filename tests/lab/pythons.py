@@ -30,7 +30,26 @@ from tests.support.lab.private_root import Plan
 ROOT: Final = Path(__file__).resolve().parents[2]
 KEPT: Final = ROOT / ".pythons"
 VERSIONS: Final = ("3.12", "3.13", "3.14")
-SHORT: Final = ("tests/unit", "tests/contract", "tests/security", "tests/integration")
+UNITS: Final = ("bridges", "cli", "client", "core", "host", "lib", "node", "store", "transport", "wire")
+PROCESSES: Final = (
+    *("cli", "client", "client_threads", "demo", "doctor", "executor", "mapreduce", "node", "private_node"),
+    *(
+        "pure_libraries",
+        "sandbox_forks",
+        "sandboxes",
+        "sandboxes_async",
+        "templates",
+        "three_nodes",
+        "zygote",
+    ),
+)
+SHORT: Final = (
+    *(f"tests/unit/{name}" for name in UNITS),
+    "tests/contract",
+    "tests/security",
+    *(f"tests/integration/test_{name}.py" for name in PROCESSES),
+)
+"""What depends on the interpreter: processes, threads, pickles, the sandbox. Not the numeric packages."""
 NOTHING_RAN: Final = 3
 SUITES: Final = {
     "3.11": ("bookworm", "Debian 12"),
