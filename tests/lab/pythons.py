@@ -135,7 +135,7 @@ class Place:
             try:
                 process.wait(30)
             except subprocess.TimeoutExpired:
-                process.kill()
+                process.terminate()
                 process.wait()
             raise
 

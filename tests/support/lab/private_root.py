@@ -1,10 +1,12 @@
-"""The first process of new pid and mount namespaces: it mounts what a command needs, and runs it.
+"""The first process of a new mount namespace: it mounts what a command needs, runs it, and ends what is left.
 
-Whoever starts it ends everything by ending it: the kernel then ends the processes and removes the mounts.
+There is no pid namespace: nodes of one machine tell by their process ids whose control groups are left over.
+The kernel removes the mounts with the last process of the namespace.
 """
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import json
 import os
@@ -38,7 +40,7 @@ class Plan:
 def started(plan: Plan) -> subprocess.Popen[bytes]:
     """Start a command as root in namespaces of its own."""
     repository = Path(__file__).resolve().parents[3]
-    words = ["unshare", "--mount", "--pid", "--fork", "--kill-child", "--propagation", "private"]
+    words = ["unshare", "--mount", "--propagation", "private"]
     return subprocess.Popen(
         [*words, sys.executable, "-m", "tests.support.lab.private_root", json.dumps(asdict(plan))],
         cwd=repository,
@@ -66,9 +68,8 @@ def _enter(plan: Plan) -> None:
     """Make a folder the root of this namespace's processes."""
     root = plan.root
     _mount("--bind", root, root)
-    for name in ("dev", "sys"):
+    for name in ("dev", "proc", "sys"):
         _mount("--rbind", f"/{name}", f"{root}/{name}")
-    _mount("-t", "proc", "proc", f"{root}/proc")
     _mount("-t", "tmpfs", "-o", "mode=0755", "tmpfs", f"{root}/run")
     for path in plan.shared:
         _share(path, root)
@@ -94,25 +95,33 @@ def _open(plan: Plan) -> None:
 
 
 def main() -> int:
-    """Prepare the namespaces, run the command, and reap what it leaves behind. Return its exit status."""
+    """Prepare the namespace, run the command, and end what it leaves behind. Return its exit status."""
     plan = Plan(**json.loads(sys.argv[1]))
     # A terminal's Ctrl-C reaches the command too, which ends in order.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     if plan.root:
         _enter(plan)
     else:
-        _mount("-t", "proc", "proc", "/proc")
         _open(plan)
     child = os.fork()
     if child == 0:
         signal.signal(signal.SIGINT, signal.default_int_handler)
         os.chdir(plan.folder)
         os.execvpe(plan.command[0], plan.command, plan.environment)  # noqa: S606 - a program of the plan
-    while True:
-        pid, status = os.wait()
-        if pid == child:
-            code = os.waitstatus_to_exitcode(status)
-            return code if code >= 0 else 128 - code
+    signal.signal(signal.SIGTERM, lambda _number, _frame: os.kill(child, signal.SIGKILL))
+    code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+    _end_others()
+    return code if code >= 0 else 128 - code
+
+
+def _end_others() -> None:
+    """End the other processes of this mount namespace; their own namespaces end with them."""
+    own = Path("/proc/self/ns/mnt").readlink()
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdecimal() and int(entry.name) != os.getpid():
+            with contextlib.suppress(OSError):
+                if (entry / "ns/mnt").readlink() == own:
+                    os.kill(int(entry.name), signal.SIGKILL)
 
 
 if __name__ == "__main__":
