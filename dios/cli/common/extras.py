@@ -28,7 +28,7 @@ _PACKAGES: Final[Mapping[str, frozenset[str]]] = {
 def missing_extra(extra: str) -> str:
     """Return the missing packages of an extra and the command that installs them; empty if it is there."""
     missing = sorted(name for name in _PACKAGES[extra] if importlib.util.find_spec(name) is None)
-    return f"{' and '.join(missing)} missing here: pip install 'dios[{extra}]'" if missing else ""
+    return f"{' and '.join(missing)} missing here: {extra_command(extra)}" if missing else ""
 
 
 class MissingExtraError(DiosError):

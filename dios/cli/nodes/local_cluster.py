@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Annotated, Final, TypedDict
 import typer
 
 from dios.cli.common.application import CommandApplication
+from dios.cli.common.extras import missing_extra
 from dios.cli.common.output import JsonOption, counted, facts, progress, reporting, say, table, write_json
 from dios.cli.common.signals import Stopped, stopped_by_signals
 from dios.cli.nodes import compose
@@ -494,7 +495,7 @@ def _scheduler_missing(made: LocalCluster) -> str:
 
     chosen = [load(node.data, flags=node.flags()) for node in made.nodes]
     reasons = [absence(one) for one in chosen if one.coordinator is not CoordinatorMode.OFF]
-    return reasons[0] if reasons and all(reasons) else ""
+    return (missing_extra("cluster") or reasons[0]) if reasons and all(reasons) else ""
 
 
 def _state(name: str, started: list[str], forgotten: frozenset[str]) -> str:

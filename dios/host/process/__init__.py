@@ -13,6 +13,7 @@ Every task is forked from a zygote: a small process that is set up in advance. R
   ``template_supervisor`` is the part of a zygote for them, and ``template_process`` loads the modules.
 - ``session_families``: the supervisor's part for forks of sessions, which ``session_fork`` makes in them;
   both parts of the supervisor look at processes with ``process_table``.
+- ``failure_pause``: the growing pause after processes could not be made in advance.
 - ``task_process``: one task's process, and the explanation of how it ended.
 - ``last_exception``: finds a traceback's exception in the text that a task printed.
 - ``zygote_start`` is the program of a zygote; ``fork_handlers`` spares its children handlers that do nothing.
