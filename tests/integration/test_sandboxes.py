@@ -144,7 +144,7 @@ def test_an_error_shows_the_lines_of_its_cells(box: dios.Sandbox) -> None:
         ("1 +", "SyntaxError"),
         ("  x", "IndentationError"),
         ("return 1", "SyntaxError"),
-        ("'\\0'; \0", "SyntaxError" if sys.version_info >= (3, 14) else "ValueError"),
+        ("'\\0'; \0", "SyntaxError" if sys.version_info >= (3, 11, 4) else "ValueError"),
         ("exit(3)", "SystemExit"),
         ("raise KeyboardInterrupt", "KeyboardInterrupt"),
         ("def f(): f()\nf()", "RecursionError"),
