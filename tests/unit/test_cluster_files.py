@@ -323,8 +323,9 @@ def test_pods_keep_to_the_restricted_standard() -> None:
     assert context["capabilities"] == {"drop": ["ALL"]}
     assert at(pod, "automountServiceAccountToken") is False
     assert at(container, "ports", 0, "containerPort") == PORT
-    for probe in ("startupProbe", "readinessProbe", "livenessProbe"):
+    for probe in ("startupProbe", "livenessProbe"):
         assert at(container, probe, "exec", "command") == ["dios-node", "status"]
+    assert at(container, "readinessProbe", "exec", "command") == ["dios-node", "status", "--fit"]
 
 
 def test_volumes_of_pods_are_declared() -> None:

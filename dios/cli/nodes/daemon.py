@@ -19,6 +19,7 @@ import typer
 from dios import limits
 from dios.cli.common.application import CommandApplication
 from dios.cli.common.output import (
+    FAILED,
     NOT_RUNNING,
     JsonOption,
     NodeOption,
@@ -44,6 +45,8 @@ from dios.host.sandbox.mechanisms import PURE_TASKS
 from dios.node import daemon, restart_status
 from dios.node.limit_text import parse_time_ms
 from dios.node.settings import load
+from dios.wire.messages import Info
+from dios.wire.types import Fitness
 
 app: Final = CommandApplication(
     help="The DIOS node of this machine: start, inspect and stop it, and check its data.",
@@ -257,8 +260,19 @@ def _target(data: Path | None, node: str | None) -> Path:
     return resolve_node(node)
 
 
-@app.command(epilog="\b\nExamples:\n  dios-node status\n  dios-node status --data ./node0 --json")
-def status(*, data: MaybeData = None, node: NodeOption = None, as_json: JsonOption = False) -> None:
+@app.command(
+    epilog="\b\nExamples:\n  dios-node status\n  dios-node status --data ./node0 --json\n"
+    "  dios-node status --fit      (for health checks)"
+)
+def status(
+    *,
+    data: MaybeData = None,
+    node: NodeOption = None,
+    fit: Annotated[
+        bool, typer.Option("--fit", help="Exit status 1 if the node is not known to be fit for pure tasks.")
+    ] = False,
+    as_json: JsonOption = False,
+) -> None:
     """Show if a node runs, what it contains, and what this machine enforces for it.
 
     The exit status is 0 if the node runs, else 3. A node that recovers its store does not run yet.
@@ -292,16 +306,23 @@ def status(*, data: MaybeData = None, node: NodeOption = None, as_json: JsonOpti
                 "nodes": {member.name: member.status.name.lower() for member in cluster},
             }
             write_json(found)
-            return
-        facts(
-            [
-                ("node", f"running, process {running.pid}, version {info.version or 'unknown'}"),
-                ("socket", str(running.socket)),
-                *_of_cluster(cluster),
-                *((name, str(count)) for name, count in sorted(info.counts.items())),
-                *((f"{name}:", text) for name, text in sorted(info.guarantees.items())),
-            ]
-        )
+        else:
+            _show_running(running, info, cluster)
+        if fit and info.fitness is not Fitness.FIT:
+            raise typer.Exit(FAILED)
+
+
+def _show_running(running: daemon.DaemonProcess, info: Info, cluster: list[Member]) -> None:
+    facts(
+        [
+            ("node", f"running, process {running.pid}, version {info.version or 'unknown'}"),
+            ("socket", str(running.socket)),
+            (PURE_TASKS, info.guarantees.get(PURE_TASKS, info.fitness.name.lower())),
+            *_of_cluster(cluster),
+            *((name, str(number)) for name, number in sorted(info.counts.items())),
+            *((f"{name}:", text) for name, text in sorted(info.guarantees.items()) if name != PURE_TASKS),
+        ]
+    )
 
 
 def _show_recovery(recovery: daemon.Recovery, path: Path, *, as_json: bool) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import sys
 import textwrap
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Final
 
@@ -15,10 +16,13 @@ import typer
 
 from dios.cli.common.application import CommandApplication
 from dios.cli.common.output import FAILED, JsonOption, reporting, waiting, write_json
+from dios.cli.nodes.fitness import fitness_at
 from dios.client.locate import default_socket
 from dios.client.node_socket import data_directory
 from dios.client.plain_text import plain
+from dios.node import daemon
 from dios.node.doctor.diagnosis import Diagnosis, DoctorLevel, examine
+from dios.node.settings import load
 from dios.wire.types import Fitness
 
 _DEFAULT_DATA: Final = "node0"
@@ -40,6 +44,12 @@ def _data_meant(data: Path | None) -> Path:
     if data is not None:
         return data
     return data_directory(default_socket()) or Path(_DEFAULT_DATA)
+
+
+def _running_node(data: Path) -> str:
+    """Return what a node that runs on ``data`` says of its fitness for pure tasks; empty if none runs."""
+    socket = load(data).socket
+    return fitness_at(socket).text if daemon.find(socket) is not None else ""
 
 
 def _line(text: str = "") -> None:
@@ -72,10 +82,16 @@ def verdict_of(diagnosis: Diagnosis) -> tuple[str, str]:
     return first, f"{tests}, and a node keeps {held} of {len(diagnosis.guarantees)} promises."
 
 
-def _show(diagnosis: Diagnosis) -> None:
-    """Show the verdict, and what is not ok: at most a screen."""
+def _show_verdict(diagnosis: Diagnosis) -> None:
     for line in verdict_of(diagnosis):
         _wrapped(line)
+    if diagnosis.running_node:
+        _wrapped(f"The node that runs on {diagnosis.data} says of pure tasks: {diagnosis.running_node}.")
+
+
+def _show(diagnosis: Diagnosis) -> None:
+    """Show the verdict, and what is not ok: at most a screen."""
+    _show_verdict(diagnosis)
     imperfect = [finding for finding in diagnosis.findings if finding.level is not DoctorLevel.OK]
     imperfect.sort(key=lambda finding: finding.level is DoctorLevel.WEAK)
     if imperfect:
@@ -111,8 +127,7 @@ def _wrapped(text: str) -> None:
 
 def _show_all(diagnosis: Diagnosis) -> None:
     """Show the verdict, every test, every promise, and all advice."""
-    for line in verdict_of(diagnosis):
-        _line(line)
+    _show_verdict(diagnosis)
     _line()
     width = max(len(finding.name) for finding in diagnosis.findings)
     _line(f"Tests on this machine, as {diagnosis.user}:")
@@ -175,7 +190,8 @@ def doctor(
     """
     with reporting("dios doctor", as_json=as_json):
         with waiting("testing this machine"):
-            diagnosis = examine(_data_meant(data))
+            place = _data_meant(data)
+            diagnosis = replace(examine(place), running_node=_running_node(place))
         if as_json:
             write_json(diagnosis)
         elif verbose:

@@ -35,7 +35,7 @@ def wait_known(
     states: dict[str, KnownFitness] = {}
     for name, socket in sockets.items():
         while True:
-            state = states[name] = _ask(socket)
+            state = states[name] = fitness_at(socket)
             if state.fitness is not Fitness.UNKNOWN or time.monotonic() > deadline:
                 break
             report(f"{name} finds out if it can confine pure tasks" if name else "pure tasks are tried out")
@@ -43,7 +43,8 @@ def wait_known(
     return states
 
 
-def _ask(socket: Path) -> KnownFitness:
+def fitness_at(socket: Path) -> KnownFitness:
+    """Return the fitness of the node at this socket; unknown, with the reason, if it does not answer."""
     try:
         with connect(str(socket), groups=()) as connected:
             info = connected.info()

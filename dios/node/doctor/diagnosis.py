@@ -94,6 +94,7 @@ class Diagnosis:
     """The whole result. ``confined`` means that pure tasks are fully confined; else see ``why_not``.
 
     ``fitness`` is the ability to run pure tasks: fit, unfit, or unknown if an attempt came to no answer.
+    ``running_node`` is what a node that runs on ``data`` says of its own, empty if none runs.
     """
 
     confined: bool
@@ -103,6 +104,7 @@ class Diagnosis:
     data: Path
     findings: tuple[DoctorFinding, ...]
     guarantees: tuple[DoctorGuarantee, ...]
+    running_node: str = ""
 
 
 _USER_NAMESPACES: Final = (
