@@ -14,7 +14,7 @@ from typing import Final
 import trio
 
 from dios import limits
-from dios.errors import DiosError, NotSupportedError
+from dios.errors import DiosError, InvalidError, NotSupportedError
 from dios.host.process.zygote_pool import ZygotePool
 from dios.host.sandbox.mechanisms import (
     LOST_WITHOUT,
@@ -40,8 +40,8 @@ class NodeFitness:
         self._attempts = 1
         self._failure = ""
         """The reason why the zygote for pure tasks did not start, although the machine is fit."""
-        self._refusal = ""
-        """The same, if the zygote reported it itself."""
+        self._refusal: DiosError | None = None
+        """The same, if the zygote reported it itself, or a setting is wrong."""
         self._first_ended = trio.Event()
         self._logged = (Fitness.FIT, "not logged yet")
 
@@ -53,7 +53,7 @@ class NodeFitness:
     @property
     def fitness(self) -> Fitness:
         """The fitness for pure tasks."""
-        if self._refusal:
+        if self._refusal is not None:
             return Fitness.UNFIT
         if self._failure:
             return Fitness.UNKNOWN
@@ -62,8 +62,10 @@ class NodeFitness:
     @property
     def reason(self) -> str:
         """The reason for the fitness, empty if the node is fit."""
-        if self._refusal or self._failure:
-            return self._refusal or self._failure
+        if self._refusal is not None:
+            return self._refusal.message
+        if self._failure:
+            return self._failure
         if self.fitness is Fitness.FIT:
             return ""
         if self.fitness is Fitness.UNFIT:
@@ -86,12 +88,13 @@ class NodeFitness:
     async def wait_first(self) -> None:
         """Wait for the end of the first attempt, at most FITNESS_AT_START_MS_MAX.
 
-        Raise ``NotSupportedError`` if the zygote for pure tasks reported that it cannot be set up.
+        Raise ``NotSupportedError`` if the zygote for pure tasks reported that it cannot be set up, and
+        ``InvalidError`` for a setting that is wrong.
         """
         with trio.move_on_after(limits.FITNESS_AT_START_MS_MAX / 1000):
             await self._first_ended.wait()
-        if self._refusal:
-            raise NotSupportedError(self._refusal)
+        if self._refusal is not None:
+            raise self._refusal
 
     async def keep(self, zygote: ZygotePool, report: Callable[[], None]) -> None:
         """Try until this node is fit, with growing pauses; call ``report`` after each attempt.
@@ -118,11 +121,11 @@ class NodeFitness:
 
     async def _apply(self, zygote: ZygotePool) -> None:
         """Let the starter of tasks use what is known, and log it if it is new."""
-        self._failure = self._refusal = ""
+        self._failure, self._refusal = "", None
         try:
             await zygote.learn(dict(self.mechanisms))
-        except NotSupportedError as error:
-            self._refusal = error.message
+        except (NotSupportedError, InvalidError) as error:
+            self._refusal = error
         except DiosError as error:
             self._failure = error.message
         if (self.fitness, self.reason) != self._logged:

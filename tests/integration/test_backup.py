@@ -202,7 +202,7 @@ def test_what_cannot_be_stored_is_said(person: Person) -> None:
     made = created(person, "dios backup create ./backups --recipient backup.key.pub", status=1)
     assert made.files == 1
     assert made.left_out == ["papers/a: its object was destroyed"]
-    assert [text for text in made.notices if "1 other objects" in text]
+    assert [text for text in made.notices if "1 other object " in text]
     assert "could not be read" in person.types("dios backup restore ./backups --group papers --as p2").stderr
 
 

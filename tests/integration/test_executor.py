@@ -348,7 +348,7 @@ def test_a_machine_that_cannot_confine_tasks_is_reported(tmp_path: Path) -> None
     """Calls fail with the reason, when no worker's process can be started; later ones try again."""
     with unconfined_node(tmp_path / "data") as data, dios.Executor(1, node=data) as executor:
         for _ in range(2):
-            with pytest.raises(NoWorkerError, match="cannot confine pure tasks"):
+            with pytest.raises(NoWorkerError, match="cannot confine them: mount missing"):
                 executor.submit(abs, 1).result(60)
         assert executor.stats().workers_started == 0
 

@@ -359,7 +359,7 @@ def test_a_task_gets_a_file_in_parts_as_one_file(place: Place, tmp_path: Path) -
     assert done.exit_code == 0, done.output
     assert done.stdout.strip() == hashlib.sha256(DATA).hexdigest()
     named = CliRunner().invoke(app, ["run", str(program), "--input", f"{place.alias}/a"])
-    assert "--input LABEL=FILE" in named.output
+    assert "--input FILE=NAME" in named.output
 
 
 def test_every_part_of_a_labelled_file_has_the_label(place: Place) -> None:

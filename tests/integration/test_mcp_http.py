@@ -329,7 +329,7 @@ def test_a_server_that_cannot_begin_says_why(person: Person) -> None:
     before = sorted((person.home / "run").rglob("mcp-*.token"))
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
-        assert "Choose another port" in person.types(f"dios mcp --http {port}", status=1).stderr
+        assert "choose another port" in person.types(f"dios mcp --http {port}", status=1).stderr
     person.environment["DIOS_MCP_TOKEN"] = OWN[:20]
     try:
         told = person.types("dios mcp --http 0", status=1).stderr

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from importlib.metadata import version
 from pathlib import Path
 
 import pytest
 
 import dios
 from dios.client.sync.node import Node, connect
+from dios.installation import version
 from dios.lib import mapreduce
 from dios.web.report.collection import collect
 from dios.web.report.page import page_of
@@ -69,4 +69,4 @@ def test_each_part_has_contents(place: Path, job: object, stage: str, tasks: int
     assert "Unknown: " in parts["Shares now"]
     assert f"The longest task of stage {stage}" in parts["Explanation"]
     assert ("Tasks that ended badly" in parts["Explanation"]) is (job is plain_run)
-    assert version("dios") in parts["Versions"]
+    assert version() in parts["Versions"]

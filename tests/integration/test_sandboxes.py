@@ -664,7 +664,10 @@ def test_a_machine_that_cannot_confine_tasks_is_reported(tmp_path: Path) -> None
     """A session that the node refuses to start is an error with the node's reason."""
     with (
         unconfined_node(tmp_path / "data") as data,
-        pytest.raises(dios.NotSupportedError, match="cannot confine pure tasks"),
+        pytest.raises(
+            dios.NotSupportedError,
+            match="cannot confine them: mount missing",
+        ),
     ):
         dios.Sandbox(node=data)
 

@@ -290,7 +290,7 @@ def test_a_daemon_imports_nothing_from_the_working_directory(folder: Path) -> No
     command[command.index("dios.node.daemon") + 1] = str(folder / "data")
     done = subprocess.run([*command, "unknown=1"], cwd=folder, capture_output=True, text=True, check=False)
     assert "a foreign module ran" not in done.stderr
-    assert "there is no setting unknown" in done.stderr
+    assert "there is no setting --unknown" in done.stderr
 
 
 def _a_function(number: int) -> int:

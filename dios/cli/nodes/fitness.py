@@ -17,10 +17,11 @@ _POLL_S: Final = 0.2
 
 
 class KnownFitness(NamedTuple):
-    """The fitness of a node, and its promise about pure tasks in words."""
+    """The fitness of a node, and its promise about pure tasks in words; False if it did not answer."""
 
     fitness: Fitness
     text: str
+    answered: bool = True
 
 
 def wait_known(
@@ -36,7 +37,7 @@ def wait_known(
     for name, socket in sockets.items():
         while True:
             state = states[name] = fitness_at(socket)
-            if state.fitness is not Fitness.UNKNOWN or time.monotonic() > deadline:
+            if state.fitness is not Fitness.UNKNOWN or not state.answered or time.monotonic() > deadline:
                 break
             report(f"{name} finds out if it can confine pure tasks" if name else "pure tasks are tried out")
             time.sleep(_POLL_S)
@@ -49,5 +50,5 @@ def fitness_at(socket: Path) -> KnownFitness:
         with connect(str(socket), groups=()) as connected:
             info = connected.info()
     except DiosError as error:
-        return KnownFitness(Fitness.UNKNOWN, f"not known: {error.message}")
+        return KnownFitness(Fitness.UNKNOWN, f"not known: {error.message}", answered=False)
     return KnownFitness(info.fitness, info.guarantees.get(PURE_TASKS, info.fitness.name.lower()))

@@ -971,7 +971,7 @@ class Pool:
 
     def _delay_start(self, problem: str) -> None:
         """Delay the next start. Starts that were requested together and failed count once."""
-        self._start_problem = problem
+        self._start_problem = problem.rstrip(".")
         if time.monotonic() >= self._retry_at:
             self._failed_starts += 1
             delay, delay_max = _RETRY_S

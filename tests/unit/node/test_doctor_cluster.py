@@ -66,7 +66,7 @@ def test_a_port_in_use_and_a_strange_address_are_told(tmp_path: Path, taken: soc
     """Somebody else's port, and an address that this machine has not, are refused with what to do."""
     data = member(tmp_path, f"127.0.0.1:{taken.getsockname()[1]}")
     assert about(data, "port").refused
-    assert "another program" in about(data, "port").advice
+    assert "Another program" in about(data, "port").advice
     (data / "node.toml").write_text('listen = "192.0.2.1:7400"\n')
     assert "no such address" in about(data, "port").advice
 

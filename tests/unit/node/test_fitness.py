@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import cast
 
 import pytest
 import trio
 from trio.testing import MockClock
 
-from dios.errors import DiosError, NotSupportedError, WouldBlockError
+from dios.errors import DiosError, InvalidError, NotSupportedError, WouldBlockError
 from dios.host.process.zygote_pool import ZygotePool
 from dios.host.sandbox.mechanisms import Availability, Mechanism, Probe
 from dios.node import fitness as module
@@ -60,11 +60,18 @@ class ScriptedPool:
         self.learned.append(availability)
 
 
+async def _run_here(function: Callable[[], bool], *, abandon_on_cancel: bool) -> bool:
+    del abandon_on_cancel
+    await trio.lowlevel.checkpoint()
+    return function()
+
+
 async def states(
     monkeypatch: pytest.MonkeyPatch, pool: ScriptedPool, *answers: Availability, accept_weaker: bool = False
 ) -> list[tuple[Fitness, str]]:
     """The states that a node reports, until it is fit or the answers are over."""
     monkeypatch.setattr(module, "Probe", ScriptedProbe)
+    monkeypatch.setattr(trio.to_thread, "run_sync", _run_here)
     ScriptedProbe.answers = iter(answers)
     probe = ScriptedProbe()
     probe.start()
@@ -130,17 +137,22 @@ async def test_a_zygote_that_does_not_start_is_started_again(
     assert "no such module" in found[1][1]
 
 
-async def test_a_start_waits_for_the_first_answer_only_for_a_while(autojump_clock: MockClock) -> None:
+@pytest.mark.parametrize("error", [NotSupportedError("no such module"), InvalidError("no such module")])
+async def test_a_start_waits_for_the_first_answer_only_for_a_while(
+    autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch, error: DiosError
+) -> None:
     """A node whose probe takes its time serves without an answer; a refusal of the zygote ends the start."""
     node = NodeFitness(cast("Probe", ScriptedProbe()), accept_weaker=False)
     before = autojump_clock.current_time()
     await node.wait_first()
     assert autojump_clock.current_time() - before < 60
     assert node.fitness is Fitness.UNKNOWN
+    # The clock of the test would jump while a thread waits.
+    monkeypatch.setattr(trio.to_thread, "run_sync", _run_here)
     ready = NodeFitness(cast("Probe", ScriptedProbe(landlock(Availability.AVAILABLE))), accept_weaker=False)
     async with trio.open_nursery() as nursery:
-        pool = cast("ZygotePool", ScriptedPool(NotSupportedError("no such module")))
+        pool = cast("ZygotePool", ScriptedPool(error))
         nursery.start_soon(ready.keep, pool, lambda: None)
-        with pytest.raises(NotSupportedError, match="no such module"):
+        with pytest.raises(type(error), match="no such module"):
             await ready.wait_first()
         nursery.cancel_scope.cancel()

@@ -36,7 +36,7 @@ def test_a_cluster_is_made_of_ordinary_nodes(tmp_path: Path) -> None:
 
 def test_nothing_is_left_of_one_that_could_not_be_made(tmp_path: Path) -> None:
     """A bad setting, and one that each node must have for itself, leave an empty directory."""
-    with pytest.raises(SettingsError, match="pool_sise"):
+    with pytest.raises(SettingsError, match="pool-sise"):
         local_cluster.make(tmp_path / "c", nodes=2, settings={"pool_sise": "1"})
     with pytest.raises(InvalidError, match="listen is chosen"):
         local_cluster.make(tmp_path / "c", nodes=2, settings={"listen": "127.0.0.1:1"})

@@ -75,7 +75,7 @@ def test_people_see_the_numbers_of_the_thesis_and_pictures(tmp_path: Path) -> No
     )
     assert result.exit_code == 0, result.stderr
     assert "more than 75 %" in result.stdout
-    assert "5 with 20180 bytes" in result.stdout
+    assert "5 with 20,180 bytes" in result.stdout
     for name in ("flow-sizes.png", "concurrent-flows.png"):
         assert (tmp_path / "made" / name).read_bytes().startswith(b"\x89PNG")
 

@@ -68,8 +68,8 @@ def test_either_generation_is_called_beside_its_file(programs: Path, name: str) 
     assert asked == [
         f"{compose} {where}{word} -f compose.yaml up --detach --build",
         f"{compose} {where}{word} -f compose.yaml ps --quiet",
-        f"{compose} {where}{word} -f compose.yaml down",
         f"{compose} {where}{word} -f compose.yaml down --volumes",
+        f"{compose} {where}{word} -f compose.yaml down",
     ]
 
 
