@@ -9,6 +9,7 @@ import json
 import os
 import re
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -25,7 +26,6 @@ _RECOVERY_S_MAX: Final = 120.0
 _PROBE: Final = ("sandbox.mechanisms import main",)
 _ZYGOTE: Final = ("zygote_start",)
 _DAEMON: Final = ("dios.node.daemon",)
-_COORDINATOR: Final = ("dios.firmament.coordinator",)
 _TASKS: Final = 200
 
 
@@ -52,9 +52,11 @@ class Stage:
             "HOME": str(home),
             "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
             "XDG_RUNTIME_DIR": str(home / "run"),
+            "TMPDIR": str(home / "tmp"),  # private nodes have their directories there
             "COLUMNS": "120",
         }
         (home / "run").mkdir(mode=0o700)
+        (home / "tmp").mkdir()
         (home / "x.py").write_text("print('ran')\n")
 
     def types(self, *words: object) -> Outcome:
@@ -89,6 +91,10 @@ class Stage:
     def stopped(self, words: tuple[str, ...], place: str = "") -> Stop:
         """Stop the first process with these words for some time; ``place`` is a folder of this stage."""
         return Stop(words, self.home / place if place else self.home, self.stop_s)
+
+    def stopped_process(self, pid: int) -> Stop:
+        """Stop this process for some time."""
+        return Stop((), self.home, self.stop_s, pid)
 
     def recovers(self, *words: object, shows: str = "") -> None:
         """Require that a command succeeds soon, now that the load has ended."""
@@ -141,15 +147,23 @@ def _start(words: tuple[str, ...]) -> Callable[[Stage], None]:
     return play
 
 
+def _free_address() -> str:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        return f"127.0.0.1:{listener.getsockname()[1]}"
+
+
 def _join(stage: Stage) -> None:
-    stage.works("dios-node", "init", "--data", stage.home / "a", "--name", "a", "--listen", "127.0.0.1:0")
+    address, other = _free_address(), _free_address()
+    stage.works("dios-node", "init", "--data", stage.home / "a", "--name", "a", "--listen", address)
     stage.works("dios-node", "start", "--data", stage.home / "a", "--detach")
-    (stage.home / "token").write_text(stage.works("dios-node", "token", "--data", stage.home / "a"))
-    (member,) = json.loads(stage.works("dios", "node", "ls", "--json"))
+    invitation = json.loads(stage.works("dios-node", "invite", "--data", stage.home / "a", "--json"))
+    (stage.home / "invitation").write_text(invitation["token"])
+    (stage.home / "invitation").chmod(0o600)
     with stage.stopped((*_DAEMON, f"{stage.home}/a"), "a") as stop:
         stage.works(
             *("dios-node", "start", "--data", stage.home / "b", "--name", "b", "--detach"),
-            *("--join", member["address"], "--token-file", stage.home / "token"),
+            *("--listen", other, "--join", address),
+            *("--invitation-file", stage.home / "invitation"),
         )
     _require_stopped(stop)
 
@@ -157,17 +171,18 @@ def _join(stage: Stage) -> None:
 def _promotion(stage: Stage) -> None:
     stage.works("dios", "up", "--nodes", "3", "--dir", stage.home / "cluster")
     stage.works("dios", "run", "x.py", "--cpus", "0.5")
-    leader = find(_COORDINATOR, stage.home)
-    if leader is None:
-        raise WrongError("no coordinator runs")
+    rows = json.loads(stage.works("dios", "ps", "--all", "--json"))
+    coordinators = {row["node"]: row["pid"] for row in rows if row["label"] == "coordinator"}
+    if len(coordinators) < 2:
+        raise WrongError(f"not two coordinators run: {coordinators}")
+    leader, successor, *_ = (coordinators[name] for name in sorted(coordinators))
     os.kill(leader, signal.SIGKILL)
-    with stage.stopped(_COORDINATOR) as stop:
+    with stage.stopped_process(successor):
         stage.works("dios", "run", "x.py", "--cpus", "0.5")
-    _require_stopped(stop)
 
 
 def _first_run(stage: Stage) -> None:
-    stage.works("dios-node", "start", "--data", stage.home / "n", "--detach")
+    stage.works("dios-node", "start", "--data", stage.home / "n", "--pool-size", "0", "--detach")
     with stage.stopped(_ZYGOTE) as stop:
         stage.works("dios", "run", "x.py")
     _require_stopped(stop)
@@ -183,7 +198,7 @@ with dios.Executor() as executor:
 def _executor(words: tuple[str, ...]) -> Callable[[Stage], None]:
     def play(stage: Stage) -> None:
         (stage.home / "calls.py").write_text(_EXECUTOR)
-        with Stop(words, Path("dios.node.daemon"), stage.stop_s) as stop:
+        with stage.stopped(words) as stop:
             output = stage.works(sys.executable, "calls.py")
         _require_stopped(stop)
         if "sum 210" not in output:
@@ -194,7 +209,7 @@ def _executor(words: tuple[str, ...]) -> Callable[[Stage], None]:
 
 def _sandbox(stage: Stage) -> None:
     (stage.home / "cell.py").write_text("print(6 * 7)\n")
-    stage.works("dios-node", "start", "--data", stage.home / "n", "--detach")
+    stage.works("dios-node", "start", "--data", stage.home / "n", "--pool-size", "0", "--detach")
     with stage.stopped(_ZYGOTE) as stop:
         output = stage.works("dios", "sandbox", "run", "cell.py")
     _require_stopped(stop)

@@ -70,9 +70,10 @@ def find(words: tuple[str, ...], place: Path) -> int | None:
 
 
 class Stop:
-    """Stops the first process of a kind that appears, for some seconds."""
+    """Stops the first process of a kind that appears, or the one with a number, for some seconds."""
 
-    def __init__(self, words: tuple[str, ...], place: Path, seconds: float) -> None:
+    def __init__(self, words: tuple[str, ...], place: Path, seconds: float, known: int | None = None) -> None:
+        self._known: Final = known
         self._words: Final = words
         self._place: Final = place
         self._seconds: Final = seconds
@@ -95,7 +96,7 @@ class Stop:
             os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), _PRIORITY)
         until = time.monotonic() + _SEEN_S_MAX
         while not self._is_over.is_set() and time.monotonic() < until:
-            pid = find(self._words, self._place)
+            pid = self._known or find(self._words, self._place)
             if pid is not None:
                 self._hold(pid)
                 return

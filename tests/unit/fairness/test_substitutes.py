@@ -134,5 +134,5 @@ def test_invalid_input_names_the_place(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(ValueError, match="ways is empty"):
         drf_with_substitutes([])
     monkeypatch.setitem(sys.modules, "ortools.linear_solver.pywraplp", None)
-    with pytest.raises(ModuleNotFoundError, match="dios\\[ortools\\]"):
+    with pytest.raises(ModuleNotFoundError, match="\\[ortools\\]"):
         drf_with_substitutes([[[1.0, 0.0]]])
