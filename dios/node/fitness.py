@@ -1,7 +1,7 @@
 """The fitness of this node for pure tasks: found out at the start, and again until it is known.
 
 The start of a node waits for the first answer for a short time only, because a busy machine may need minutes.
-A node that does not know the answer yet serves: it lets pure tasks wait, and tells its cluster.
+A node without an answer serves all the same: it lets pure tasks wait, and announces its state to its cluster.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _log: Final = logging.getLogger(__name__)
 
 
 class NodeFitness:
-    """What is known of this machine's mechanisms, and the repeated attempts to know more."""
+    """The known mechanisms of this machine, and the repeated attempts to find out the others."""
 
     def __init__(self, probe: Probe, *, accept_weaker: bool) -> None:
         """Continue with a probe that was started."""
@@ -120,7 +120,7 @@ class NodeFitness:
             self._probe.cancel()
 
     async def _apply(self, zygote: ZygotePool) -> None:
-        """Let the starter of tasks use what is known, and log it if it is new."""
+        """Give the starter of tasks the known mechanisms, and log a change."""
         self._failure, self._refusal = "", None
         try:
             await zygote.learn(dict(self.mechanisms))
