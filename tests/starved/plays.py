@@ -199,7 +199,7 @@ def _executor(words: tuple[str, ...]) -> Callable[[Stage], None]:
     def play(stage: Stage) -> None:
         (stage.home / "calls.py").write_text(_EXECUTOR)
         with stage.stopped(words) as stop:
-            output = stage.works(sys.executable, "calls.py")
+            output = stage.works("python", "calls.py")
         _require_stopped(stop)
         if "sum 210" not in output:
             raise WrongError(output)
@@ -261,7 +261,7 @@ def _cluster(stage: Stage) -> None:
     """A cluster that is started under load runs many tasks, a service and a kept job."""
     stage.works("dios", "up", "--nodes", "3", "--dir", stage.home / "cluster")
     (stage.home / "many.py").write_text(_MANY)
-    output = stage.works(sys.executable, "many.py")
+    output = stage.works("python", "many.py")
     if f"succeeded {_TASKS}" not in output:
         raise WrongError(output[-600:])
     (stage.home / "web.py").write_text("import time\nprint('up', flush=True)\ntime.sleep(1e6)\n")

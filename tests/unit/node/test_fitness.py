@@ -93,11 +93,11 @@ async def test_unknown_is_tried_until_it_is_known(
 ) -> None:
     """Each failure is reported as unknown, with its reason and the number of the attempt."""
     pool = ScriptedPool()
-    found = await states(monkeypatch, pool, *[Availability.UNKNOWN] * 8, Availability.AVAILABLE)
-    assert [fitness for fitness, _ in found] == [Fitness.UNKNOWN] * 8 + [Fitness.FIT]
-    assert "the detail" in found[2][1]
-    assert "attempt 3" in found[2][1]
-    assert found[-1][1] == "confined"
+    reports = await states(monkeypatch, pool, *[Availability.UNKNOWN] * 8, Availability.AVAILABLE)
+    assert [fitness for fitness, _ in reports] == [Fitness.UNKNOWN] * 8 + [Fitness.FIT]
+    assert "the detail" in reports[2][1]
+    assert "attempt 3" in reports[2][1]
+    assert reports[-1][1] == "confined"
     # Pauses of 1, 2, 4, 8, 16, 32, 60 and 60 s.
     assert autojump_clock.current_time() == pytest.approx(183)
 
@@ -108,9 +108,9 @@ async def test_a_mechanism_that_an_administrator_provides_is_used(
     """A machine that lacks one refuses pure tasks, and is tried again after a long pause."""
     del autojump_clock
     pool = ScriptedPool()
-    found = await states(monkeypatch, pool, Availability.MISSING, Availability.AVAILABLE)
-    assert [fitness for fitness, _ in found] == [Fitness.UNFIT, Fitness.FIT]
-    assert found[0][1].startswith("refused: ")
+    reports = await states(monkeypatch, pool, Availability.MISSING, Availability.AVAILABLE)
+    assert [fitness for fitness, _ in reports] == [Fitness.UNFIT, Fitness.FIT]
+    assert reports[0][1].startswith("refused: ")
     assert pool.learned == [Availability.MISSING, Availability.AVAILABLE]
 
 
@@ -120,9 +120,9 @@ async def test_a_weaker_sandbox_is_never_used_for_what_is_unknown(
     """The setting concerns what is known to be missing."""
     del autojump_clock
     answers = (Availability.UNKNOWN, Availability.MISSING)
-    found = await states(monkeypatch, ScriptedPool(), *answers, accept_weaker=True)
-    assert [fitness for fitness, _ in found] == [Fitness.UNKNOWN, Fitness.FIT]
-    assert found[1][1].startswith("weaker than it should be: landlock missing")
+    reports = await states(monkeypatch, ScriptedPool(), *answers, accept_weaker=True)
+    assert [fitness for fitness, _ in reports] == [Fitness.UNKNOWN, Fitness.FIT]
+    assert reports[1][1].startswith("weaker than it should be: landlock missing")
 
 
 async def test_a_zygote_that_does_not_start_is_started_again(
@@ -131,10 +131,10 @@ async def test_a_zygote_that_does_not_start_is_started_again(
     """A fit machine whose zygote hung is unknown for a while, and one whose zygote refuses is unfit."""
     del autojump_clock
     pool = ScriptedPool(WouldBlockError("it hung"), NotSupportedError("no such module"))
-    found = await states(monkeypatch, pool, *[Availability.AVAILABLE] * 3)
-    assert [fitness for fitness, _ in found] == [Fitness.UNKNOWN, Fitness.UNFIT, Fitness.FIT]
-    assert "it hung" in found[0][1]
-    assert "no such module" in found[1][1]
+    reports = await states(monkeypatch, pool, *[Availability.AVAILABLE] * 3)
+    assert [fitness for fitness, _ in reports] == [Fitness.UNKNOWN, Fitness.UNFIT, Fitness.FIT]
+    assert "it hung" in reports[0][1]
+    assert "no such module" in reports[1][1]
 
 
 @pytest.mark.parametrize("error", [NotSupportedError("no such module"), InvalidError("no such module")])
