@@ -32,7 +32,7 @@ class Table(msgspec.Struct, forbid_unknown_fields=True):
         ({"cpus": 1, "kind": "c"}, "kind cannot be 'c'"),
         ({"cpus": 1, "inner": {}}, "inner must be a list, not a table"),
         ({"cpus": 1, "inner": [{"word": "long"}]}, "inner[0].word must have at most 3 characters"),
-        ({"cpus": 1, "inner": [{"wrod": ""}]}, "inner[0].wrod is unknown"),
+        ({"cpus": 1, "inner": [{"sentence": ""}]}, "inner[0].sentence is unknown"),
         ([], "it must be a table, not a list"),
     ],
 )
