@@ -406,8 +406,14 @@ def _sweep(parent: Path) -> None:
 
 
 def _remove_empty(folder: Path) -> None:
-    """Remove a node's folder and those of its tasks, except for those with processes."""
-    for path in (*folder.glob("task-*"), folder):
+    """Remove a node's folder and those of its tasks, except for those with processes.
+
+    Another node may remove them at the same time.
+    """
+    inside: list[Path] = []
+    with contextlib.suppress(OSError):
+        inside = list(folder.glob("task-*"))
+    for path in (*inside, folder):
         with contextlib.suppress(OSError):
             path.rmdir()
 

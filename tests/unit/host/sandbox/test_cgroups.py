@@ -1,11 +1,13 @@
 from __future__ import annotations
 
+import errno
 import os
 import signal
 import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import NoReturn
 
 import pytest
 
@@ -262,3 +264,15 @@ def test_folders_of_nodes_that_are_gone_are_removed(tmp_path: Path) -> None:
         own.mkdir()
         cgroups._sweep(tmp_path)
         assert list(tmp_path.iterdir()) == [own]
+
+
+def test_a_folder_that_another_node_removes_at_the_same_time_is_gone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nodes that start together sweep the folders of the same killed node; none of them fails."""
+
+    def glob(path: Path, pattern: str) -> NoReturn:
+        raise FileNotFoundError(errno.ENOENT, pattern, str(path))
+
+    monkeypatch.setattr(Path, "glob", glob)
+    cgroups._remove_empty(tmp_path / "dios-1-1")
