@@ -93,7 +93,7 @@ class Constraint(NamedTuple):
 
     @property
     def unmet(self) -> str:
-        """What machines that do not satisfy it do, as the end of a sentence about them."""
+        """The end of a sentence about machines that do not satisfy it."""
         if self.key == NOT_FIT:
             return "are not fit for pure tasks: `dios node ls` and `dios node describe` say why"
         return {

@@ -19,6 +19,7 @@ from dios.host.process.zygote_pool import ZygotePool
 from dios.host.sandbox.mechanisms import (
     LOST_WITHOUT,
     PURE_TASKS,
+    Availability,
     Mechanism,
     Probe,
     fitness_of,
@@ -97,7 +98,7 @@ class NodeFitness:
             raise self._refusal
 
     async def keep(self, zygote: ZygotePool, report: Callable[[], None]) -> None:
-        """Try until this node is fit, with growing pauses; call ``report`` after each attempt.
+        """Try until this node is fit and all is known, with growing pauses; ``report`` after each attempt.
 
         A mechanism that is missing is tried again, too, after a long pause: an administrator may provide it.
         """
@@ -108,7 +109,9 @@ class NodeFitness:
                 await self._apply(zygote)
                 self._first_ended.set()
                 report()
-                if self.fitness is Fitness.FIT:
+                # Forks of sessions, for example, need a mechanism that other pure tasks do not need.
+                unknown = any(m.availability is Availability.UNKNOWN for m in self.mechanisms.values())
+                if self.fitness is Fitness.FIT and not unknown:
                     return
                 unfit = self.fitness is Fitness.UNFIT
                 await trio.sleep((limits.UNFIT_PAUSE_MS if unfit else pause_ms) / 1000)

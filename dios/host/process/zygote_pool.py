@@ -230,8 +230,9 @@ class ZygotePool:
         Raise ``DiosError`` if the zygote does not start; the fitness is that of before then.
         """
         fitness = fitness_of(mechanisms, accept_weaker=self._accept_weaker)
-        if fitness is Fitness.FIT and Brand.PURE not in self._links:
+        if fitness is Fitness.FIT:
             self._setup = await _setup(mechanisms, self._groups, self._programs)
+        if fitness is Fitness.FIT and Brand.PURE not in self._links:
             started, self._started = self._started, None
             self.serve_pure(await ZygoteLink.start(self._setup, self._modules, started))
         self._mechanisms, self.fitness = mechanisms, fitness

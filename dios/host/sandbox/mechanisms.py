@@ -90,7 +90,7 @@ def fitness_of(mechanisms: Mapping[str, Mechanism], *, accept_weaker: bool = Fal
     """Return the fitness for pure tasks of a machine with these mechanisms.
 
     With ``accept_weaker``, a machine is fit without mechanisms that are known to be missing. No machine is
-    fit while a mechanism is unknown.
+    fit while a mechanism that pure tasks need is unknown.
     """
     needed = {m.availability for m in mechanisms.values() if m.needed_for_pure}
     if Availability.MISSING in needed and not accept_weaker:

@@ -156,3 +156,31 @@ async def test_a_start_waits_for_the_first_answer_only_for_a_while(
         with pytest.raises(type(error), match="no such module"):
             await ready.wait_first()
         nursery.cancel_scope.cancel()
+
+
+async def test_a_fit_node_goes_on_until_it_knows_the_optional_mechanisms(
+    monkeypatch: pytest.MonkeyPatch, autojump_clock: MockClock
+) -> None:
+    """An attempt that was killed does not take the forks of sessions away for the life of the node."""
+    del autojump_clock
+    monkeypatch.setattr(trio.to_thread, "run_sync", _run_here)
+
+    class ForksLater(ScriptedProbe):
+        """A probe whose optional mechanism is known at the second attempt."""
+
+        def start(self) -> None:
+            """Give the answer."""
+            later = self.results["listeners"].availability is Availability.UNKNOWN
+            kind = Availability.AVAILABLE if later else Availability.UNKNOWN
+            self.results["listeners"] = Mechanism(kind, "", needed_for_pure=False)
+
+    monkeypatch.setattr(module, "Probe", ForksLater)
+    known = landlock(Availability.AVAILABLE)
+    known["listeners"] = Mechanism(Availability.UNKNOWN, "killed", needed_for_pure=False)
+    node = NodeFitness(cast("Probe", ForksLater(known)), accept_weaker=False)
+    reported: list[tuple[Fitness, bool]] = []
+    await node.keep(
+        cast("ZygotePool", ScriptedPool()),
+        lambda: reported.append((node.fitness, node.mechanisms["listeners"].available)),
+    )
+    assert reported == [(Fitness.FIT, False), (Fitness.FIT, True)]
