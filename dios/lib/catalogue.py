@@ -11,15 +11,18 @@ it has them all.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from typing import Annotated, Final, NamedTuple, Protocol
+from typing import Annotated, Final, NamedTuple, Protocol, TypeVar
 
 import msgspec
 
 from dios import limits
 from dios.client.sync.node import Reference
 from dios.errors import Busy, Conflict, DamagedError, InvalidError, LimitError
+from dios.lib.replicated_record.frame import content_of
 from dios.lib.retrying import Pauses
 from dios.wire.types import Proximity, Semantics
+
+V = TypeVar("V")
 
 FORMAT_VERSION: Final = 4
 """Version 2 added the digests, version 3 files in parts, version 4 tiered files.
@@ -116,6 +119,12 @@ class CatalogueEntry(msgspec.Struct, frozen=True, array_like=True, forbid_unknow
         if not self.packed_parts:
             return [self.name] if self.name else []
         return [part.name for part in _unpacked(self.packed_parts)]
+
+    def objects(self) -> tuple[Part, ...]:
+        """Return the names of all objects of the file with their digests; none of a directory."""
+        if self.packed_parts:
+            return _unpacked(self.packed_parts)
+        return (Part(self.name, self.digest),) if self.name else ()
 
     def parts(self) -> tuple[Part, ...]:
         """Return the parts in their order; DamagedError if they cannot be those of a file of this size."""
@@ -236,6 +245,7 @@ def decode(data: bytes) -> tuple[CatalogueEntry, ...]:
 
 def decode_all(data: bytes) -> Listed:
     """Return the entries and the unfinished files; none for an empty object. Raises DamagedError."""
+    data = content_of(data)
     if not data:
         return Listed(())
     try:
@@ -262,6 +272,7 @@ def decode_slowly(data: bytes) -> Iterator[CatalogueEntry]:
 
     Raises DamagedError, also after the first entries.
     """
+    data = content_of(data)
     if not data:
         return
     try:
@@ -275,18 +286,18 @@ def decode_slowly(data: bytes) -> Iterator[CatalogueEntry]:
     raise _other_version(version)
 
 
-class CatalogueObject(Protocol):
-    """The object of a catalogue."""
+class CatalogueObject(Protocol[V]):
+    """The object of a catalogue; ``V`` is what identifies its versions."""
 
-    def version(self) -> int | None:
+    def version(self) -> V | None:
         """Return the present version without a call; None if that is not possible."""
         ...
 
-    def read(self) -> tuple[bytes, int]:
+    def read(self) -> tuple[bytes, V]:
         """Return content and version; Conflict if a writer came between."""
         ...
 
-    def replace(self, data: bytes, version: int) -> int:
+    def replace(self, data: bytes, version: V) -> V:
         """Write the content and return its version; Conflict if it was not ``version`` any more."""
         ...
 
@@ -319,7 +330,7 @@ class StoredCatalogue:
 
 
 def edit(
-    stored: CatalogueObject, change: Callable[[tuple[CatalogueEntry, ...]], Iterable[CatalogueEntry]]
+    stored: CatalogueObject[V], change: Callable[[tuple[CatalogueEntry, ...]], Iterable[CatalogueEntry]]
 ) -> None:
     """Replace the entries of a list that is no tree of files, even if others edit it at the same time.
 

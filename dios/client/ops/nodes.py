@@ -16,7 +16,7 @@ from dios.client.ops import traced_tasks
 from dios.client.ops.attributes import ClientLink, Handed, Handle
 from dios.client.ops.cluster import ClusterOps, Gathered
 from dios.client.ops.handles import Data, nanoseconds, write_whole
-from dios.client.ops.requests import WriteOps
+from dios.client.ops.requests import WriteOps, finish_together
 from dios.client.ops.status import ChildEnded, Delegated, Lost, Retired, Status, status_of
 from dios.client.program import Program, ProgramText, encode_program, is_wasm, with_files
 from dios.client.session import Answer, Operation, expect, expect_buffer, vector
@@ -476,6 +476,13 @@ class NodeOps(ClusterOps, Generic[R, T, G, S, C]):
         Returns, for each call, its result and descriptors, or the exception of its refusal.
         """
         return (yield from vector(calls))
+
+    def finish_writes_op(self, sizes: Mapping[WriteOps, int]) -> Operation[dict[WriteOps, DiosError | None]]:
+        """Commit the first bytes of several requests, this number of each, and release them, in few messages.
+
+        Returns the error of each commit, or None.
+        """
+        return (yield from finish_together(sizes))
 
     def tasks_op(self, *, local_only: bool = False) -> Operation[Gathered[Status]]:
         """Return the status of every task of the caller's principal, oldest first; refused to pure tasks.

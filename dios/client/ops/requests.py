@@ -8,14 +8,15 @@ from __future__ import annotations
 
 import os
 from abc import ABC, abstractmethod
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Final
 
 from dios.client.buffers import MappedMemory, memory_of
-from dios.client.session import Operation, all_held, expect, expect_buffer, vector
-from dios.errors import Busy, Conflict, InvalidError, OutOfMemoryError
+from dios.client.session import Answer, Operation, all_held, expect, expect_buffer, vector
+from dios.errors import Busy, Conflict, DiosError, InvalidError, OutOfMemoryError
 from dios.wire import messages
 from dios.wire.messages import PlainCall
-from dios.wire.types import AcquireIov, Buffering, Flag, Semantics
+from dios.wire.types import AcquireIov, Buffering, Flag, Proximity, Semantics
 
 if TYPE_CHECKING:
     from dios.client.ops.attributes import Handle
@@ -361,6 +362,35 @@ class WriteOps(RequestOps):
         outcomes = yield from vector((commit, self._release_call()))
         # The commit decides: a buffer that cannot be released any more does not undo it.
         self._committed(expect(messages.Committed, all_held(outcomes[:1])[0]))
+
+    def last_calls(self, size: int) -> tuple[PlainCall, PlainCall]:
+        """Return the calls that commit the first ``size`` bytes and release, for ``finish_together``."""
+        commit = self._commit_call(size, last=True)
+        self._drop()
+        return commit, self._release_call()
+
+    def finished(self, answer: Answer) -> None:
+        """Note the answer to the commit of ``last_calls``."""
+        self._committed(expect(messages.Committed, answer))
+
+
+def finish_together(sizes: Mapping[WriteOps, int]) -> Operation[dict[WriteOps, DiosError | None]]:
+    """Commit the first bytes of several requests, this number of each, and release them, in few messages.
+
+    Returns the error of each commit, or None.
+    """
+    errors: dict[WriteOps, DiosError | None] = {}
+    # Bytes for other nodes and bytes for this one are not sent in the same message.
+    for remote in (True, False):
+        group = [one for one in sizes if (one.reference.proximity > Proximity.NODE) is remote]
+        outcomes = yield from vector([call for one in group for call in one.last_calls(sizes[one])])
+        for request, answer in zip(group, outcomes[::2], strict=True):
+            if isinstance(answer, DiosError):
+                errors[request] = answer
+            else:
+                request.finished(answer)
+                errors[request] = None
+    return errors
 
 
 def _not_admitted(request: WriteOps) -> Busy:

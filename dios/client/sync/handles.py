@@ -130,9 +130,23 @@ class Reference(ReferenceOps["Reference"], ContentOps):
         The buffer contains the object's bytes unless it is ``blank``. With ``replace`` the object ends where
         the written range ends. Raises Busy if the request is not admitted.
         """
+        return drive(self, self.begin_write_op(size, semantics, offset=offset, blank=blank, replace=replace))
+
+    def begin_write_op(
+        self,
+        size: int = 0,
+        semantics: Semantics = Semantics.MRSW,
+        *,
+        offset: int = 0,
+        blank: bool = False,
+        replace: bool = False,
+    ) -> Operation[WriteRequest]:
+        """Acquire a request as ``write`` does, also within a batch."""
         request = WriteRequest(self, size, offset, semantics, blank=blank, replace=replace)
-        drive(self, request.acquire_op())
+        yield from request.acquire_op()
         return request
+
+    begin_write = blocking(begin_write_op)
 
     # These two are operations like the others below, but look first whether they need any.
     @_in_place_of(ReferenceOps["Reference"].read_bytes_op)

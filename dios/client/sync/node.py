@@ -178,6 +178,7 @@ class Node(
     run = blocking(_Ops.run_op)
     next_event = blocking(_Ops.next_event_op)
     vector = blocking(_Ops.vector_op)
+    finish_writes = blocking(_Ops.finish_writes_op)
     tasks = blocking(_Ops.tasks_op)
     info = blocking(_Ops.info_op)
     nodes = blocking(_Ops.nodes_op)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterable
-from typing import Final, NamedTuple
+from typing import Final, Generic, NamedTuple, TypeVar
 
 from dios import limits
 from dios.errors import Busy, Conflict
@@ -12,18 +12,20 @@ from dios.lib.catalogue import CatalogueEntry, CatalogueObject, UnfinishedFile, 
 from dios.lib.files.tree import FileTree
 from dios.lib.retrying import Pauses
 
+V = TypeVar("V")
 
-class _Known(NamedTuple):
-    version: int
+
+class _Known(NamedTuple, Generic[V]):
+    version: V
     tree: FileTree
 
 
-class CachedCatalogue:
+class CachedCatalogue(Generic[V]):
     """The tree of a catalogue, with the version from which it was made. Threads may share it."""
 
-    def __init__(self, stored: CatalogueObject) -> None:
+    def __init__(self, stored: CatalogueObject[V]) -> None:
         self._stored: Final = stored
-        self._known: _Known | None = None
+        self._known: _Known[V] | None = None
         self._lock: Final = threading.RLock()
 
     def tree(self) -> FileTree:
@@ -39,7 +41,7 @@ class CachedCatalogue:
             data, _ = self._read()
         return decode(data)
 
-    def _current(self) -> _Known:
+    def _current(self) -> _Known[V]:
         known = self._known
         if known is not None and known.version == self._stored.version():
             return known
@@ -50,7 +52,7 @@ class CachedCatalogue:
                 known = self._known = _Known(version, FileTree(*decode_all(data)))
             return known
 
-    def _read(self) -> tuple[bytes, int]:
+    def _read(self) -> tuple[bytes, V]:
         pauses = Pauses()
         for _ in range(limits.CATALOGUE_EDITS_MAX):
             try:

@@ -10,7 +10,6 @@ from dios.client.sync.node import Group, Node, Reference
 from dios.errors import ExistsError, NotPermittedError, UnreachableError
 from dios.ids import Name
 from dios.lib import catalogue
-from dios.lib.files.catalogue_replicas import latest
 from dios.wire.types import ObjectType
 
 CATALOGUE_ALIAS: Final = "catalogue/"
@@ -19,8 +18,11 @@ CATALOGUE_ALIAS: Final = "catalogue/"
 class CataloguePlace(Protocol):
     """The place of a group's catalogue."""
 
-    def replicas(self) -> list[Reference]:
-        """Return references to the catalogue's replicas; none if there is no catalogue yet."""
+    def replicas(self) -> Sequence[Reference]:
+        """Return references to the catalogue's replicas; none if there is no catalogue yet.
+
+        They are ``incomplete``, as those of a lookup, if a node did not answer.
+        """
 
     def is_complete(self) -> bool:
         """Return True if every node answered that may have a replica."""
@@ -52,8 +54,8 @@ class KeyringCatalogue:
         return name is not None and _is_complete(self._node, name, self._group)
 
     def find(self) -> Reference | None:
-        """Return the replica with the latest version, or None."""
-        return latest(self.replicas())
+        """Return the nearest replica, or None."""
+        return next(iter(self.replicas()), None)
 
     def _look_up(self, name: Name) -> list[Reference]:
         found = self._node.lookup(name, group=self._group)
@@ -113,14 +115,14 @@ class SharedCatalogue:
 
 
 class HandedCatalogue:
-    """A catalogue that a task has among its inputs."""
+    """A catalogue whose replicas a task has among its inputs."""
 
-    def __init__(self, reference: Reference) -> None:
-        self._reference: Final = reference
+    def __init__(self, references: Sequence[Reference]) -> None:
+        self._references: Final = references
 
-    def replicas(self) -> list[Reference]:
-        """Return the catalogue."""
-        return [self._reference]
+    def replicas(self) -> Sequence[Reference]:
+        """Return the replicas that the task was given."""
+        return self._references
 
     def is_complete(self) -> bool:
         """Return False: a task does not know where other replicas are."""
@@ -128,7 +130,7 @@ class HandedCatalogue:
 
     def create(self) -> Reference:
         """Return the catalogue: its giver has created it."""
-        return self._reference
+        return self._references[0]
 
 
 def _is_complete(node: Node, name: bytes, group: Group) -> bool:

@@ -1,54 +1,60 @@
-"""Further durable replicas of files and of their list: for puts that several disks acknowledge."""
+"""Further durable replicas of files: for puts that several disks acknowledge."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from contextlib import suppress
 
+from blake3 import blake3
+
+from dios import limits
 from dios.client.sync.node import Group, Node, Reference
 from dios.errors import DiosError, UnreachableError
-from dios.lib.kept.decisions import Copied, KeptWish, Place, next_steps
-from dios.lib.kept.versions import VersionState
+from dios.lib.files.placing import next_place
 from dios.wire.nametext import fingerprint
 from dios.wire.types import ObjectType, Persistence
 
 
-def hold_on(node: Node, group: Group, name: bytes, disks: int) -> None:
-    """Make replicas of the latest version of an object until it is on the disks of this number of nodes.
+def hold_on(node: Node, group: Group, name: bytes, disks: int, digest: bytes = b"") -> None:
+    """Make replicas of an object until it is on the disks of this number of nodes.
 
-    Raises UnreachableError, with the reason of each node that refused, if too few nodes take it.
+    Replicas that were there before count if their bytes have the ``digest``. Copies that are made now have
+    the bytes of one of these, because the nodes check them on the way. Raises UnreachableError, with the
+    reason of each node that refused, if too few nodes take it.
     """
     found = node.lookup(name, group=group)
     try:
-        _hold_on(
-            node, [one for one in found if one.type is ObjectType.DURABLE_BLOB], fingerprint(name), disks
-        )
+        durable = [one for one in found if one.type is ObjectType.DURABLE_BLOB]
+        sound = {one.node: one for one in durable if len(durable) == 1 or has_digest(one, digest)}
+        mark = fingerprint(name)
+        refusals = {one.node: "its replica has other bytes" for one in durable if one.node not in sound}
+        while len(sound) < disks:
+            place = next_place(node, sound, disks, refusals, key=mark) if sound else None
+            if place is None:
+                why = "; ".join(f"{at}: {reason}" for at, reason in refusals.items())
+                raise UnreachableError(
+                    f"{len(sound)} of {disks} disks took {mark} ({why or 'no further node can take it'})"
+                )
+            source = next(iter(sound.values()))
+            try:
+                with source.copy(host=place, persistence=Persistence.DURABLE):
+                    sound[place] = source
+            except DiosError as error:
+                refusals[place] = error.message
     finally:
         for one in found:
             with suppress(DiosError):
                 one.close()
 
 
-def _hold_on(node: Node, replicas: Sequence[Reference], mark: str, disks: int) -> None:
-    refusals: dict[str, str] = {}
-    v_w = max((one.v_w for one in replicas), default=0)
-    there = {one.node: one for one in replicas if one.v_w == v_w}
-    while len(there) < disks:
-        places = [
-            Place(one.name, one.rack, usable=one.usable, draining=one.draining, refused=one.name in refusals)
-            for one in node.nodes()
-        ]
-        copies = [Copied(one.object_id, name, VersionState(v_w, b"")) for name, one in there.items()]
-        steps = next_steps(KeptWish(disks, apart=True), copies, places, key=mark)
-        if not steps.targets or steps.source is None:
-            why = (
-                "; ".join(f"{name}: {reason}" for name, reason in refusals.items())
-                or "no further node can take it"
-            )
-            raise UnreachableError(f"{len(there)} of {disks} disks took {mark} ({why})")
-        target = steps.targets[0]
-        try:
-            with there[steps.source.node].copy(host=target, persistence=Persistence.DURABLE):
-                there[target] = there[steps.source.node]
-        except DiosError as error:
-            refusals[target] = error.message
+def has_digest(replica: Reference, digest: bytes) -> bool:
+    """Return True if the bytes of a replica have this digest; False if they cannot be read.
+
+    Without a digest each replica that can be read counts.
+    """
+    hasher = blake3()
+    try:
+        for at in range(0, max(replica.size, 1), limits.KEPT_CHUNK_BYTES):
+            hasher.update(replica.read_bytes(limits.KEPT_CHUNK_BYTES, at))
+    except DiosError:
+        return False
+    return not digest or hasher.digest() == digest

@@ -30,8 +30,7 @@ from dios.errors import (
 from dios.lib.catalogue import CatalogueEntry, UnfinishedFile
 from dios.lib.files.cached_catalogue import CachedCatalogue
 from dios.lib.files.catalogue_places import CataloguePlace
-from dios.lib.files.catalogue_replicas import CatalogueReplicas
-from dios.lib.files.further_disks import hold_on
+from dios.lib.files.catalogue_record import CatalogueRecord, CatalogueVersion
 from dios.lib.files.parts import PartsFile, StoredParts
 from dios.lib.files.tree import FileTree, is_directory
 from dios.wire.nametext import fingerprint
@@ -65,22 +64,24 @@ class GroupFiles:
         self.node: Final = node
         self.group: Final = group
         self._place: Final = place
-        self._catalogue: CachedCatalogue | None = None
-        self._secrecy: tuple[str, ...] = ()
+        self._record: Final = CatalogueRecord(node, place.replicas)
+        self._catalogue: CachedCatalogue[CatalogueVersion] | None = None
 
-    def _known(self) -> CachedCatalogue | None:
-        if self._catalogue is None:
-            found = self._place.replicas()
-            if found:
-                self._secrecy = found[0].secrecy
-                self._catalogue = CachedCatalogue(CatalogueReplicas(found, self._place.replicas))
+    def _known(self) -> CachedCatalogue[CatalogueVersion] | None:
+        if self._catalogue is None and self._record.found():
+            self._catalogue = CachedCatalogue(self._record)
         return self._catalogue
 
     @property
     def secrecy(self) -> tuple[str, ...]:
         """Return the tags of the group's catalogue, which files that are added get."""
         self._known()
-        return self._secrecy
+        return self._record.secrecy
+
+    @property
+    def record(self) -> CatalogueRecord:
+        """Return the catalogue as a record, with its replicas."""
+        return self._record
 
     def tree(self) -> FileTree:
         """Return the present files and directories."""
@@ -100,9 +101,10 @@ class GroupFiles:
         """Change the catalogue in one write; see ``CachedCatalogue.edit``."""
         known = self._known()
         if known is None:
-            made = self._place.create()
-            self._secrecy = made.secrecy
-            known = self._catalogue = CachedCatalogue(CatalogueReplicas([made], self._place.replicas))
+            self._place.create()
+            known = self._known()
+        if known is None:
+            raise UnreachableError("the list of the group's files was made, and cannot be found. Try again.")
         known.edit(change, unfinished)
 
     def hold_list(self, disks: int) -> None:
@@ -110,12 +112,8 @@ class GroupFiles:
 
         Raises UnreachableError if too few nodes take it.
         """
-        found = self._place.replicas()
-        name = found[0].name if found else None
-        for one in found:
-            one.close()
-        if name is not None:
-            hold_on(self.node, self.group, name, disks)
+        if self._known() is not None:
+            self._record.hold(disks)
 
     def list_is_complete(self) -> bool:
         """Return True if every node answered that may have the latest version of the catalogue."""

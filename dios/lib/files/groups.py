@@ -87,9 +87,11 @@ def files_for_task(node: Node, alias: str, *, write: bool = True) -> tuple[list[
     group = None if name is None else node.group(bytes(name))
     if group is None:
         raise _no_group(alias, "of this connection")
-    catalogue = KeyringCatalogue(node, keyring, alias, group).create()
+    catalogue = KeyringCatalogue(node, keyring, alias, group)
+    replicas = catalogue.replicas() or [catalogue.create()]
     rights = ("read", "write", "delegate") if write else ("read", "delegate")
-    return [group], [catalogue.restrict(*rights, label=f"{_INPUT}{alias}/{group.fingerprint}")]
+    label = f"{_INPUT}{alias}/{group.fingerprint}"
+    return [group], [one.restrict(*rights, label=label) for one in replicas]
 
 
 def _no_group(alias: str, where: str) -> FileNotFoundError:
@@ -101,16 +103,16 @@ def _group_of(node: Node, name: Name) -> Group | None:
     return next((group for group in node.groups if group.fingerprint == mark), None)
 
 
-def _handed() -> dict[str, tuple[Node, Group, Reference]] | None:
+def _handed() -> dict[str, tuple[Node, Group, list[Reference]]] | None:
     """Return the groups with files that this task was given; None outside of tasks."""
     if ambient() is None:
         return None
     node = connect()
     groups = {group.fingerprint: group for group in node.groups}
-    found = {}
+    found: dict[str, tuple[Node, Group, list[Reference]]] = {}
     for given in node.inputs:
         if given.label.startswith(_INPUT):
             alias, _, mark = given.label.removeprefix(_INPUT).partition("/")
             if mark in groups:
-                found[alias] = (node, groups[mark], given)
+                found.setdefault(alias, (node, groups[mark], []))[2].append(given)
     return found

@@ -1,0 +1,243 @@
+"""The catalogue of a group as one record: in one replica as plain bytes, in several with one history.
+
+A catalogue in one replica is read and written as any object. One in several is a replicated record, whose
+changes a majority of the replicas decides. It becomes that when it gets its second replica.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from typing import Final, TypeAlias
+
+from dios import limits
+from dios.client.sync.node import Node, Reference
+from dios.errors import (
+    BadReferenceError,
+    Busy,
+    Conflict,
+    DiosError,
+    InvalidError,
+    StaleError,
+    UnreachableError,
+)
+from dios.lib.catalogue import StoredCatalogue
+from dios.lib.files.placing import next_place
+from dios.lib.replicated_record import frame, protocol
+from dios.lib.replicated_record.blocking import BlockingReplicas
+from dios.lib.replicated_record.frame import ZERO, Member, Value
+from dios.lib.replicated_record.protocol import Reading
+from dios.lib.retrying import Pauses
+from dios.wire.types import Persistence, Proximity
+
+CatalogueVersion: TypeAlias = tuple[int, int | bytes]
+"""The object id and version of a single replica; or the version and digest of a value of the record."""
+
+_GONE: Final = (UnreachableError, StaleError, BadReferenceError)
+
+
+class CatalogueRecord:
+    """The replicas of a catalogue, as one ``CatalogueObject``; ``find`` looks them up."""
+
+    def __init__(self, node: Node, find: Callable[[], Sequence[Reference]]) -> None:
+        self._node: Final = node
+        self._replicas: Final = BlockingReplicas(node, find)
+        self._reading: Reading | None = None
+        self._read_at = float("-inf")
+        self._near: tuple[int, int] | None = None
+        """The object id and the version of the replica on this node with the value that was read last."""
+
+    def found(self) -> bool:
+        """Look the replicas up if that was not done, and return True if there are any."""
+        return bool(self._replicas.references or self._replicas.look_again())
+
+    @property
+    def secrecy(self) -> tuple[str, ...]:
+        """The tags of the catalogue."""
+        return next((one.secrecy for one in self._replicas.references), ())
+
+    # -- reading and writing ------------------------------------------------------------------------
+    def version(self) -> CatalogueVersion | None:
+        """Return the present version without a call; None if that is not possible.
+
+        Of a record, a change of which this node's replica does not know is noticed after CATALOGUE_FRESH_MS.
+        """
+        near = next(iter(self._replicas.references), None)
+        if near is None or near.proximity > Proximity.NODE or near.link.page is None or near.zombie:
+            return None
+        if self._reading is None:
+            return near.object_id, near.v_w
+        fresh = time.monotonic() - self._read_at < limits.CATALOGUE_FRESH_MS / 1000
+        return _version(self._reading.value) if fresh and self._near == (near.object_id, near.v_w) else None
+
+    def read(self) -> tuple[bytes, CatalogueVersion]:
+        """Return content and version. Raises Conflict if a writer came between.
+
+        Raises UnreachableError if too few replicas answer to know the latest change, and DamagedError if none
+        is sound.
+        """
+        plain = self._read_plain()
+        if plain is not None:
+            return plain
+        reading = self.read_record()
+        return reading.value.content or b"", _version(reading.value)
+
+    def read_record(self) -> Reading:
+        """Return the value of the record, and the replicas that have it; raises as ``read``."""
+        began, near = time.monotonic(), self._near_version()
+        reading = self._replicas.run(protocol.read_record(self._replicas.writer))
+        self._note(reading, near, began)
+        return reading
+
+    def replace(self, data: bytes, version: CatalogueVersion) -> CatalogueVersion:
+        """Write the content if the catalogue has ``version``, and return the new version.
+
+        Raises Conflict and Busy if others write, and UnreachableError without a majority of the replicas.
+        """
+        only = self._only
+        if only is not None and (only.object_id, version[1]) == version:
+            return only.object_id, StoredCatalogue(only).replace(data, int(version[1]))
+        reading = self._reading
+        if reading is None or _version(reading.value) != version:
+            raise Conflict("another task changed the catalogue")
+        began = time.monotonic()
+        steps = protocol.replace(reading.value, data, self._replicas.writer)
+        try:
+            outcome = self._replicas.run(steps)
+        except DiosError:
+            self._near = None
+            raise
+        written = Reading(outcome.value, outcome.holders, decided=True, is_plain=False)
+        self._note(written, self._replicas.near_commit, began)
+        return _version(outcome.value)
+
+    @property
+    def _only(self) -> Reference | None:
+        """The replica of a catalogue that has one, as far as is known; else None."""
+        several = self._replicas.references
+        return several[0] if len(several) == 1 and self._reading is None else None
+
+    def _read_plain(self) -> tuple[bytes, CatalogueVersion] | None:
+        """Return content and version of a catalogue in one replica; None if it has several."""
+        for _ in range(2):
+            only = self._only
+            if only is None:
+                break
+            try:
+                data, v_w = StoredCatalogue(only).read()
+            except _GONE:
+                if not any(one.object_id != only.object_id for one in self._replicas.look_again()):
+                    raise
+            else:
+                return None if frame.has_header(data) else (data, (only.object_id, v_w))
+        return None
+
+    def _near_version(self) -> tuple[int, int] | None:
+        near = next(iter(self._replicas.references), None)
+        return None if near is None or near.proximity > Proximity.NODE else (near.object_id, near.v_w)
+
+    def _note(self, reading: Reading, near: tuple[int, int] | None, began: float) -> None:
+        """Note what was read; a record that has one plain replica again is read as such from now on."""
+        plain = reading.is_plain and len(reading.value.members) == 1
+        self._reading = None if plain else reading
+        has_it = near is not None and any(one.object_id == near[0] for one in reading.holders)
+        self._near, self._read_at = near if has_it and reading.decided else None, began
+
+    # -- replicas -----------------------------------------------------------------------------------
+    @property
+    def is_replicated(self) -> bool:
+        """True if the catalogue has several replicas."""
+        reading = self._reading
+        return len(self._replicas.references) > 1 or (reading is not None and len(reading.value.members) > 1)
+
+    def hold(self, disks: int) -> None:
+        """Make replicas until the latest value is on the disks of this number of nodes, and decided.
+
+        Raises UnreachableError, with the reason of each node that refused, if too few take it.
+        """
+        known = self._reading
+        if known is not None and known.decided and self._near is not None and known.disks >= disks:
+            return
+        refusals: dict[str, str] = {}
+        pauses = Pauses()
+        for _ in range(limits.CATALOGUE_EDITS_MAX):
+            try:
+                reading = self.read_record()
+                nodes = {member.node for member in reading.value.members}
+                if reading.disks >= disks and reading.decided:
+                    return
+                if len(nodes) >= disks:
+                    self._settle(disks)
+                    return
+                self._extend(reading, disks, refusals)
+            except (Busy, Conflict) as conflict:
+                pauses.wait(conflict)
+        raise Busy("other programs change the catalogue without a pause. Try again.")
+
+    def _settle(self, disks: int) -> None:
+        """Let all replicas that answer accept the present value again."""
+        writer = self._replicas.writer
+        outcome = self._replicas.run(protocol.propose(lambda present: present, writer))
+        nodes = {member.node for member in outcome.holders}
+        if len(nodes) < disks:
+            silent = sorted({member.node for member in outcome.value.members} - nodes)
+            raise UnreachableError(
+                f"{len(nodes)} of {disks} disks have the list of files ({', '.join(silent)} did not take it)"
+            )
+
+    def _extend(self, reading: Reading, disks: int, refusals: dict[str, str]) -> None:
+        """Add one replica on a further node."""
+        writer = self._replicas.writer
+        if reading.value.ballot == ZERO:
+            # From now on a copy does not count as a replica before it is added.
+            self._replicas.run(protocol.propose(lambda present: present, writer))
+        nodes = {member.node for member in reading.value.members}
+        place = next_place(self._node, nodes, disks, refusals, key=reading.value.digest.hex())
+        if place is None:
+            why = "; ".join(f"{name}: {reason}" for name, reason in refusals.items())
+            raise UnreachableError(
+                f"{len(nodes)} of {disks} disks have the list of files "
+                f"({why or 'no further node can take it'})"
+            )
+        holders = {member.object_id for member in reading.holders}
+        source = next(one for one in self._replicas.references if one.object_id in holders)
+        try:
+            copied = source.copy(host=place, persistence=Persistence.DURABLE)
+        except DiosError as error:
+            refusals[place] = error.message
+            return
+        added = Member(copied.object_id, copied.node)
+
+        def with_added(members: tuple[Member, ...]) -> set[Member]:
+            enough = len({member.node for member in members}) >= disks
+            taken = any(member.node == added.node for member in members)
+            return set(members) if enough or taken else {*members, added}
+
+        outcome = None
+        try:
+            outcome = self._replicas.run(protocol.change_members(with_added, writer))
+        finally:
+            if outcome is not None and added not in outcome.value.members:
+                with suppress(DiosError):
+                    copied.destroy()
+            else:
+                with suppress(DiosError):
+                    copied.close()
+
+    def unite(self, merge: Callable[[Sequence[bytes]], bytes]) -> Value:
+        """Give replicas that differ, and have no history, one content; return the value.
+
+        Raises InvalidError if they do not differ.
+        """
+        reading = self.read_record()
+        if not reading.divided:
+            raise InvalidError("the list of the group's files is not in conflict")
+        writer = self._replicas.writer
+        outcome = self._replicas.run(protocol.propose(lambda present: present, writer, merge))
+        self._reading = None
+        return outcome.value
+
+
+def _version(value: Value) -> CatalogueVersion:
+    return value.version, value.digest

@@ -1,0 +1,157 @@
+"""The steps of the protocol as calls of an asynchronous session, for keepers and borders."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
+from typing import TYPE_CHECKING, Final, Self, TypeVar
+
+import trio
+
+from dios.errors import DiosError
+from dios.lib.replicated_record.frame import Member
+from dios.lib.replicated_record.steps import (
+    CommitReplicas,
+    Held,
+    HoldReplicas,
+    Look,
+    ReadReplicas,
+    ReleaseReplicas,
+    Results,
+    Sighting,
+    Step,
+    Steps,
+    Wait,
+)
+from dios.lib.retrying import Pauses
+from dios.wire.types import ObjectType, Semantics
+
+if TYPE_CHECKING:
+    from dios.client.aio.handles import AsyncWriteRequest
+    from dios.client.aio.node import AsyncGroup, AsyncNode, AsyncReference
+
+T = TypeVar("T")
+
+
+class AsyncReplicas:
+    """The replicas of the record of a name, as references of a session. ``async with`` closes them."""
+
+    def __init__(self, node: AsyncNode, name: bytes, group: AsyncGroup) -> None:
+        self._node: Final = node
+        self._name: Final = name
+        self._group: Final = group
+        self._held: Final[dict[int, AsyncWriteRequest]] = {}
+        self.references: dict[int, AsyncReference] = {}
+        """The replicas that were found last, by object id, the nearest first."""
+        self.complete = False
+        """True if every node of the cluster answered then."""
+        self.writer: Final = 1 + secrets.randbits(62)
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        with trio.CancelScope(shield=True):
+            await self._close(self.references.values())
+        self.references = {}
+
+    async def run(self, steps: Steps[T]) -> T:
+        """Carry out the steps, and return their result."""
+        pauses = Pauses()
+        result: object = None
+        try:
+            while True:
+                result = await self._carry_out(steps.send(result), pauses)
+        except StopIteration as end:
+            value: T = end.value
+            return value
+        finally:
+            steps.close()
+            with trio.CancelScope(shield=True):
+                await self._release(tuple(self._held))
+
+    async def _carry_out(self, step: Step, pauses: Pauses) -> object:
+        match step:
+            case Look(fresh):
+                return await self._look(fresh=fresh)
+            case ReadReplicas(sizes):
+                return await _together({one: self._reading(one, size) for one, size in sizes.items()})
+            case HoldReplicas(object_ids, size, blank):
+                return await _together({one: self._holding(one, size, blank=blank) for one in object_ids})
+            case CommitReplicas(data):
+                return await self._commit(data)
+            case ReleaseReplicas(object_ids):
+                await self._release(object_ids)
+            case Wait(conflict):
+                await trio.sleep(pauses.after(conflict))
+        return None
+
+    async def _look(self, *, fresh: bool) -> Sighting:
+        if fresh or not self.references:
+            former = self.references
+            found = await self._node.lookup(self._name, group=self._group)
+            blobs = [one for one in found if one.type is ObjectType.DURABLE_BLOB and not one.zombie]
+            blobs.sort(key=lambda one: (one.proximity, one.object_id))
+            self.references = {one.object_id: one for one in blobs}
+            self.complete = not found.incomplete
+            kept = {one.ref for one in found}
+            await self._close(one for one in former.values() if one.ref not in kept)
+            await self._close(one for one in found if one.object_id not in self.references)
+        members = tuple(Member(one.object_id, one.node) for one in self.references.values())
+        versions = {one.object_id: one.v_w for one in self.references.values()}
+        return Sighting(members, versions, self.complete and fresh)
+
+    def _reading(self, object_id: int, size: int) -> Callable[[], Awaitable[bytes]]:
+        async def read() -> bytes:
+            return await self.references[object_id].read_bytes(size)
+
+        return read
+
+    def _holding(self, object_id: int, size: int, *, blank: bool) -> Callable[[], Awaitable[Held]]:
+        async def hold() -> Held:
+            request = await self.references[object_id].write(size, Semantics.EXCL, blank=blank, replace=True)
+            self._held[object_id] = request
+            return Held(request.v_w, b"" if blank else bytes(request.view))
+
+        return hold
+
+    async def _commit(self, data: Mapping[int, bytes]) -> Results[int]:
+        def committing(object_id: int) -> Callable[[], Awaitable[int]]:
+            request = self._held.pop(object_id)
+
+            async def commit() -> int:
+                request.fill(memoryview(data[object_id]))
+                await request.finish(len(data[object_id]))
+                return request.v_w
+
+            return commit
+
+        return await _together({object_id: committing(object_id) for object_id in data})
+
+    async def _release(self, object_ids: Sequence[int]) -> None:
+        for object_id in object_ids:
+            # A node that is gone has released it itself.
+            with suppress(DiosError):
+                await self._held.pop(object_id).release()
+
+    async def _close(self, references: Iterable[AsyncReference]) -> None:
+        for one in references:
+            with suppress(DiosError):
+                await one.close()
+
+
+async def _together(calls: Mapping[int, Callable[[], Awaitable[T]]]) -> Results[T]:
+    """Make calls at the same time; return the result, or the error, of each."""
+    results: Results[T] = {}
+
+    async def make(object_id: int, call: Callable[[], Awaitable[T]]) -> None:
+        try:
+            results[object_id] = await call()
+        except DiosError as error:
+            results[object_id] = error
+
+    async with trio.open_nursery() as nursery:
+        for object_id, call in calls.items():
+            nursery.start_soon(make, object_id, call)
+    return results

@@ -1,0 +1,158 @@
+"""The steps of the protocol as calls of a blocking session."""
+
+from __future__ import annotations
+
+import secrets
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from typing import Final, TypeVar
+
+from dios import limits
+from dios.client.sync.handles import Reference, WriteRequest
+from dios.client.sync.node import Node
+from dios.errors import DiosError
+from dios.lib.replicated_record.frame import Member
+from dios.lib.replicated_record.steps import (
+    CommitReplicas,
+    Held,
+    HoldReplicas,
+    Look,
+    ReadReplicas,
+    ReleaseReplicas,
+    Results,
+    Sighting,
+    Step,
+    Steps,
+    Wait,
+)
+from dios.lib.retrying import Pauses
+from dios.wire.types import ObjectType, Semantics
+
+T = TypeVar("T")
+
+
+class BlockingReplicas:
+    """The replicas of a record as references of a session; ``find`` looks them up.
+
+    What ``find`` returns is ``incomplete`` if a node did not answer; a list without this attribute is.
+    """
+
+    def __init__(self, node: Node, find: Callable[[], Sequence[Reference]]) -> None:
+        self._node: Final = node
+        self._find: Final = find
+        self._references: dict[int, Reference] = {}
+        self._looked_at = float("-inf")
+        self._held: Final[dict[int, WriteRequest]] = {}
+        self._commits: dict[int, int] = {}
+        self.writer: Final = 1 + secrets.randbits(62)
+        """The number of this client in ballots."""
+
+    @property
+    def references(self) -> Sequence[Reference]:
+        """The replicas that were found last, the nearest first."""
+        return tuple(self._references.values())
+
+    @property
+    def near_commit(self) -> tuple[int, int] | None:
+        """The object id and the version of the nearest replica after the last commit to it."""
+        near = next(iter(self._references), None)
+        return (near, self._commits[near]) if near in self._commits else None
+
+    def look_again(self) -> Sequence[Reference]:
+        """Look the replicas up, and return them."""
+        self._look(fresh=True)
+        return self.references
+
+    def run(self, steps: Steps[T]) -> T:
+        """Carry out the steps, and return their result."""
+        pauses = Pauses()
+        result: object = None
+        try:
+            while True:
+                step = steps.send(result)
+                result = self._carry_out(step, pauses)
+        except StopIteration as end:
+            value: T = end.value
+            return value
+        finally:
+            steps.close()
+            self._release(tuple(self._held))
+
+    def _carry_out(self, step: Step, pauses: Pauses) -> object:
+        match step:
+            case Look(fresh):
+                return self._look(fresh=fresh)
+            case ReadReplicas(sizes):
+                return self._read(sizes)
+            case HoldReplicas(object_ids, size, blank):
+                return self._hold(object_ids, size, blank=blank)
+            case CommitReplicas(data):
+                return self._commit(data)
+            case ReleaseReplicas(object_ids):
+                self._release(object_ids)
+            case Wait(conflict):
+                pauses.wait(conflict)
+        return None
+
+    def _look(self, *, fresh: bool) -> Sighting:
+        complete = False
+        late = time.monotonic() - self._looked_at > limits.CATALOGUE_LOOK_MS / 1000
+        if fresh or late or any(one.zombie for one in self._references.values()):
+            found = self._find()
+            complete = not getattr(found, "incomplete", True)
+            former = self._references
+            blobs = [one for one in found if one.type is ObjectType.DURABLE_BLOB and not one.zombie]
+            blobs.sort(key=lambda one: (one.proximity, one.object_id))
+            self._references = {one.object_id: one for one in blobs}
+            self._looked_at = time.monotonic()
+            kept = {one.ref for one in found}
+            for one in former.values():
+                if one.ref not in kept:
+                    with suppress(DiosError):
+                        one.close()
+        members = tuple(Member(one.object_id, one.node) for one in self._references.values())
+        versions = {one.object_id: one.v_w for one in self._references.values()}
+        return Sighting(members, versions, complete)
+
+    def _read(self, sizes: Mapping[int, int]) -> Results[bytes]:
+        with self._node.batch() as batch:
+            pending = {
+                object_id: batch.add(self._references[object_id].read_bytes, size)
+                for object_id, size in sizes.items()
+            }
+        return {object_id: one.error or one.result() for object_id, one in pending.items()}
+
+    def _hold(self, object_ids: Sequence[int], size: int, *, blank: bool) -> Results[Held]:
+        with self._node.batch() as batch:
+            pending = {
+                object_id: batch.add(
+                    self._references[object_id].begin_write, size, Semantics.EXCL, blank=blank, replace=True
+                )
+                for object_id in object_ids
+            }
+        results: Results[Held] = {}
+        for object_id, one in pending.items():
+            if one.error is not None:
+                results[object_id] = one.error
+                continue
+            request = self._held[object_id] = one.result()
+            results[object_id] = Held(request.v_w, b"" if blank else bytes(request.view))
+        return results
+
+    def _commit(self, data: Mapping[int, bytes]) -> Results[int]:
+        held = {object_id: self._held.pop(object_id) for object_id in data}
+        for object_id, request in held.items():
+            request.fill(memoryview(data[object_id]))
+        errors = self._node.finish_writes({one: len(data[object_id]) for object_id, one in held.items()})
+        results = {object_id: errors[one] or one.v_w for object_id, one in held.items()}
+        self._commits = {one: v_w for one, v_w in results.items() if not isinstance(v_w, DiosError)}
+        return results
+
+    def _release(self, object_ids: Sequence[int]) -> None:
+        held = [self._held.pop(object_id) for object_id in object_ids]
+        if held:
+            # A node that is gone has released them itself.
+            with suppress(DiosError), self._node.batch() as batch:
+                for request in held:
+                    batch.add(request.release)

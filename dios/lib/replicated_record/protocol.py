@@ -1,0 +1,576 @@
+"""Reading and changing the record: a generator of steps, without any input or output of its own.
+
+A proposal has two phases. In the first one a majority of the members promises to accept nothing below a
+ballot, and reports what it has accepted. In the second one the proposal, which comes from the latest of these
+values, is accepted. A client that holds all members at the same time, so that nobody else can change them,
+and finds one value in them all, needs no promises: nobody can have proposed anything that it does not see.
+Such a proposal has client 0, so that one with promises comes after it.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import Final, NamedTuple, cast
+
+from dios.errors import Busy, Conflict, DamagedError, DiosError, InvalidError, UnreachableError
+from dios.lib.replicated_record import frame
+from dios.lib.replicated_record.frame import (
+    CHANGES_KEPT,
+    HEADER_BYTES_MAX,
+    ZERO,
+    Ballot,
+    Member,
+    ReplicaState,
+    Value,
+)
+from dios.lib.replicated_record.quorums import is_decided, is_latest
+from dios.lib.replicated_record.steps import (
+    CommitReplicas,
+    Held,
+    HoldReplicas,
+    Look,
+    ReadReplicas,
+    ReleaseReplicas,
+    Results,
+    Sighting,
+    Steps,
+    Wait,
+)
+
+_ATTEMPTS: Final = 32
+_LOOKS_BEFORE_SETTLING: Final = 3
+_HOLDS: Final = 8
+
+
+class Reading(NamedTuple):
+    """A value that was read, and the members that have it.
+
+    It is ``decided`` if no later reader can find an earlier one. ``unread`` are the errors of replicas that
+    could not be read, by their nodes. ``divided`` are the different contents of a record that has no history,
+    because an earlier release wrote to its replicas; empty in all other cases.
+    """
+
+    value: Value
+    holders: tuple[Member, ...]
+    decided: bool
+    is_plain: bool
+    unread: Mapping[str, DiosError] = {}
+    divided: tuple[bytes, ...] = ()
+
+    @property
+    def disks(self) -> int:
+        """The number of nodes that have the value."""
+        return len({member.node for member in self.holders})
+
+
+class Outcome(NamedTuple):
+    """A value, and the members that have accepted it."""
+
+    value: Value
+    holders: tuple[Member, ...]
+
+    @property
+    def accepted(self) -> set[int]:
+        """The object ids of the members that have accepted it."""
+        return {member.object_id for member in self.holders}
+
+
+class _States(NamedTuple):
+    """The states of replicas by object id, and the errors of the others."""
+
+    sighting: Sighting
+    states: dict[int, ReplicaState]
+    errors: dict[int, DiosError]
+
+    @property
+    def existing(self) -> set[int] | None:
+        """The ids of all sound replicas that there are; None if a node that may have one did not answer."""
+        damaged = {one for one, error in self.errors.items() if isinstance(error, DamagedError)}
+        return None if self.sighting.existing is None else self.sighting.existing - damaged
+
+    def latest(self) -> Value | None:
+        """Return the value with the highest ballot; of equal ones, one with its content.
+
+        A replica that is no member of its own value is a copy that was not added yet, or was removed.
+        """
+        counted = [
+            state
+            for object_id, state in self.states.items()
+            if not state.plain and object_id in state.value.object_ids
+        ]
+        if counted:
+            return max(counted, key=lambda state: (state.value.ballot, state.value.content is not None)).value
+        plain = {object_id: state.value for object_id, state in self.states.items() if state.plain}
+        if not plain:
+            return None
+        members = tuple(sorted(value.members[0] for value in plain.values()))
+        latest = max(plain, key=lambda object_id: (self.sighting.versions[object_id], -object_id))
+        return plain[latest]._replace(members=members)
+
+    def drop_plain(self) -> None:
+        """Leave out plain replicas next to those with a history: a program has written to them directly."""
+        latest = self.latest()
+        if latest is None or all(state.plain for state in self.states.values()):
+            return
+        for object_id in [one for one, state in self.states.items() if state.plain]:
+            here = self.states.pop(object_id).value.members[0]
+            if object_id in latest.object_ids:
+                self.errors[object_id] = DamagedError(
+                    f"a program has written to the replica on {here.node} directly"
+                )
+
+    def holders(self, value: Value) -> set[int]:
+        """Return the ids of the members that have accepted this value."""
+        return {
+            object_id
+            for object_id, state in self.states.items()
+            if object_id in value.object_ids and (state.value.ballot, state.value.digest) == _mark(value)
+        }
+
+
+def _mark(value: Value) -> tuple[Ballot, bytes]:
+    return value.ballot, value.digest
+
+
+# -- reading ----------------------------------------------------------------------------------------
+def read_record(writer: int) -> Steps[Reading]:
+    """Return the latest decided value, or a later one.
+
+    Raises UnreachableError if too few members answer to know it, and DamagedError if no replica is sound.
+    """
+    for attempt in range(_ATTEMPTS):
+        sighting = yield from _look(fresh=attempt > 0)
+        found = yield from _read_states(sighting)
+        value = found.latest()
+        if value is None or not is_latest(value, found.states, None):
+            sighting = yield from _look(fresh=True)
+            found = yield from _read_states(sighting)
+            value = found.latest()
+        if value is None:
+            raise _unreadable(found)
+        if not is_latest(value, found.states, found.existing):
+            raise _too_few(value, found.states, "answer")
+        divided = _divided(found, value)
+        value = yield from _with_content(found, value)
+        if value is None:
+            continue
+        reading = _reading(found, value, divided)
+        can_be_decided = is_decided(value, found.states, found.existing)
+        if reading.decided or divided or not can_be_decided:
+            return reading
+        if attempt < _LOOKS_BEFORE_SETTLING:
+            # Another client is probably about to finish its proposal.
+            yield Wait(Conflict("another client changes the record"))
+            continue
+        try:
+            outcome = yield from propose(lambda present: present, writer)
+        except (Busy, Conflict) as conflict:
+            yield Wait(conflict)
+        except UnreachableError:
+            return reading
+        else:
+            return reading._replace(value=outcome.value, holders=outcome.holders, decided=True)
+    raise Busy("other clients change the record without a pause. Try again.")
+
+
+def _read_states(sighting: Sighting) -> Steps[_States]:
+    """Read the header of each replica, and the content of the nearest one."""
+    sizes = {
+        member.object_id: HEADER_BYTES_MAX if number else 0 for number, member in enumerate(sighting.replicas)
+    }
+    found = yield from _read(sighting, sizes)
+    plain = [
+        object_id for object_id, state in found.states.items() if state.plain and state.value.content is None
+    ]
+    if plain:
+        more = yield from _read(sighting, dict.fromkeys(plain, 0))
+        found.states.update(more.states)
+        for object_id in more.errors:
+            found.states.pop(object_id, None)
+        found.errors.update(more.errors)
+    found.drop_plain()
+    return found
+
+
+def _read(sighting: Sighting, sizes: Mapping[int, int]) -> Steps[_States]:
+    results = cast("Results[bytes]", (yield ReadReplicas(sizes)))
+    members = {member.object_id: member for member in sighting.replicas}
+    found = _States(sighting, {}, {})
+    for object_id, data in results.items():
+        if isinstance(data, DiosError):
+            found.errors[object_id] = data
+            continue
+        try:
+            found.states[object_id] = frame.decode(data, members[object_id], whole=not sizes[object_id])
+        except DamagedError as error:
+            found.errors[object_id] = error
+    return found
+
+
+def _with_content(found: _States, value: Value) -> Steps[Value | None]:
+    """Return the value with its content, read from a member that has it; None if they have changed."""
+    if value.content is not None:
+        return value
+    for member in found.sighting.replicas:
+        if member.object_id in found.holders(value):
+            one = yield from _read(found.sighting, {member.object_id: 0})
+            state = one.states.get(member.object_id)
+            if state is not None and _mark(state.value) == _mark(value):
+                return state.value
+            found.states.pop(member.object_id)
+            found.errors.update(one.errors)
+    if any(isinstance(error, DamagedError) for error in found.errors.values()):
+        raise _unreadable(found)
+    return None
+
+
+def _reading(found: _States, value: Value, divided: tuple[bytes, ...]) -> Reading:
+    holders = found.holders(value)
+    known = {member.object_id: member for group in value.groups for member in group}
+    plain = all(state.plain for state in found.states.values())
+    nodes = {member.object_id: member.node for member in found.sighting.replicas}
+    return Reading(
+        value,
+        tuple(sorted(known[object_id] for object_id in holders)),
+        is_decided(value, holders, found.existing),
+        plain,
+        {nodes[object_id]: error for object_id, error in found.errors.items()},
+        divided,
+    )
+
+
+def _divided(found: _States, value: Value) -> tuple[bytes, ...]:
+    """Return the different contents of replicas that have the first ballot; empty if there is one."""
+    if value.ballot != ZERO:
+        return ()
+    contents = {
+        state.value.digest: state.value.content
+        for object_id, state in found.states.items()
+        if object_id in value.object_ids and state.value.content is not None
+    }
+    return tuple(contents[digest] for digest in sorted(contents)) if len(contents) > 1 else ()
+
+
+# -- changing ---------------------------------------------------------------------------------------
+def replace(base: Value, content: bytes, writer: int) -> Steps[Outcome]:
+    """Replace the content if the record still has ``base``.
+
+    Raises Conflict if it has another value, Busy if others write at the same time; nothing was changed then.
+    Raises UnreachableError without a majority: then the change was made, or may be made later.
+    """
+    mark = secrets.randbits(62)
+    proposed = overtaken = False
+    if not base.former and base.ballot != ZERO:
+        outcome = yield from _replace_held(base, content, mark)
+        if outcome is not None and is_decided(outcome.value, outcome.accepted, None):
+            return outcome
+        proposed = outcome is not None
+
+    def decide(present: Value) -> Value:
+        nonlocal overtaken, proposed
+        if mark in present.changes:
+            return present
+        overtaken = (present.version, present.digest) != (base.version, base.digest)
+        if overtaken and present.version - base.version > CHANGES_KEPT:
+            raise UnreachableError("so many others have changed the record that the outcome is not known")
+        proposed = proposed or not overtaken
+        # After this proposal no earlier one can be decided any more.
+        return present if overtaken else present.with_content(content, ZERO, mark)
+
+    try:
+        outcome = yield from propose(decide, writer)
+    except Conflict as conflict:
+        if not proposed:
+            raise
+        raise UnreachableError(f"the outcome of a change is not known: {conflict.message}") from None
+    if overtaken:
+        raise Conflict("another client changed the record")
+    return outcome
+
+
+def _replace_held(base: Value, content: bytes, mark: int) -> Steps[Outcome | None]:
+    """Replace the content while all members are held; None if one of them cannot be, or has another value.
+
+    The outcome may have fewer members than a decision needs.
+    """
+    ids = [member.object_id for member in base.members]
+    size = len(content) + HEADER_BYTES_MAX
+    held: dict[int, Held] = {}
+    missing, busy = ids, False
+    for _ in range(_HOLDS):
+        results = cast("Results[Held]", (yield HoldReplicas(tuple(missing), size)))
+        errors = {object_id: one for object_id, one in results.items() if isinstance(one, DiosError)}
+        held |= {object_id: one for object_id, one in results.items() if not isinstance(one, DiosError)}
+        missing = list(errors)
+        busy = bool(errors) and all(isinstance(error, Busy | Conflict) for error in errors.values())
+        # Of clients that hold some of the members, the one with the first goes on, and the others give way.
+        if not busy or min(ids) in errors:
+            break
+        yield Wait(Busy("another client holds a replica"))
+    states: list[ReplicaState] = []
+    if not missing:
+        known = {member.object_id: member for member in base.members}
+        for object_id, one in held.items():
+            try:
+                states.append(frame.decode(one.data, known[object_id], whole=False))
+            except DamagedError:
+                missing.append(object_id)
+    ballots = {state.value.ballot for state in states}
+    if missing or len(ballots) > 1 or any(_differs(state, base) for state in states):
+        yield ReleaseReplicas(tuple(held))
+        if busy:
+            raise Busy("another client changes the record")
+        if any(state.value.version > base.version for state in states):
+            raise Conflict("another client changed the record")
+        return None
+    value = base.with_content(content, (max(ballots)[0] + 1, 0), mark)
+    data = frame.encode(ReplicaState(value.ballot, value))
+    committed = cast("Results[int]", (yield CommitReplicas(dict.fromkeys(ids, data))))
+    return Outcome(value, _without_errors(value, committed))
+
+
+def _differs(state: ReplicaState, base: Value) -> bool:
+    """Return True if a member has another value, or has promised not to accept one without promises."""
+    value = state.value
+    return (
+        state.plain
+        or state.promised > value.ballot
+        or bool(value.former)
+        or (value.members, value.version, value.digest) != (base.members, base.version, base.digest)
+    )
+
+
+def change_members(decide: Callable[[tuple[Member, ...]], Collection[Member]], writer: int) -> Steps[Outcome]:
+    """Replace the members by those that ``decide`` returns for the present ones; the content stays.
+
+    New ones must be replicas that were found, as copies of a member. Raises as ``replace``.
+    """
+
+    def with_members(present: Value) -> Value:
+        members = tuple(sorted(decide(present.members)))
+        if members == present.members and present.ballot != ZERO:
+            return present
+        return present._replace(members=members, former=present.members, version=present.version + 1)
+
+    return (yield from propose(with_members, writer))
+
+
+def propose(
+    decide: Callable[[Value], Value],
+    writer: int,
+    unite: Callable[[Sequence[bytes]], bytes] | None = None,
+) -> Steps[Outcome]:
+    """Decide about the value that ``decide`` returns for the present one, whose ballot does not matter.
+
+    It may be called several times, and an exception of it ends the attempt. ``unite`` returns the content of
+    a record whose replicas have different ones without a history; without it such a record is refused. Raises
+    Conflict if other clients are faster time after time, and UnreachableError without a majority.
+    """
+    rounds = 0
+    decided: Ballot | None = None
+    """The ballot of a change of members of which this client knows that it is decided."""
+    for _ in range(_ATTEMPTS):
+        sighting = yield from _look(fresh=True)
+        found = yield from _read_states(sighting)
+        hint = found.latest()
+        if hint is None:
+            raise _unreadable(found)
+        rounds = max(rounds, hint.ballot[0], *(state.promised[0] for state in found.states.values())) + 1
+        ballot = (rounds, writer)
+        prepared = yield from _prepare(hint, ballot, found)
+        present = prepared.found.latest()
+        if prepared.overtaken:
+            yield Wait(Conflict("another client changes the record"))
+            continue
+        if present is None or not is_decided(present, prepared.versions, found.existing):
+            if present is not None and present.object_ids != hint.object_ids:
+                continue  # the members have changed just now
+            raise _too_few(hint, prepared.versions, "can take a change")
+        proposal = _proposal(present, decided, decide, _divided(prepared.found, present), unite)
+        proposal = proposal._replace(ballot=ballot)
+        outcome = yield from _accept(proposal, prepared, found)
+        if outcome is None:
+            yield Wait(Conflict("another client changes the record"))
+            continue
+        if not proposal.former:
+            return outcome
+        if proposal.members != present.members:
+            # What is left is to forget the former members.
+            decide = _unchanged
+        decided = ballot
+    raise Conflict("other clients change the record without a pause. Try again.")
+
+
+def _unchanged(present: Value) -> Value:
+    return present
+
+
+def _proposal(
+    present: Value,
+    decided: Ballot | None,
+    decide: Callable[[Value], Value],
+    divided: Sequence[bytes],
+    unite: Callable[[Sequence[bytes]], bytes] | None,
+) -> Value:
+    """Return the value to propose: first of all, a change of members that may not be decided yet."""
+    if present.former and present.ballot != decided:
+        return present
+    if divided:
+        if unite is None:
+            raise InvalidError(
+                "replicas of the record differ, and it has no history. `dios group repair` unites them."
+            )
+        present = present.with_content(unite(divided), ZERO, secrets.randbits(62))
+    return decide(present._replace(former=()))
+
+
+class _Prepared(NamedTuple):
+    """The members that have promised: their states, and the versions of their objects after that."""
+
+    found: _States
+    versions: dict[int, int]
+    overtaken: bool
+
+
+def _prepare(hint: Value, ballot: Ballot, seen: _States) -> Steps[_Prepared]:
+    """Let all members that answer promise to accept nothing below a ballot."""
+    sighting = seen.sighting
+    members = {member.object_id: member for member in sighting.replicas if member.object_id in seen.states}
+    ids = tuple(object_id for object_id in members if object_id in hint.object_ids)
+    if len(ids) > 1 and seen.states[ids[0]].plain and not sighting.complete:
+        raise UnreachableError(
+            "a node that may have another replica of the record does not answer. Repeat this when "
+            "`dios node ls` shows that all nodes are alive.",
+            call="lookup",
+        )
+    size = HEADER_BYTES_MAX + max(state.value.size for state in seen.states.values())
+    held = cast("Results[Held]", (yield HoldReplicas(ids, size)))
+    prepared = _States(sighting, {}, {})
+    data: dict[int, bytes] = {}
+    refused: list[int] = []
+    for object_id, one in held.items():
+        if isinstance(one, DiosError):
+            prepared.errors[object_id] = one
+            continue
+        try:
+            state = _held_state(one, members[object_id], hint, ballot, seen)
+        except (DamagedError, Conflict) as error:
+            prepared.errors[object_id] = error
+            refused.append(object_id)
+        else:
+            prepared.states[object_id] = state
+            data[object_id] = frame.encode(ReplicaState(ballot, state.value))
+    if refused:
+        yield ReleaseReplicas(tuple(refused))
+    committed = cast("Results[int]", (yield CommitReplicas(data))) if data else {}
+    versions: dict[int, int] = {}
+    for object_id, v_w in committed.items():
+        if isinstance(v_w, DiosError):
+            del prepared.states[object_id]
+            prepared.errors[object_id] = v_w
+        else:
+            versions[object_id] = v_w
+    overtaken = any(isinstance(error, Busy | Conflict) for error in prepared.errors.values())
+    enough = is_decided(hint, versions, seen.existing)
+    return _Prepared(prepared, versions, overtaken and not enough)
+
+
+def _held_state(held: Held, here: Member, hint: Value, ballot: Ballot, seen: _States) -> ReplicaState:
+    """Return the whole state of a replica that is held.
+
+    Raises DamagedError, and Conflict if it has promised something else or was changed meanwhile.
+    """
+    before = seen.states[here.object_id]
+    if before.plain:
+        if held.v_w != seen.sighting.versions[here.object_id]:
+            raise Conflict("another client changed the record")
+        return ReplicaState(ZERO, before.value._replace(members=hint.members))
+    state = frame.decode(held.data, here, whole=False)
+    if state.plain or state.promised >= ballot or state.value.size > len(held.data):
+        raise Conflict("another client changed the record")
+    return frame.decode(held.data, here)
+
+
+def _accept(proposal: Value, prepared: _Prepared, seen: _States) -> Steps[Outcome | None]:
+    """Let all members accept the proposal; None if another client was faster.
+
+    Damaged replicas accept nothing, because their promises are lost. The keeper replaces them.
+    """
+    there = {member.object_id: member for member in seen.sighting.replicas if member.object_id in seen.states}
+    ids = tuple(object_id for object_id in there if object_id in proposal.object_ids)
+    data = frame.encode(ReplicaState(proposal.ballot, proposal))
+    known = tuple(object_id for object_id in ids if object_id in prepared.versions)
+    new = tuple(object_id for object_id in ids if object_id not in prepared.versions)
+    held = cast("Results[Held]", (yield HoldReplicas(known, len(data), blank=True)))
+    if new:
+        held |= cast("Results[Held]", (yield HoldReplicas(new, len(data) + HEADER_BYTES_MAX)))
+    accepts: list[int] = []
+    refused: list[int] = []
+    overtaken = False
+    for object_id, one in held.items():
+        if isinstance(one, DiosError):
+            overtaken = overtaken or isinstance(one, Busy | Conflict)
+        elif object_id in prepared.versions:
+            same = one.v_w == prepared.versions[object_id]
+            (accepts if same else refused).append(object_id)
+            overtaken = overtaken or not same
+        elif _may_accept(one, there[object_id], proposal.ballot):
+            accepts.append(object_id)
+        else:
+            refused.append(object_id)
+    if refused:
+        yield ReleaseReplicas(tuple(refused))
+    committed: Results[int] = {}
+    if accepts:
+        committed = cast("Results[int]", (yield CommitReplicas(dict.fromkeys(accepts, data))))
+    holders = _without_errors(proposal, committed)
+    outcome = Outcome(proposal, holders)
+    if is_decided(proposal, outcome.accepted, seen.existing):
+        return outcome
+    if overtaken or any(isinstance(one, Busy | Conflict) for one in committed.values()):
+        return None
+    raise _too_few(proposal, outcome.accepted, "have taken the change")
+
+
+def _may_accept(held: Held, here: Member, ballot: Ballot) -> bool:
+    """Return True if a replica that has not promised anything to this client may accept its ballot."""
+    try:
+        state = frame.decode(held.data, here, whole=False)
+    except DamagedError:
+        return True  # whatever it had, it is replaced as a whole
+    return max(state.promised, state.value.ballot) < ballot
+
+
+def _without_errors(value: Value, committed: Mapping[int, int | DiosError]) -> tuple[Member, ...]:
+    members = {member.object_id: member for group in value.groups for member in group}
+    return tuple(
+        sorted(members[object_id] for object_id, v_w in committed.items() if not isinstance(v_w, DiosError))
+    )
+
+
+# -- steps and errors -------------------------------------------------------------------------------
+def _look(*, fresh: bool) -> Steps[Sighting]:
+    return cast("Sighting", (yield Look(fresh)))
+
+
+def _unreadable(found: _States) -> DiosError:
+    nodes = {member.object_id: member.node for member in found.sighting.replicas}
+    why = "; ".join(f"{nodes[one]}: {error.message}" for one, error in found.errors.items())
+    if any(isinstance(error, DamagedError) for error in found.errors.values()):
+        return DamagedError(f"no replica of the record is sound ({why})")
+    return UnreachableError(
+        f"no replica of the record can be read{f' ({why})' if why else ''}. `dios node ls` shows the nodes.",
+        call="lookup",
+    )
+
+
+def _too_few(value: Value, given: Collection[int], action: str) -> UnreachableError:
+    members = {member for group in value.groups for member in group}
+    silent = sorted({member.node for member in members if member.object_id not in given})
+    have = sum(member.object_id in given for member in members)
+    return UnreachableError(
+        f"{have} of {len(members)} replicas of the record {action}, not enough without {', '.join(silent)}. "
+        "Start these nodes, or `dios node forget` those that are lost for ever.",
+        call="lookup",
+    )

@@ -1,0 +1,93 @@
+"""The operations on replicas that the protocol asks for; ``blocking`` and ``asynchronous`` carry them out.
+
+The protocol is a generator that yields steps and is sent their results. The operations of a step are
+independent: they are carried out together, and each has a result of its own, which may be an error.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Mapping
+from dataclasses import dataclass
+from typing import NamedTuple, TypeAlias, TypeVar
+
+from dios.errors import Busy, Conflict, DiosError
+from dios.lib.replicated_record.frame import Member
+
+T = TypeVar("T")
+
+
+class Sighting(NamedTuple):
+    """The replicas that were found, the nearest first, with the version of each object.
+
+    ``complete`` is True if every node of the cluster has answered just now.
+    """
+
+    replicas: tuple[Member, ...]
+    versions: Mapping[int, int]
+    complete: bool
+
+    @property
+    def existing(self) -> set[int] | None:
+        """The object ids of all replicas that there are; None if a node did not answer."""
+        return {member.object_id for member in self.replicas} if self.complete else None
+
+
+class Held(NamedTuple):
+    """A replica that nobody else can change: the version of the object, and its first bytes."""
+
+    v_w: int
+    data: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Look:
+    """Find the replicas; a sighting that is not ``fresh`` may be an earlier one."""
+
+    fresh: bool
+
+
+@dataclass(frozen=True, slots=True)
+class ReadReplicas:
+    """Read at most this number of bytes of each replica (0: all), by its object id."""
+
+    sizes: Mapping[int, int]
+
+
+@dataclass(frozen=True, slots=True)
+class HoldReplicas:
+    """Begin to write at most ``size`` bytes to each replica, so that nobody else writes it meanwhile.
+
+    The results have as many of the present bytes, unless ``blank``.
+    """
+
+    object_ids: tuple[int, ...]
+    size: int
+    blank: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class CommitReplicas:
+    """Make these bytes the content of replicas that are held, and release them; the result is the version."""
+
+    data: Mapping[int, bytes]
+
+
+@dataclass(frozen=True, slots=True)
+class ReleaseReplicas:
+    """Release replicas that are held, unchanged."""
+
+    object_ids: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Wait:
+    """Wait before the next attempt, because another client was faster."""
+
+    conflict: Busy | Conflict
+
+
+Step: TypeAlias = Look | ReadReplicas | HoldReplicas | CommitReplicas | ReleaseReplicas | Wait
+
+Results: TypeAlias = dict[int, T | DiosError]
+
+Steps: TypeAlias = Generator[Step, object, T]

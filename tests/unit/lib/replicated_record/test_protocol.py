@@ -1,0 +1,343 @@
+"""The protocol of a replicated record, on replicas whose messages are late, lost or answered to nobody."""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from itertools import count
+from random import Random
+from typing import TypeVar
+
+import pytest
+
+from dios.errors import Busy, Conflict, DamagedError, DiosError, StaleError, UnreachableError
+from dios.lib.replicated_record import frame, protocol
+from dios.lib.replicated_record.frame import Member, ReplicaState, Value
+from dios.lib.replicated_record.steps import (
+    CommitReplicas,
+    Held,
+    HoldReplicas,
+    Look,
+    ReadReplicas,
+    ReleaseReplicas,
+    Sighting,
+    Step,
+    Steps,
+    Wait,
+)
+
+T = TypeVar("T")
+
+LONG = 1 << 40
+
+
+@dataclass(eq=False)
+class Replica:
+    """A durable object on a node: its bytes, their version, and the client that holds it."""
+
+    member: Member
+    data: bytes
+    v_w: int = 0
+    holder: object = None
+    damaged: bool = False
+
+
+@dataclass
+class Cluster:
+    """Nodes with at most one replica each; ``cut`` pairs of client and node do not reach each other."""
+
+    random: Random
+    replicas: dict[str, Replica] = field(default_factory=dict)
+    down: set[str] = field(default_factory=set)
+    gone: set[str] = field(default_factory=set)
+    cut: set[tuple[str, str]] = field(default_factory=set)
+    ids: count[int] = field(default_factory=lambda: count(1))
+    loss: float = 0.0
+
+    def store(self, node: str, data: bytes) -> Member:
+        member = Member(next(self.ids), node)
+        self.replicas[node] = Replica(member, data)
+        return member
+
+    def reaches(self, client: str, node: str) -> bool:
+        return node not in self.down and node not in self.gone and (client, node) not in self.cut
+
+    def restart(self, node: str) -> None:
+        self.down.discard(node)
+        if node in self.replicas:
+            self.replicas[node].holder = None
+
+
+class Client:
+    """A program on a node; its steps are made one by one, in between those of others."""
+
+    def __init__(self, cluster: Cluster, name: str, number: int) -> None:
+        self.cluster = cluster
+        self.name = name
+        self.writer = number
+        self.sighting = Sighting((), {}, complete=False)
+        self.held: dict[int, int] = {}
+
+    def _replica(self, object_id: int) -> Replica:
+        for node, one in self.cluster.replicas.items():
+            if one.member.object_id == object_id:
+                if self.cluster.reaches(self.name, node) and self.cluster.random.random() >= self.cluster.loss:
+                    return one
+                raise UnreachableError(f"{node} does not answer")
+        raise StaleError("the object was destroyed")
+
+    def operations(self, step: Step) -> list[tuple[int, Callable[[], object]]]:
+        """Return the operations of a step by object id; each takes effect at a moment of its own."""
+        match step:
+            case ReadReplicas(sizes):
+                return [(one, lambda one=one, size=size: self._read(one, size)) for one, size in sizes.items()]
+            case HoldReplicas(ids, size, blank):
+                return [(one, lambda one=one: self._hold(one, size, blank=blank)) for one in ids]
+            case CommitReplicas(data):
+                return [(one, lambda one=one: self._commit(one, data[one])) for one in data]
+            case ReleaseReplicas(ids):
+                return [(one, lambda one=one: self.release(one)) for one in ids]
+        return []
+
+    def look(self, *, fresh: bool) -> Sighting:
+        if fresh or not self.sighting.replicas:
+            nodes = [node for node in self.cluster.replicas if self.cluster.reaches(self.name, node)]
+            nodes.sort(key=lambda node: (node != self.name, node))
+            replicas = [self.cluster.replicas[node] for node in nodes]
+            known = [node for node in self.cluster.replicas if node not in self.cluster.gone]
+            self.sighting = Sighting(
+                tuple(one.member for one in replicas),
+                {one.member.object_id: one.v_w for one in replicas},
+                complete=len(nodes) == len(known),
+            )
+            return self.sighting
+        return self.sighting._replace(complete=False)
+
+    def _read(self, object_id: int, size: int) -> bytes:
+        one = self._replica(object_id)
+        if one.damaged:
+            raise DamagedError("the disk has other bytes than were written")
+        return one.data[: size or None]
+
+    def _hold(self, object_id: int, size: int, *, blank: bool) -> Held:
+        one = self._replica(object_id)
+        if one.holder is not None:
+            raise Busy("another request holds the object")
+        if one.damaged and not blank:
+            raise DamagedError("the disk has other bytes than were written")
+        one.holder, self.held[object_id] = self, one.v_w
+        return Held(one.v_w, b"" if blank else one.data[:size].ljust(size, b"\0"))
+
+    def _commit(self, object_id: int, data: bytes) -> int:
+        v_w = self.held.pop(object_id)
+        try:
+            one = self._replica(object_id)
+        except DiosError:
+            # Its node ends the request when it notices.
+            self._end(object_id)
+            raise
+        if one.holder is not self or one.v_w != v_w:
+            raise Conflict("another request came between")
+        one.holder, one.data, one.v_w = None, data, v_w + 1
+        if self.cluster.random.random() < self.cluster.loss:
+            raise UnreachableError("the answer was lost")
+        return one.v_w
+
+    def release(self, object_id: int) -> None:
+        if self.held.pop(object_id, None) is not None:
+            self._end(object_id)
+
+    def _end(self, object_id: int) -> None:
+        for one in self.cluster.replicas.values():
+            if one.member.object_id == object_id and one.holder is self:
+                one.holder = None
+
+    def run(self, steps: Steps[T], *, now: Callable[[], float] | None = None) -> Steps[T]:
+        """Make the steps, with a pause before each operation; the pauses are what is yielded."""
+        result: object = None
+        try:
+            while True:
+                step = steps.send(result)
+                if isinstance(step, Look):
+                    yield Wait(Busy(""))
+                    result = self.look(fresh=step.fresh)
+                    continue
+                if isinstance(step, Wait):
+                    for _ in range(self.cluster.random.randint(1, 20)):
+                        yield step
+                    result = None
+                    continue
+                results: dict[int, object] = {}
+                operations = self.operations(step)
+                self.cluster.random.shuffle(operations)
+                for object_id, operation in operations:
+                    yield Wait(Busy(""))
+                    try:
+                        results[object_id] = operation()
+                    except DiosError as error:
+                        results[object_id] = error
+                result = results
+        except StopIteration as end:
+            return end.value
+        finally:
+            for object_id in list(self.held):
+                self.release(object_id)
+
+
+def finish(client: Client, steps: Steps[T]) -> T:
+    """Make all steps of one client while nobody else does anything."""
+    running = client.run(steps)
+    try:
+        while True:
+            next(running)
+    except StopIteration as end:
+        return end.value
+
+
+def record_on(cluster: Cluster, nodes: list[str]) -> None:
+    """Make a record with a first value on these nodes, as copies of one that is plain."""
+    cluster.store(nodes[0], b"")
+    client = Client(cluster, nodes[0], 99)
+    for node in nodes:
+        copied = cluster.replicas[nodes[0]].data
+        member = cluster.replicas[node].member if node == nodes[0] else cluster.store(node, copied)
+
+        def with_new(members: tuple[Member, ...], new: Member = member) -> set[Member]:
+            return {*members, new}
+
+        finish(client, protocol.change_members(with_new, 99))
+
+
+def appended(value: Value, word: bytes) -> bytes:
+    return (value.content or b"") + word + b" "
+
+
+# -- one history ------------------------------------------------------------------------------------
+class History:
+    """The contents that were decided, in the order in which clients were told."""
+
+    def __init__(self) -> None:
+        self.longest = b""
+        self.acknowledged: set[bytes] = set()
+
+    def see(self, content: bytes, must_have: set[bytes]) -> None:
+        shorter, longer = sorted((content, self.longest), key=len)
+        assert longer.startswith(shorter), "two histories"
+        self.longest = longer
+        words = content.split()
+        assert len(words) == len(set(words)), "a change was made twice"
+        assert must_have <= set(words), "an acknowledged change is missing"
+
+
+def writing(client: Client, history: History, changes: int) -> Steps[None]:
+    """Append words, one after the other; stop at an outcome that is not known."""
+    for number in range(changes):
+        word = f"{client.name}.{client.writer}.{number}".encode()
+        for _ in range(60):
+            before = set(history.acknowledged)
+            try:
+                reading = yield from client.run(protocol.read_record(client.writer))
+                if reading.decided:
+                    history.see(reading.value.content or b"", before)
+                steps = protocol.replace(
+                    reading.value, appended(reading.value, word), client.writer
+                )
+                outcome = yield from client.run(steps)
+            except (Busy, Conflict) as conflict:
+                yield Wait(conflict)
+                continue
+            except UnreachableError as error:
+                # It may have happened: the word is not used again, and no later word depends on it.
+                yield Wait(Busy(error.message))
+                break
+            history.see(outcome.value.content or b"", {*before, word})
+            history.acknowledged.add(word)
+            break
+
+
+def moving(client: Client, cluster: Cluster, history: History, moves: int) -> Steps[None]:
+    """Replace members by copies on other nodes, as the keeper does."""
+    nodes = ["a", "b", "c", "d", "e"]
+    for _ in range(moves):
+        for _ in range(cluster.random.randint(1, 60)):
+            yield Wait(Busy(""))
+        free = [node for node in nodes if node not in cluster.replicas and node not in cluster.gone]
+        sources = [one for one in cluster.replicas.values() if cluster.reaches(client.name, one.member.node)]
+        if not free or not sources:
+            continue
+        member = cluster.store(cluster.random.choice(free), cluster.random.choice(sources).data)
+        leaver: list[Member] = []
+
+        def with_other(members: tuple[Member, ...], new: Member = member, gone: list[Member] = leaver) -> set[Member]:
+            gone[:] = [cluster.random.choice(members)] if len(members) > 2 else []
+            return {*members, new} - set(gone)
+
+        try:
+            outcome = yield from client.run(protocol.change_members(with_other, client.writer))
+        except DiosError:
+            continue
+        for node, one in list(cluster.replicas.items()):
+            if one.member not in outcome.value.members and one.member in leaver:
+                del cluster.replicas[node]
+
+
+def troubling(cluster: Cluster, troubles: int) -> Steps[None]:
+    """Stop and start nodes, and cut clients off."""
+    random = cluster.random
+    for _ in range(troubles):
+        for _ in range(random.randint(5, 80)):
+            yield Wait(Busy(""))
+        kind = random.randint(0, 3)
+        if kind == 0 and cluster.replicas:
+            cluster.down.add(random.choice(sorted(cluster.replicas)))
+        elif kind == 1:
+            for node in list(cluster.down):
+                cluster.restart(node)
+        elif kind == 2 and cluster.replicas:
+            cluster.cut.add((random.choice("abc"), random.choice(sorted(cluster.replicas))))
+        else:
+            cluster.cut.clear()
+        if random.random() < 0.5 and cluster.replicas:
+            # A request that its node ended, as after a restart.
+            random.choice(sorted(cluster.replicas.values(), key=lambda one: one.member)).holder = None
+    cluster.cut.clear()
+    cluster.loss = 0.0
+    for node in list(cluster.down):
+        cluster.restart(node)
+
+
+def play(seed: int) -> History:
+    random = Random(seed)
+    cluster = Cluster(random, loss=random.choice((0.0, 0.02, 0.1)))
+    history = History()
+    loss, cluster.loss = cluster.loss, 0.0
+    record_on(cluster, ["a", "b", "c", "d", "e"][: random.choice((2, 3, 3, 4))])
+    cluster.loss = loss
+    clients = [Client(cluster, random.choice("abc"), number + 1) for number in range(random.choice((2, 3, 5)))]
+    running: list[Steps[None]] = [writing(client, history, 6) for client in clients]
+    if random.random() < 0.6:
+        running.append(moving(Client(cluster, "a", 50), cluster, history, 4))
+    if random.random() < 0.8:
+        running.append(troubling(cluster, 8))
+    queue = [(random.random(), number) for number in range(len(running))]
+    heapq.heapify(queue)
+    while queue:
+        at, number = heapq.heappop(queue)
+        try:
+            next(running[number])
+        except StopIteration:
+            continue
+        heapq.heappush(queue, (at + random.expovariate(1.0), number))
+    cluster.cut.clear()
+    cluster.loss = 0.0
+    for node in list(cluster.down):
+        cluster.restart(node)
+    last = finish(Client(cluster, "a", 77), protocol.read_record(77))
+    history.see(last.value.content or b"", history.acknowledged)
+    return history
+
+
+@pytest.mark.parametrize("seed", range(150))
+def test_a_record_has_one_history(seed: int) -> None:
+    play(seed)
