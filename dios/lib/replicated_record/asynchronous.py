@@ -56,6 +56,17 @@ class AsyncReplicas:
             await self._close(self.references.values())
         self.references = {}
 
+    async def look(self) -> Sighting:
+        """Look the replicas up, and return them."""
+        return await self._look(fresh=True)
+
+    async def destroy(self, object_id: int) -> None:
+        """Destroy a replica that is no member any more; a node that does not answer keeps it."""
+        reference = self.references.pop(object_id, None)
+        if reference is not None:
+            with suppress(DiosError):
+                await reference.destroy()
+
     async def run(self, steps: Steps[T]) -> T:
         """Carry out the steps, and return their result."""
         pauses = Pauses()

@@ -46,15 +46,17 @@ _HOLDS: Final = 8
 class Reading(NamedTuple):
     """A value that was read, and the members that have it.
 
-    It is ``decided`` if no later reader can find an earlier one. ``unread`` are the errors of replicas that
-    could not be read, by their nodes. ``divided`` are the different contents of a record that has no history,
-    because an earlier release wrote to its replicas; empty in all other cases.
+    It is ``decided`` if no later reader can find an earlier one. ``sound`` are the members that were read,
+    also those that have an earlier value; ``unread`` are the errors of the others that were found, by their
+    nodes. ``divided`` are the different contents of a record that has no history, because an earlier release
+    wrote to its replicas; empty in all other cases.
     """
 
     value: Value
     holders: tuple[Member, ...]
     decided: bool
     is_plain: bool
+    sound: tuple[Member, ...] = ()
     unread: Mapping[str, DiosError] = {}
     divided: tuple[bytes, ...] = ()
 
@@ -235,6 +237,7 @@ def _reading(found: _States, value: Value, divided: tuple[bytes, ...]) -> Readin
         tuple(sorted(known[object_id] for object_id in holders)),
         is_decided(value, holders, found.existing),
         plain,
+        tuple(sorted(known[object_id] for object_id in known.keys() & found.states.keys())),
         {nodes[object_id]: error for object_id, error in found.errors.items()},
         divided,
     )
