@@ -5,7 +5,8 @@ Read in this order:
 - ``paths``: the meaning of ``group/path/name``
 - ``tree``: the directories of a catalogue
 - ``catalogue_places``: the catalogue of a group, found by the keyring or handed to a task
-- ``further_disks``: replicas for puts that several disks acknowledge
+- ``further_disks``: replicas for puts that several disks acknowledge; ``kept_copies``: the check of their
+  bytes before something else is destroyed
 - ``catalogue_replicas``: the replicas of a catalogue, read and written as one
 - ``cached_catalogue``: the tree of a catalogue, read again only when it has changed
 - ``parts``: reading large files, which are several objects

@@ -130,6 +130,13 @@ class Promises:
         key = group.fingerprint
         return next((one for one in self.statuses() if one.key == key and not one.is_single), None)
 
+    def known(self) -> list[KeptPromise]:
+        """Return the promises that were not taken back, without a report of the leader.
+
+        Raise UnreachableError if they are on no node that answers, so that it is not known if there are some.
+        """
+        return self._records.read_known().living()
+
     def short_objects(self) -> list[ShortObject]:
         """Return the first objects that are short of their promise, or in conflict."""
         told = self._records.board().get("objects")

@@ -9,7 +9,7 @@ from typing import Final, Generic
 
 from dios import limits
 from dios.client.sync.node import Node, Reference
-from dios.errors import Busy, Conflict, DiosError, ExistsError
+from dios.errors import Busy, Conflict, DiosError, ExistsError, UnreachableError
 from dios.lib.catalogue import StoredCatalogue
 from dios.lib.retrying import Pauses
 from dios.lib.supervised.record_kind import RecordKind, S
@@ -25,7 +25,21 @@ class UserRecords(Generic[S]):
 
     def read(self) -> S:
         """Return the records. Raise UnreachableError if there are some and none can be read."""
-        copies = self._copies()
+        return self._read(self._copies())
+
+    def read_known(self) -> S:
+        """Return the records, for a caller that destroys something if there are none.
+
+        Raise UnreachableError if there are some and none can be read, and if none was found and a node that
+        may have some does not answer.
+        """
+        found = self._node.lookup(self._kind.special_name)
+        copies = _durable(found)
+        if not copies and found.incomplete:
+            raise UnreachableError("the records are on a node that does not answer", call="lookup")
+        return self._read(copies)
+
+    def _read(self, copies: list[Reference]) -> S:
         try:
             return self._kind.merge(content for _, content, _ in self._contents(copies))
         finally:
@@ -64,11 +78,7 @@ class UserRecords(Generic[S]):
         return told
 
     def _copies(self) -> list[Reference]:
-        found = self._node.lookup(self._kind.special_name)
-        for one in found:
-            if one.type is not ObjectType.DURABLE_BLOB:
-                one.close()
-        return sorted((one for one in found if one.type is ObjectType.DURABLE_BLOB), key=lambda one: one.node)
+        return _durable(self._node.lookup(self._kind.special_name))
 
     def _try_edit(self, copies: list[Reference], change: Callable[[S], S]) -> None:
         read = self._contents(copies)
@@ -104,6 +114,13 @@ class UserRecords(Generic[S]):
         if failed is not None and not found:
             raise failed
         return found
+
+
+def _durable(found: Iterable[Reference]) -> list[Reference]:
+    """Return the copies among the objects that were found, and close the others."""
+    objects = list(found)
+    _close(one for one in objects if one.type is not ObjectType.DURABLE_BLOB)
+    return sorted((one for one in objects if one.type is ObjectType.DURABLE_BLOB), key=lambda one: one.node)
 
 
 def _close(references: Iterable[Reference]) -> None:

@@ -12,8 +12,9 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from dios import limits
-from dios.client.ops.cluster import Member
-from dios.errors import DamagedError, InvalidError, LimitError, NoSpaceError, TooLargeError
+from dios.client.ops.cluster import Gathered, Member
+from dios.errors import DamagedError, InvalidError, LimitError, NoSpaceError, TooLargeError, UnreachableError
+from dios.lib.kept import records as kept_records
 from dios.lib.supervised import kept_state, records, services, user_records
 from dios.lib.supervised.decisions import Replica, Start, next_steps
 from dios.lib.supervised.pauses import StartPause
@@ -385,3 +386,16 @@ def test_a_change_that_no_node_could_store_is_an_error(monkeypatch: pytest.Monke
     monkeypatch.setattr(user_records, "StoredCatalogue", StoredCopy)
     with pytest.raises(NoSpaceError):
         services.Services(cast("Node", NodeOfCopies(*copies))).scale("web", 2)
+
+
+def test_records_on_a_node_that_does_not_answer_are_not_known() -> None:
+    """A caller that destroys something without a record gets an error in place of none."""
+
+    class SilentNode(NodeOfCopies):
+        def lookup(self, name: bytes) -> list[CopyOnFullDisk]:
+            return Gathered([], incomplete=True)
+
+    known = user_records.UserRecords(cast("Node", SilentNode()), kept_records.KEPT_RECORDS)
+    assert not known.read().living()
+    with pytest.raises(UnreachableError):
+        known.read_known()

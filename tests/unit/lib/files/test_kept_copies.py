@@ -1,0 +1,118 @@
+"""The check that the bytes of a file are on several nodes: only the digest of the catalogue counts."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, cast
+
+import pytest
+from blake3 import blake3
+
+from dios.errors import DamagedError, UnreachableError
+from dios.lib.catalogue import CatalogueEntry, Part, pack_parts
+from dios.lib.files import kept_copies
+from dios.lib.files.kept_copies import has_kept_copies, promised_disks
+from dios.lib.kept.records import KeptPromise
+from dios.wire.types import ObjectType, Semantics
+
+if TYPE_CHECKING:
+    from dios.client.sync.node import Group, Node
+
+BYTES = b"some bytes" * 200
+NAME, SECOND = bytes(31) + b"\x21", bytes(31) + b"\x22"
+ENTRY = CatalogueEntry("a.txt", NAME, len(BYTES), 0, blake3(BYTES).digest())
+
+
+class Replica:
+    """A physical object on a node; without ``data`` it cannot be read."""
+
+    def __init__(
+        self, node: str, data: bytes | None = BYTES, kind: ObjectType = ObjectType.DURABLE_BLOB
+    ) -> None:
+        self.node = node
+        self.data = data
+        self.type = kind
+        self.size = len(data or BYTES)
+        self.closed = False
+
+    @contextmanager
+    def read(self, _: Semantics, *, size: int, offset: int) -> Iterator[SimpleNamespace]:
+        """Read a range."""
+        if self.data is None:
+            raise DamagedError("the disk has other bytes")
+        yield SimpleNamespace(view=memoryview(self.data)[offset : offset + size])
+
+    def close(self) -> None:
+        """Close the reference."""
+        self.closed = True
+
+
+def counts(disks: int, *replicas: Replica, entry: CatalogueEntry = ENTRY) -> bool:
+    """True if these replicas are enough."""
+
+    def lookup(name: bytes, *, group: Group) -> list[Replica]:
+        assert group is not None
+        return [one for one in replicas if name == NAME]
+
+    node, group = SimpleNamespace(lookup=lookup), SimpleNamespace()
+    kept = has_kept_copies(cast("Node", node), cast("Group", group), entry, disks)
+    assert all(one.closed for one in replicas) or not entry.digest
+    return kept
+
+
+def test_sound_replicas_are_counted_by_their_nodes() -> None:
+    """Two nodes with the bytes are two; two replicas on one node, and no replica, are not."""
+    assert counts(2, Replica("n1"), Replica("n2"))
+    assert not counts(2, Replica("n1"), Replica("n1"))
+    assert not counts(1)
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        Replica("n2", BYTES[::-1]),
+        Replica("n2", BYTES + b"!"),
+        Replica("n2", b""),
+        Replica("n2", None),
+        Replica("n2", BYTES, ObjectType.SHMEM_BLOB),
+    ],
+)
+def test_another_object_counts_for_nothing(other: Replica) -> None:
+    """A replica with other bytes, one that cannot be read, and one in memory do not count."""
+    assert not counts(2, Replica("n1"), other)
+    assert counts(1, other, Replica("n1"))
+
+
+def test_bytes_without_a_digest_are_not_verified() -> None:
+    """Without a digest in the catalogue nothing says which bytes are right."""
+    entry = CatalogueEntry("a.txt", NAME, len(BYTES), 0)
+    assert not counts(1, Replica("n1"), entry=entry)
+
+
+def test_every_part_has_to_be_there() -> None:
+    """A large file is not kept while one of its parts is short."""
+    parts = [Part(NAME, blake3(BYTES).digest()), Part(SECOND, blake3(b"end").digest())]
+    entry = CatalogueEntry("a", NAME, len(BYTES) + 3, 0, b"", len(BYTES), pack_parts(parts))
+    assert not counts(1, Replica("n1"), entry=entry)
+
+
+def test_the_promise_of_a_file_goes_before_that_of_its_group(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without a promise one disk is enough; promises that cannot be read are an error."""
+    group = cast("Group", SimpleNamespace(fingerprint=KeptPromise(0, SECOND, NAME, "g", 3).key))
+    node = cast("Node", None)
+    known: list[KeptPromise] = []
+    monkeypatch.setattr(kept_copies, "Promises", lambda _: SimpleNamespace(known=lambda: known))
+    assert promised_disks(node, group, ENTRY) == 1
+    known.append(KeptPromise(0, SECOND, NAME, "g", 3))
+    assert promised_disks(node, group, ENTRY) == 3
+    known.append(KeptPromise(0, SECOND, NAME, "a.txt", 2, is_single=True))
+    assert promised_disks(node, group, ENTRY) == 2
+
+    def unknown() -> list[KeptPromise]:
+        raise UnreachableError("n2 does not answer")
+
+    monkeypatch.setattr(kept_copies, "Promises", lambda _: SimpleNamespace(known=unknown))
+    with pytest.raises(UnreachableError):
+        promised_disks(node, group, ENTRY)
