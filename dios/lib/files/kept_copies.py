@@ -5,6 +5,7 @@ Versions and nodes only claim: the digest in the catalogue decides which replica
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from contextlib import suppress
 
 from blake3 import blake3
@@ -13,20 +14,16 @@ from dios import limits
 from dios.client.sync.node import Group, Node, Reference
 from dios.errors import DiosError
 from dios.lib.catalogue import CatalogueEntry, Part
-from dios.lib.kept.promises import Promises
+from dios.lib.kept.records import KeptPromise
 from dios.wire.nametext import fingerprint
 from dios.wire.types import ObjectType, Semantics
 
 
-def promised_disks(node: Node, group: Group, entry: CatalogueEntry) -> int:
-    """Return the number of nodes that shall have a file by the promises of its user; 1 without a promise.
-
-    Raises UnreachableError if the promises are on no node that answers.
-    """
-    promises = Promises(node).known()
-    of_group = next((one.replicas for one in promises if one.key == group.fingerprint), 1)
-    singles = {one.key: one.replicas for one in promises if one.is_single}
-    return max((singles.get(fingerprint(name), of_group) for name in entry.local_names), default=1)
+def promised_disks(promises: Iterable[KeptPromise], group: Group, entry: CatalogueEntry) -> int:
+    """Return the number of nodes that shall have a file by these promises of its user; 1 without one."""
+    numbers = {(one.key, one.is_single): one.replicas for one in promises}
+    of_group = numbers.get((group.fingerprint, False), 1)
+    return max((numbers.get((fingerprint(name), True), of_group) for name in entry.local_names), default=1)
 
 
 def has_kept_copies(node: Node, group: Group, entry: CatalogueEntry, disks: int) -> bool:
@@ -40,12 +37,14 @@ def has_kept_copies(node: Node, group: Group, entry: CatalogueEntry, disks: int)
 
 
 def _nodes_with(node: Node, group: Group, part: Part, enough: int) -> int:
-    """Return the number of nodes that have the bytes of a part, at most ``enough``."""
+    """Return ``enough`` if this number of nodes has the bytes of a part, else a smaller number."""
     if not part.digest:
         return 0
     sound: set[str] = set()
     found = node.lookup(part.name, group=group)
     try:
+        if len({one.node for one in found}) < enough:
+            return 0
         for one in found:
             if len(sound) < enough and one.node not in sound and _digest_of(one) == part.digest:
                 sound.add(one.node)

@@ -10,9 +10,8 @@ from typing import TYPE_CHECKING, cast
 import pytest
 from blake3 import blake3
 
-from dios.errors import DamagedError, UnreachableError
+from dios.errors import DamagedError
 from dios.lib.catalogue import CatalogueEntry, Part, pack_parts
-from dios.lib.files import kept_copies
 from dios.lib.files.kept_copies import has_kept_copies, promised_disks
 from dios.lib.kept.records import KeptPromise
 from dios.wire.types import ObjectType, Semantics
@@ -98,21 +97,12 @@ def test_every_part_has_to_be_there() -> None:
     assert not counts(1, Replica("n1"), entry=entry)
 
 
-def test_the_promise_of_a_file_goes_before_that_of_its_group(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Without a promise one disk is enough; promises that cannot be read are an error."""
-    group = cast("Group", SimpleNamespace(fingerprint=KeptPromise(0, SECOND, NAME, "g", 3).key))
-    node = cast("Node", None)
-    known: list[KeptPromise] = []
-    monkeypatch.setattr(kept_copies, "Promises", lambda _: SimpleNamespace(known=lambda: known))
-    assert promised_disks(node, group, ENTRY) == 1
-    known.append(KeptPromise(0, SECOND, NAME, "g", 3))
-    assert promised_disks(node, group, ENTRY) == 3
-    known.append(KeptPromise(0, SECOND, NAME, "a.txt", 2, is_single=True))
-    assert promised_disks(node, group, ENTRY) == 2
-
-    def unknown() -> list[KeptPromise]:
-        raise UnreachableError("n2 does not answer")
-
-    monkeypatch.setattr(kept_copies, "Promises", lambda _: SimpleNamespace(known=unknown))
-    with pytest.raises(UnreachableError):
-        promised_disks(node, group, ENTRY)
+def test_the_promise_of_a_file_goes_before_that_of_its_group() -> None:
+    """Without a promise one disk is enough."""
+    of_group = KeptPromise(0, SECOND, NAME, "g", 3)
+    of_file = KeptPromise(0, SECOND, NAME, "a.txt", 2, is_single=True)
+    group = cast("Group", SimpleNamespace(fingerprint=of_group.key))
+    assert promised_disks([], group, ENTRY) == 1
+    assert promised_disks([of_group], group, ENTRY) == 3
+    assert promised_disks([of_group, of_file], group, ENTRY) == 2
+    assert promised_disks([KeptPromise(0, NAME, SECOND, "another group", 3)], group, ENTRY) == 1
