@@ -77,8 +77,9 @@ class LocalTarget:
             return _bounded(file.read(size_max + 1), size_max, path)
 
     def write(self, path: str, data: bytes) -> None:
-        """Store a new file, and sync it and its folder."""
+        """Store a new file, and sync it, its folder, and the folders of those that are new."""
         place = self._folder / path
+        missing = [folder for folder in place.parents if not folder.is_dir()]
         place.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         if place.exists():
             raise FileExistsError(17, "the file exists already", str(place))
@@ -92,11 +93,8 @@ class LocalTarget:
         except BaseException:
             Path(temporary).unlink(missing_ok=True)
             raise
-        folder = os.open(place.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-        try:
-            os.fsync(folder)
-        finally:
-            os.close(folder)
+        for folder in (place.parent, *(made.parent for made in missing)):
+            _sync_folder(folder)
 
     def names(self, folder: str) -> list[str]:
         """Return the names of files."""
@@ -109,6 +107,14 @@ class LocalTarget:
     def remove(self, path: str) -> None:
         """Remove a file."""
         (self._folder / path).unlink()
+
+
+def _sync_folder(folder: Path) -> None:
+    fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)
 
 
 class _FileSystem(Protocol):

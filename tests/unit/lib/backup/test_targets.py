@@ -98,3 +98,21 @@ def test_errors_of_a_file_system_have_a_place(monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setattr(target._files, "cat_file", refuse)
     with pytest.raises(TargetError, match=r"cannot read config in memory://broken.*no credentials"):
         target.read("config", 10)
+
+
+def test_the_folders_of_new_folders_are_synced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A machine that stops after a write has the file below folders that are new, too."""
+    synced: set[Path] = set()
+    sync = os.fsync
+
+    def noting(fd: int) -> None:
+        synced.add(Path(f"/proc/self/fd/{fd}").readlink())
+        sync(fd)
+
+    monkeypatch.setattr(os, "fsync", noting)
+    target = open_target(str(tmp_path / "store"))
+    target.write("packs/a", b"bytes")
+    assert {tmp_path, tmp_path / "store", tmp_path / "store" / "packs"} <= synced
+    synced.clear()
+    target.write("packs/b", b"bytes")
+    assert tmp_path not in synced
