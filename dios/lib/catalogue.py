@@ -10,7 +10,7 @@ it has them all.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Annotated, Final, NamedTuple, Protocol, TypeVar
 
 import msgspec
@@ -24,15 +24,16 @@ from dios.wire.types import Proximity, Semantics
 
 V = TypeVar("V")
 
-FORMAT_VERSION: Final = 4
-"""Version 2 added the digests, version 3 files in parts, version 4 tiered files.
+FORMAT_VERSION: Final = 5
+"""Version 2 added the digests, version 3 files in parts, version 4 tiered files, version 5 notes.
 
 A catalogue has the lowest version, from 2 on, that can have its files. Version 1 is read, too.
 """
 
 _WITHOUT_PARTS: Final = 2
 _WITH_PARTS: Final = 3
-_VERSIONS: Final = frozenset({1, _WITHOUT_PARTS, _WITH_PARTS, FORMAT_VERSION})
+_WITH_TIERS: Final = 4
+_VERSIONS: Final = frozenset({1, _WITHOUT_PARTS, _WITH_PARTS, _WITH_TIERS, FORMAT_VERSION})
 _SHOWN_CHARACTERS: Final = 200
 _PART_BYTES: Final = limits.NAME_BYTES + limits.DIGEST_BYTES
 _UNKNOWN: Final = bytes(limits.DIGEST_BYTES)
@@ -120,11 +121,17 @@ class CatalogueEntry(msgspec.Struct, frozen=True, array_like=True, forbid_unknow
             return [self.name] if self.name else []
         return [part.name for part in _unpacked(self.packed_parts)]
 
+    @property
+    def packed_objects(self) -> bytes:
+        """The name and the digest of each object, packed as parts; b"" for a directory and a tiered file."""
+        if self.tiered:
+            return b""
+        return self.packed_parts or (pack_parts([Part(self.name, self.digest)]) if self.name else b"")
+
+    @property
     def objects(self) -> tuple[Part, ...]:
-        """Return the names of all objects of the file with their digests; none of a directory."""
-        if self.packed_parts:
-            return _unpacked(self.packed_parts)
-        return (Part(self.name, self.digest),) if self.name else ()
+        """The name and the digest of each object of the file; none of a directory and of a tiered file."""
+        return _unpacked(self.packed_objects)
 
     def parts(self) -> tuple[Part, ...]:
         """Return the parts in their order; DamagedError if they cannot be those of a file of this size."""
@@ -178,11 +185,34 @@ class UnfinishedFile(msgspec.Struct, frozen=True, array_like=True, forbid_unknow
         return f"Unfinished({self.file!r}, {len(self.parts)} parts)"
 
 
+class Note(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
+    """A former file whose objects are to be destroyed, when each object of ``until`` is kept.
+
+    ``until`` has the objects of the file that replaced it, packed as parts. An object is kept if as many
+    replicas as are promised have the bytes of its digest. It is b"" if there is nothing to wait for: the user
+    removed the file. ``noted_ns`` is the time of the note.
+    """
+
+    former: CatalogueEntry
+    until: _Parts
+    noted_ns: int
+
+    @property
+    def replacement(self) -> tuple[Part, ...]:
+        """The objects that have to be kept before those of the former file are destroyed."""
+        return _unpacked(self.until)
+
+    def __repr__(self) -> str:
+        """Return a text without the names, which are secrets."""
+        return f"Note({self.former.file!r}, {len(self.replacement)} objects)"
+
+
 class Listed(NamedTuple):
-    """The content of a catalogue: its files and directories, and the files that are not stored completely."""
+    """The content of a catalogue: its files and directories, unfinished files, and notes of former ones."""
 
     entries: tuple[CatalogueEntry, ...]
     unfinished: tuple[UnfinishedFile, ...] = ()
+    notes: tuple[Note, ...] = ()
 
 
 class _CatalogueContent(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
@@ -191,6 +221,7 @@ class _CatalogueContent(msgspec.Struct, frozen=True, array_like=True, forbid_unk
     unfinished: (
         Annotated[tuple[UnfinishedFile, ...], msgspec.Meta(max_length=limits.CATALOGUE_UNFINISHED_MAX)] | None
     ) = None
+    notes: Annotated[tuple[Note, ...], msgspec.Meta(max_length=limits.CATALOGUE_NOTES_MAX)] | None = None
 
 
 _encode: Final = msgspec.msgpack.Encoder().encode
@@ -205,9 +236,13 @@ _FIELDS_WITHOUT_PARTS: Final = 5
 _FIELDS_WITHOUT_TIER: Final = 7
 
 
-def encode(entries: Iterable[CatalogueEntry], unfinished: Iterable[UnfinishedFile] = ()) -> bytes:
+def encode(
+    entries: Iterable[CatalogueEntry],
+    unfinished: Iterable[UnfinishedFile] = (),
+    notes: Iterable[Note] = (),
+) -> bytes:
     """Return the stored form of a catalogue; raises LimitError if it is full."""
-    listed, begun = tuple(entries), tuple(unfinished)
+    listed, begun, noted = tuple(entries), tuple(unfinished), tuple(notes)
     if len(listed) > limits.CATALOGUE_ENTRIES_MAX:
         raise LimitError(
             f"the catalogue is full: it holds at most {limits.CATALOGUE_ENTRIES_MAX} objects. "
@@ -218,17 +253,35 @@ def encode(entries: Iterable[CatalogueEntry], unfinished: Iterable[UnfinishedFil
             f"the group has {len(begun) - 1} unfinished files. `dios ls --unfinished` lists them; put them "
             "again, or remove them with `dios rm`."
         )
-    rows = [msgspec.structs.astuple(entry)[: _fields_of(entry)] for entry in listed]
+    rows = list(map(_row, listed))
     packed = sum(len(one.packed_parts) for one in listed) + sum(len(one.packed_parts) for one in begun)
-    tiered = any(one.tier for one in listed)
-    if not packed and not begun and not tiered:
-        return _encode((_WITHOUT_PARTS, rows))
     if packed > limits.CATALOGUE_PARTS_MAX * _PART_BYTES:
         raise LimitError(
             f"the catalogue is full: its large files have more than {limits.CATALOGUE_PARTS_MAX} parts. "
             "Remove some, or put the others into another group."
         )
-    return _encode((FORMAT_VERSION if tiered else _WITH_PARTS, rows, begun))
+    if noted:
+        return _encode((FORMAT_VERSION, rows, begun, _note_rows(noted)))
+    if any(one.tier for one in listed):
+        return _encode((_WITH_TIERS, rows, begun))
+    return _encode((_WITH_PARTS, rows, begun) if packed or begun else (_WITHOUT_PARTS, rows))
+
+
+def _note_rows(notes: Sequence[Note]) -> list[tuple[object, ...]]:
+    """Return the stored form of notes; LimitError if they are too many."""
+    packed = sum(len(one.former.packed_parts) + len(one.until) for one in notes)
+    many = packed > limits.CATALOGUE_NOTES_PARTS_MAX * _PART_BYTES
+    if many or len(notes) > limits.CATALOGUE_NOTES_MAX:
+        raise LimitError(
+            f"the catalogue is full: {len(notes)} former files wait until their replacements are kept. "
+            "`dios group describe` shows why replicas are missing; try again when they are made."
+        )
+    return [(_row(one.former), one.until, one.noted_ns) for one in notes]
+
+
+def _row(entry: CatalogueEntry) -> tuple[object, ...]:
+    """Return the stored form of an entry, without the fields at the end that it does not use."""
+    return msgspec.structs.astuple(entry)[: _fields_of(entry)]
 
 
 def _fields_of(entry: CatalogueEntry) -> int | None:
@@ -244,7 +297,7 @@ def decode(data: bytes) -> tuple[CatalogueEntry, ...]:
 
 
 def decode_all(data: bytes) -> Listed:
-    """Return the entries and the unfinished files; none for an empty object. Raises DamagedError."""
+    """Return the whole content; nothing for an empty object. Raises DamagedError."""
     data = content_of(data)
     if not data:
         return Listed(())
@@ -252,13 +305,17 @@ def decode_all(data: bytes) -> Listed:
         content = _decode(data)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise DamagedError(f"the catalogue cannot be read: {error}") from None
-    if content.version not in _VERSIONS:
-        raise _other_version(content.version)
-    if (content.unfinished is None) is (content.version >= _WITH_PARTS):
-        raise DamagedError(
-            f"the catalogue cannot be read: it has not the fields of version {content.version}"
-        )
-    return Listed(content.entries, content.unfinished or ())
+    version = content.version
+    if version not in _VERSIONS:
+        raise _other_version(version)
+    present = 2 + (content.unfinished is not None) + (content.notes is not None)
+    if present != _fields_of_version(version):
+        raise DamagedError(f"the catalogue cannot be read: it has not the fields of version {version}")
+    return Listed(content.entries, content.unfinished or (), content.notes or ())
+
+
+def _fields_of_version(version: int) -> int:
+    return 2 + (version >= _WITH_PARTS) + (version >= FORMAT_VERSION)
 
 
 def _other_version(version: int) -> DamagedError:
@@ -278,7 +335,7 @@ def decode_slowly(data: bytes) -> Iterator[CatalogueEntry]:
     try:
         pieces = _decode_pieces(data)
         version = _decode_version(pieces[0]) if pieces else 0
-        if version in _VERSIONS and len(pieces) == (3 if version >= _WITH_PARTS else 2):
+        if version in _VERSIONS and len(pieces) == _fields_of_version(version):
             yield from map(_decode_entry, _decode_list(pieces[1]))
             return
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:

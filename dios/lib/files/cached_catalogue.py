@@ -8,7 +8,15 @@ from typing import Final, Generic, NamedTuple, TypeVar
 
 from dios import limits
 from dios.errors import Busy, Conflict
-from dios.lib.catalogue import CatalogueEntry, CatalogueObject, UnfinishedFile, decode, decode_all, encode
+from dios.lib.catalogue import (
+    CatalogueEntry,
+    CatalogueObject,
+    Note,
+    UnfinishedFile,
+    decode,
+    decode_all,
+    encode,
+)
 from dios.lib.files.tree import FileTree
 from dios.lib.retrying import Pauses
 
@@ -65,20 +73,23 @@ class CachedCatalogue(Generic[V]):
         self,
         change: Callable[[FileTree], Iterable[CatalogueEntry]],
         unfinished: Callable[[FileTree], Iterable[UnfinishedFile]] | None = None,
+        notes: Callable[[FileTree], Iterable[Note]] | None = None,
     ) -> None:
         """Replace the entries by those that ``change`` returns, even if others edit them at the same time.
 
-        ``unfinished`` returns the unfinished files, by default the present ones. Both may be called several
-        times; an exception that they raise ends the edit. Raises LimitError if the catalogue is full, and
-        Busy or Conflict after CATALOGUE_EDITS_MAX attempts.
+        ``unfinished`` returns the unfinished files and ``notes`` the notes, by default the present ones. All
+        may be called several times, ``change`` first; an exception that they raise ends the edit. Raises
+        LimitError if the catalogue is full, and Busy or Conflict after CATALOGUE_EDITS_MAX attempts.
         """
         with self._lock:
             pauses = Pauses()
             for attempt in range(limits.CATALOGUE_EDITS_MAX):
                 known = self._current()
+                entries = tuple(change(known.tree))
                 begun = known.tree.unfinished.values() if unfinished is None else unfinished(known.tree)
-                after = FileTree(change(known.tree), begun)
-                data = encode(after.entries, after.unfinished.values())
+                noted = known.tree.notes if notes is None else notes(known.tree)
+                after = FileTree(entries, begun, noted)
+                data = encode(after.entries, after.unfinished.values(), after.notes)
                 try:
                     version = self._stored.replace(data, known.version)
                 except (Busy, Conflict) as conflict:

@@ -27,7 +27,7 @@ from dios.errors import (
     StaleError,
     UnreachableError,
 )
-from dios.lib.catalogue import CatalogueEntry, UnfinishedFile
+from dios.lib.catalogue import CatalogueEntry, Note, UnfinishedFile
 from dios.lib.files.cached_catalogue import CachedCatalogue
 from dios.lib.files.catalogue_places import CataloguePlace
 from dios.lib.files.catalogue_record import CatalogueRecord, CatalogueVersion
@@ -97,6 +97,7 @@ class GroupFiles:
         self,
         change: Callable[[FileTree], Iterable[CatalogueEntry]],
         unfinished: Callable[[FileTree], Iterable[UnfinishedFile]] | None = None,
+        notes: Callable[[FileTree], Iterable[Note]] | None = None,
     ) -> None:
         """Change the catalogue in one write; see ``CachedCatalogue.edit``."""
         known = self._known()
@@ -105,7 +106,7 @@ class GroupFiles:
             known = self._known()
         if known is None:
             raise UnreachableError("the list of the group's files was made, and cannot be found. Try again.")
-        known.edit(change, unfinished)
+        known.edit(change, unfinished, notes)
 
     def hold_list(self, disks: int) -> None:
         """Make replicas of the catalogue until its latest version is on this number of disks.
@@ -114,6 +115,11 @@ class GroupFiles:
         """
         if self._known() is not None:
             self._record.hold(disks)
+
+    @property
+    def is_replicated(self) -> bool:
+        """True if the catalogue has several replicas, so that replaced files leave notes in it."""
+        return self._known() is not None and self._record.is_replicated
 
     def list_is_complete(self) -> bool:
         """Return True if every node answered that may have the latest version of the catalogue."""

@@ -263,7 +263,7 @@ class StagedFiles:
         Raises UnreachableError if too few nodes take them. Nothing is visible then.
         """
         for entry in self.stored():
-            for name, digest in entry.objects():
+            for name, digest in entry.objects:
                 hold_on(self.files.node, self.files.group, name, disks, digest)
         self.files.hold_list(disks)
 

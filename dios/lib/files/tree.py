@@ -10,17 +10,24 @@ from collections.abc import Iterable, Iterator
 from typing import Final
 
 from dios.errors import InvalidError
-from dios.lib.catalogue import CatalogueEntry, UnfinishedFile
+from dios.lib.catalogue import CatalogueEntry, Note, UnfinishedFile
 from dios.lib.files.paths import parent_of, stored_path
 
 
 class FileTree:
     """The files and directories of a catalogue. Of two entries with one path the later counts."""
 
-    def __init__(self, entries: Iterable[CatalogueEntry], unfinished: Iterable[UnfinishedFile] = ()) -> None:
+    def __init__(
+        self,
+        entries: Iterable[CatalogueEntry],
+        unfinished: Iterable[UnfinishedFile] = (),
+        notes: Iterable[Note] = (),
+    ) -> None:
         self.entries: Final = tuple(entries)
         self.unfinished: Final = {one.file: one for one in unfinished}
         """The files that are not stored completely, by path; they are no files of the tree."""
+        self.notes: Final = tuple(notes)
+        """The former files whose objects are to be destroyed; they are no files of the tree."""
         self.files: Final[dict[str, CatalogueEntry]] = {}
         self.made: Final[dict[str, CatalogueEntry]] = {}
         """The directories that have an entry of their own."""

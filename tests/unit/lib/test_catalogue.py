@@ -6,6 +6,7 @@ from dios import limits
 from dios.errors import DamagedError, InvalidError, LimitError
 from dios.lib.catalogue import (
     CatalogueEntry,
+    Note,
     Part,
     Tiered,
     UnfinishedFile,
@@ -54,7 +55,7 @@ def test_the_stored_bytes_of_files_in_parts_never_change() -> None:
     vector = f"930391{vector_large}91{vector_begun}"
     assert encode([large], [begun]).hex() == vector
     data = bytes.fromhex(vector)
-    assert decode_all(data) == ((large,), (begun,))
+    assert decode_all(data) == ((large,), (begun,), ())
     assert list(decode_slowly(data)) == [large]
     assert large.parts() == tuple(parts)
     assert [large.size_of_part(0), large.size_of_part(1)] == [4, 1]
@@ -71,6 +72,39 @@ def test_the_stored_bytes_of_tiered_files_never_change() -> None:
     assert decode(bytes.fromhex(vector)) == (cold,)
     assert list(decode_slowly(bytes.fromhex(vector))) == [cold]
     assert (cold.names, cold.local_names, cold.tiered) == ([], [b"\x07" * 32], True)
+
+
+def test_the_stored_bytes_of_notes_never_change() -> None:
+    """The frozen vector of version 5, which is written only with notes."""
+    former = CatalogueEntry("a", b"\x07" * 32, 5, 9, b"\x08" * 32)
+    new = CatalogueEntry("a", b"\x0e" * 32, 6, 10, b"\x0f" * 32)
+    replaced, removed = Note(former, new.packed_objects, 11), Note(former, b"", 12)
+    row = "95a161c420" + "07" * 32 + "0509c420" + "08" * 32
+    row_new = "95a161c420" + "0e" * 32 + "060ac420" + "0f" * 32
+    vector = f"940591{row_new}90" + "92" + f"93{row}c440" + "0e" * 32 + "0f" * 32 + "0b" + f"93{row}c4000c"
+    assert encode([new], [], [replaced, removed]).hex() == vector
+    data = bytes.fromhex(vector)
+    assert decode_all(data) == ((new,), (), (replaced, removed))
+    assert list(decode_slowly(data)) == [new]
+    assert (replaced.replacement, removed.replacement) == ((Part(b"\x0e" * 32, b"\x0f" * 32),), ())
+
+
+def test_a_list_without_notes_stays_readable_for_earlier_programs() -> None:
+    """When the last note goes, the catalogue has the version that its files need."""
+    former = entry("a", 1)
+    assert decode_all(encode([entry("a", 2)], [], [Note(former, b"", 1)])).notes
+    assert encode([entry("a", 2)], [], []) == encode([entry("a", 2)])
+    assert encode([entry("a", 2)])[1] == 2
+
+
+def test_the_objects_of_a_file_are_packed_as_parts() -> None:
+    """A note waits for one object, for each part of a large file, and for none of a stored or no file."""
+    parts = pack_parts([Part(b"\x07" * 32, b"\x01" * 32), Part(b"\x09" * 32, b"\x02" * 32)])
+    assert entry("a", 1).packed_objects == entry("a", 1).name + bytes(32)
+    assert CatalogueEntry("a", b"\x07" * 32, 5, 9, b"", 4, parts).packed_objects == parts
+    assert CatalogueEntry("a/", b"", 0, 9).packed_objects == b""
+    tier = Tiered("/s", b"\x0c" * 32, stored=True)
+    assert CatalogueEntry("a", b"\x07" * 32, 5, 9, tier=tier).packed_objects == b""
 
 
 def test_parts_that_are_not_those_of_the_file_are_refused() -> None:
@@ -109,6 +143,16 @@ def test_the_bound_on_entries_holds(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(limits, "CATALOGUE_ENTRIES_MAX", 2)
     with pytest.raises(LimitError):
         encode([entry("a"), entry("b"), entry("c")])
+
+
+@pytest.mark.parametrize("bound", ["CATALOGUE_NOTES_MAX", "CATALOGUE_NOTES_PARTS_MAX"])
+def test_the_bounds_on_notes_hold(monkeypatch: pytest.MonkeyPatch, bound: str) -> None:
+    """One note too many, or one object too many that notes wait for, is refused."""
+    notes = [Note(entry("a", number), entry("a", 9).packed_objects, 1) for number in range(3)]
+    monkeypatch.setattr(limits, bound, 2)
+    assert decode_all(encode([], [], notes[:2])).notes == tuple(notes[:2])
+    with pytest.raises(LimitError, match="3 former files wait"):
+        encode([], [], notes)
 
 
 @pytest.mark.parametrize("text", ["", "a\nb", "\x1b[31m", "x" * 5000])
