@@ -350,6 +350,7 @@ CATALOGUE_PARTS_MAX: Final = 65_536  # of all files of a catalogue
 CATALOGUE_UNFINISHED_MAX: Final = 1_024
 CATALOGUE_NOTES_MAX: Final = CATALOGUE_ENTRIES_MAX  # every file can be replaced in one write
 CATALOGUE_NOTES_PARTS_MAX: Final = 4 * CATALOGUE_PARTS_MAX  # of former files and their replacements
+NOTE_SWEEP_MS: Final = 300_000  # a program executes older notes of a group without a promise
 CATALOGUE_LOOK_MS: Final = 10_000  # a writer looks for new replicas of a catalogue this often
 CATALOGUE_EDITS_MAX: Final = 64
 CATALOGUE_FRESH_MS: Final = 1_000  # a reader asks more than the replica of its node this often

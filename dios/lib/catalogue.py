@@ -202,6 +202,10 @@ class Note(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=T
         """The objects that have to be kept before those of the former file are destroyed."""
         return _unpacked(self.until)
 
+    def without_store(self) -> Note:
+        """Return the note of the file's objects alone."""
+        return msgspec.structs.replace(self, former=msgspec.structs.replace(self.former, tier=None))
+
     def __repr__(self) -> str:
         """Return a text without the names, which are secrets."""
         return f"Note({self.former.file!r}, {len(self.replacement)} objects)"

@@ -157,12 +157,15 @@ class CommandContext:
                     yield CataloguedFile(alias, entry)
 
     def catalogued_names(self) -> Iterator[bytes]:
-        """Yield the names of all objects that catalogues have: files, parts, unfinished files."""
+        """Yield the names of all objects that catalogues have: files, parts, unfinished and former files."""
         for alias in self.reachable_groups():
             for entry in self.entries(alias):
                 yield from entry.names
-            for one in self.files(alias).tree().unfinished.values():
+            tree = self.files(alias).tree()
+            for one in tree.unfinished.values():
                 yield from (part.name for part in one.parts)
+            for note in tree.notes:
+                yield from note.former.local_names
 
     def entries(self, alias: str) -> tuple[CatalogueEntry, ...]:
         """Return the entries of a group's catalogue; none, with a notice, if its node does not answer."""

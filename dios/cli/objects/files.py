@@ -40,7 +40,9 @@ from dios.cli.objects.removal import (
     Target,
     all_targets,
     destroy_targets,
+    file_target,
     require_none_left,
+    show_later,
     unfinished_target,
 )
 from dios.client.written_files import naming
@@ -48,6 +50,7 @@ from dios.core.model.names import KEPT, SERVICES, special_name
 from dios.errors import ExistsError, InvalidError, UnreachableError
 from dios.lib.catalogue import CatalogueEntry, shown_path
 from dios.lib.files import downloads, synchronize
+from dios.lib.files.formers import copy_former
 from dios.lib.files.group_files import GroupFiles
 from dios.lib.files.paths import checked_path, path_of_local, stored_path
 from dios.lib.files.staging import StagedFiles
@@ -102,7 +105,7 @@ def put(
     ] = False,
     replace: Annotated[
         bool,
-        typer.Option("--replace", help="Replace files that have these paths, and destroy their objects."),
+        typer.Option("--replace", help="Replace files that have these paths."),
     ] = False,
     acknowledge: Annotated[
         int,
@@ -122,7 +125,8 @@ def put(
     """Store files as durable objects, and add them to the group's catalogue.
 
     They become visible together, each under its path as you typed it. If a file has one of these paths,
-    nothing is stored, unless --replace is given; `dios sync` stores only what differs. When the command ends
+    nothing is stored, unless --replace is given; `dios sync` stores only what differs. A replaced file is
+    destroyed, in a group with promised replicas when the new one has them. When the command ends
     successfully, the objects survive a power failure, and with --acknowledge N also the loss of N - 1 nodes.
     If fewer nodes take the files, nothing is stored. --replicas promises a number for these files, whatever
     is promised for the group.
@@ -691,6 +695,9 @@ def get(
     recursive: Annotated[
         bool, typer.Option("--recursive", "-r", help="Write a directory into the directory of --output.")
     ] = False,
+    former: Annotated[
+        bool, typer.Option("--former", help="Write the former version of group/FILE that is still stored.")
+    ] = False,
     group: InGroupOption = "",
     node: NodeOption = None,
     as_json: JsonOption = False,
@@ -700,6 +707,9 @@ def get(
     With --output the file appears when it is complete, and the same command continues an interrupted one of
     a large file. A tiered file is brought back first. --json describes the written file, and needs --output.
     With --recursive NAME is group/DIRECTORY, and its files are written into the directory of --output.
+
+    With --former it writes the latest version before the present one: it stays until the present one has the
+    promised replicas.
     """
     with reporting("dios get", as_json=as_json):
         if as_json and output is None:
@@ -711,6 +721,13 @@ def get(
                 written = _get_directory(place, f"{group}/{name}" if group else name, output)
                 if as_json:
                     write_json([{"file": str(file), "size": size} for file, size in written])
+                return
+            if former:
+                entry = _get_former(place, f"{group}/{name}" if group else name, output)
+                if as_json:
+                    write_json(
+                        {"file": str(output), "size": entry.size, "fingerprint": fingerprint(entry.name)}
+                    )
                 return
             listed = place.find(name, group)[1]
             if listed is not None and listed.entry.tiered:
@@ -736,6 +753,20 @@ def get(
                 downloads.copy_view(request.view, file, moved, path=name, digest=digest)
             if as_json:
                 write_json({"file": str(output), "size": size, "fingerprint": reference.fingerprint})
+
+
+def _get_former(place: CommandContext, text: str, output: Path | None) -> CatalogueEntry:
+    """Write the latest former version of a file that is still stored, and return its entry."""
+    alias, inner = _group_of(place, text)
+    files = place.files(alias)
+    formers = files.formers(inner)
+    if not formers:
+        raise InvalidError(
+            f"no former version of {text} is stored. `dios group describe {alias}` shows those that are."
+        )
+    with _destination(output) as file, transfer("get", formers[0].size) as moved:
+        copy_former(files, formers[0], file, moved)
+    return formers[0]
 
 
 def _get_directory(place: CommandContext, text: str, output: Path | None) -> list[tuple[Path, int]]:
@@ -786,9 +817,10 @@ def rm(
 ) -> None:
     """Destroy objects with all their replicas, for all users, and remove them from the catalogues.
 
-    Holders of a reference get ESTALE from then on. If a node does not answer, an object that may have a
-    replica there stays in its catalogue, so that you can destroy it when the node is back. The bytes of
-    tiered files go from their store, and nothing goes if it does not answer. --all asks first.
+    Holders of a reference get ESTALE from then on. If a node does not answer that may have replicas, the
+    cluster destroys them when it is back. In a group whose catalogue is on one node nobody could do that, so
+    that the object stays in the catalogue, to be destroyed later. The bytes of tiered files go from their
+    store, and nothing goes if it does not answer. --all asks first.
     """
     with reporting("dios rm", as_json=as_json), opened(node, [group] if group else ()) as place:
         # Look up all names first, so that an error in the last one destroys nothing.
@@ -796,13 +828,13 @@ def rm(
             if not group or names:
                 raise InvalidError("--all is for the files of a whole group: give --group ALIAS and no NAME")
             targets = all_targets(place, group)
-            files = sum(bool(each.names) for each in targets)
+            files = sum(bool(each.names) and each.former is None for each in targets)
             confirm(f"destroy all {counted(files, 'file')} of group {group}", yes=yes)
         elif not names:
             raise InvalidError("give the files to destroy, or --group ALIAS --all for those of a whole group")
         else:
             targets = [each for text in names for each in _targets(place, text, group, recursive=recursive)]
-        gone, left = destroy_targets(place, targets)
+        gone, left, later = destroy_targets(place, targets)
         if as_json:
             removed: list[RemovedRow] = [
                 {
@@ -815,6 +847,7 @@ def rm(
                 for each, outcome in gone
             ]
             write_json(removed)
+        show_later(place, later)
         require_none_left(place, left)
 
 
@@ -825,14 +858,12 @@ def _targets(place: CommandContext, text: str, group: str, *, recursive: bool) -
         if path is not None and tree is not None and path[1] in tree.unfinished.keys() - tree.files.keys():
             return [unfinished_target(path[0], tree.unfinished[path[1]])]
         name, found = place.find(text, group)
-        return [Target(text, [name] if found is None else found.entry.local_names, found)]
+        return [Target(text, [name]) if found is None else file_target(found)._replace(text=text)]
     if not recursive:
         raise InvalidError(f"{text} is a directory; add --recursive to destroy everything in it")
     below = [path[1], *tree.below(path[1])]
     entries = [tree.files.get(each) or tree.made.get(each) for each in below]
     begun = [one for file, one in tree.unfinished.items() if not path[1] or file.startswith(f"{path[1]}/")]
     return [unfinished_target(path[0], one) for one in begun] + [
-        Target(f"{path[0]}/{entry.file}", entry.local_names, CataloguedFile(path[0], entry))
-        for entry in entries
-        if entry is not None
+        file_target(CataloguedFile(path[0], entry)) for entry in entries if entry is not None
     ]

@@ -6,6 +6,7 @@ import os
 import secrets
 import sys
 import time
+from collections.abc import Sequence
 from enum import StrEnum
 from typing import Annotated, Final, TypedDict
 
@@ -36,10 +37,11 @@ from dios.cli.objects.removal import all_targets, destroy_targets, require_none_
 from dios.client.grants import Grant, accepted_grants, forget_grant, format_grant, keep_grant, parse_grant
 from dios.client.keyring import Keyring, check_group_alias
 from dios.client.ops.nodes import require_tags
-from dios.errors import ExistsError, InvalidError
+from dios.errors import DiosError, ExistsError, InvalidError
 from dios.ids import Name
+from dios.lib.catalogue import Note
 from dios.lib.files.catalogue_places import CATALOGUE_ALIAS, KeyringCatalogue
-from dios.lib.files.group_files import destroy
+from dios.lib.files.group_files import GroupFiles, destroy
 from dios.lib.files.shares import SHARE_ALIAS, Share, decode_share, encode_share
 from dios.lib.files.tree import is_directory
 from dios.lib.kept.promises import KeptStatus, Promises, ShortObject
@@ -129,12 +131,21 @@ def set_group(
             promises.keep_group(group, catalogue, label=alias, replicas=replicas, apart=apart is Apart.RACK)
         else:
             promises.end(group.fingerprint)
+            _sweep(place.files(alias))
         if as_json:
             write_json({"alias": alias, "fingerprint": group.fingerprint, "replicas": replicas})
         elif replicas:
             say(f"{counted(replicas, 'replica')} of each file of {alias}; next: dios group describe {alias}")
         else:
             say(f"no number of replicas is promised for {alias} any more; existing replicas stay")
+
+
+def _sweep(files: GroupFiles) -> None:
+    """Destroy former files of a group that no keeper looks at any more."""
+    try:
+        files.sweep()
+    except DiosError as error:
+        say(f"former versions of files stay until the next change of the group's files: {error.message}")
 
 
 @app.command(
@@ -151,6 +162,7 @@ def describe_group(
         group = place.group(alias)
         entries = [entry for entry in place.entries(alias) if not is_directory(entry)]
         secrecy = place.files(alias).secrecy
+        notes = place.files(alias).tree().notes
         promises = Promises(place.node)
         promise = promises.promise(group)
         files = {fingerprint(name): entry.file for entry in entries for name in entry.names}
@@ -164,6 +176,7 @@ def describe_group(
                 "secrecy": list(secrecy),
                 "promise": promise,
                 "short": [_short_row(file, one) for file, one in short],
+                "former": [_former_row(note) for note in notes],
             }
             write_json(row)
             return
@@ -177,6 +190,7 @@ def describe_group(
         ]
         if promise is not None:
             shown += [("kept", kept_text(promise)), ("keeper", promise.leader or "none yet")]
+        shown += _former_facts(alias, notes)
         facts(shown)
         if short:
             table(
@@ -201,14 +215,51 @@ class ShortFileRow(TypedDict):
     conflict: list[str]
 
 
+class FormerFileRow(TypedDict):
+    """A former file that is still stored; noted in nanoseconds. A removed one waits for no replacement."""
+
+    file: str
+    size: int
+    noted: int
+    removed: bool
+
+
 class GroupRow(AliasRow):
-    """A group: its files and their bytes, the tags that files get, and how far its promise is kept."""
+    """A group: its files and their bytes, the tags that files get, and how far its promise is kept.
+
+    The former files stay until their replacements are kept.
+    """
 
     files: int
     size: int
     secrecy: list[str]
     promise: KeptStatus | None
     short: list[ShortFileRow]
+    former: list[FormerFileRow]
+
+
+def _former_row(note: Note) -> FormerFileRow:
+    former = note.former
+    return {
+        "file": former.file,
+        "size": former.size,
+        "noted": note.noted_ns,
+        "removed": not note.until,
+    }
+
+
+def _former_facts(alias: str, notes: Sequence[Note]) -> list[tuple[str, str]]:
+    """Return lines about the former files that are still stored."""
+    waiting = [note.former for note in notes if note.until]
+    shown: list[tuple[str, str]] = []
+    if waiting:
+        size = size_text(sum(former.size for former in waiting))
+        way = f"dios get {alias}/{waiting[-1].file} --former"
+        versions = f"{counted(len(waiting), 'version')} ({size})"
+        shown.append(("former", f"{versions}, until the new ones have their replicas: {way}"))
+    if len(waiting) < len(notes):
+        shown.append(("removed", f"{counted(len(notes) - len(waiting), 'file')} to be destroyed"))
+    return shown
 
 
 def _short_row(file: str, one: ShortObject) -> ShortFileRow:
@@ -464,12 +515,12 @@ def remove_group(
     with reporting("dios group rm", as_json=as_json), opened(node, [alias]) as place:
         group = place.group(alias)
         targets = all_targets(place, alias)
-        files = sum(bool(each.names) for each in targets)
+        files = sum(bool(each.names) and each.former is None for each in targets)
         if files and not everything:
             raise InvalidError(f"group {alias} has {counted(files, 'file')}. Add --all to destroy them, too.")
         confirm(f"destroy group {alias} and its {counted(files, 'file')}", yes=yes)
-        _, left = destroy_targets(place, targets)
-        require_none_left(place, left)
+        _, left, later = destroy_targets(place, targets)
+        require_none_left(place, [*left, *later])
         if place.here() is not None and Promises(place.node).promise(group) is not None:
             Promises(place.node).end(group.fingerprint)
         for catalogue in KeyringCatalogue(place.node, place.keyring, alias, group).replicas():

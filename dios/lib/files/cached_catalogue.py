@@ -17,6 +17,7 @@ from dios.lib.catalogue import (
     decode_all,
     encode,
 )
+from dios.lib.files.notes import followed
 from dios.lib.files.tree import FileTree
 from dios.lib.retrying import Pauses
 
@@ -77,9 +78,10 @@ class CachedCatalogue(Generic[V]):
     ) -> None:
         """Replace the entries by those that ``change`` returns, even if others edit them at the same time.
 
-        ``unfinished`` returns the unfinished files and ``notes`` the notes, by default the present ones. All
-        may be called several times, ``change`` first; an exception that they raise ends the edit. Raises
-        LimitError if the catalogue is full, and Busy or Conflict after CATALOGUE_EDITS_MAX attempts.
+        ``unfinished`` returns the unfinished files, by default the present ones, and ``notes`` the notes, by
+        default those that ``followed`` returns. All may be called several times, ``change`` first; an
+        exception that they raise ends the edit. Raises LimitError if the catalogue is full, and Busy or
+        Conflict after CATALOGUE_EDITS_MAX attempts.
         """
         with self._lock:
             pauses = Pauses()
@@ -87,7 +89,7 @@ class CachedCatalogue(Generic[V]):
                 known = self._current()
                 entries = tuple(change(known.tree))
                 begun = known.tree.unfinished.values() if unfinished is None else unfinished(known.tree)
-                noted = known.tree.notes if notes is None else notes(known.tree)
+                noted = followed(known.tree, entries) if notes is None else notes(known.tree)
                 after = FileTree(entries, begun, noted)
                 data = encode(after.entries, after.unfinished.values(), after.notes)
                 try:

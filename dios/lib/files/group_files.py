@@ -8,6 +8,7 @@ or the new, and never a part.
 from __future__ import annotations
 
 import io
+import time
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from importlib import import_module
@@ -31,8 +32,13 @@ from dios.lib.catalogue import CatalogueEntry, Note, UnfinishedFile
 from dios.lib.files.cached_catalogue import CachedCatalogue
 from dios.lib.files.catalogue_places import CataloguePlace
 from dios.lib.files.catalogue_record import CatalogueRecord, CatalogueVersion
+from dios.lib.files.kept_copies import has_kept_copies, promised_disks
+from dios.lib.files.notes import added, followed, unused
 from dios.lib.files.parts import PartsFile, StoredParts
+from dios.lib.files.paths import stored_path
 from dios.lib.files.tree import FileTree, is_directory
+from dios.lib.kept.promises import Promises
+from dios.lib.kept.records import KeptPromise
 from dios.wire.nametext import fingerprint
 from dios.wire.types import ObjectType, Permission, Proximity
 
@@ -55,6 +61,14 @@ class Destroyed(NamedTuple):
     """The number of physical objects that were destroyed."""
     complete: bool
     """False if a node that may have another replica did not answer."""
+
+
+class _Noted(NamedTuple):
+    """The notes of a catalogue after a change, and former files to destroy at once; ``noted`` if by notes."""
+
+    notes: tuple[Note, ...] = ()
+    due: Sequence[Note] = ()
+    noted: bool = False
 
 
 class GroupFiles:
@@ -223,10 +237,8 @@ class GroupFiles:
         A file that has the new path of another one is replaced. Raises FileNotFoundError if an old path does
         not exist, and the errors of ``FileTree.require_room``.
         """
-        replaced: list[CatalogueEntry] = []
 
         def change(tree: FileTree) -> list[CatalogueEntry]:
-            replaced.clear()
             moved: dict[int, CatalogueEntry] = {}
             for old, new in pairs.items():
                 entry = tree.files.get(old) or tree.made.get(old)
@@ -236,28 +248,32 @@ class GroupFiles:
                 elif not tree.is_directory(old):
                     raise FileNotFoundError(2, "there is no such file or directory", old)
             gone = {id(tree.files[new]) for new in pairs.values() if new in tree.files} - moved.keys()
-            replaced.extend(entry for entry in tree.entries if id(entry) in gone)
             kept = [entry for entry in tree.entries if id(entry) not in gone and id(entry) not in moved]
             rest = FileTree(kept)
             for entry in moved.values():
                 rest.require_room(entry.file.rstrip("/"), directory=is_directory(entry))
             return [*kept, *moved.values()]
 
-        self.edit(change)
-        self.destroy_unlisted(replaced)
+        self.change(change)
 
     def remove(self, paths: Iterable[str]) -> None:
         """Remove files, and the own entries of directories, in one write; destroy the files' objects.
 
-        Raises FileNotFoundError, NotPermittedError if an object may not be destroyed, and UnreachableError if
-        a node that may have a replica of one did not answer: its file stays, to be removed later. The bytes
-        of tiered files go first, and the errors of their store leave everything else as it is.
+        Replicas on nodes that do not answer are destroyed later, by a note in a replicated catalogue. Without
+        one their file stays, to be removed later, and UnreachableError says so. Raises FileNotFoundError, and
+        NotPermittedError if an object may not be destroyed. The bytes of tiered files go first, and the
+        errors of their store leave everything else as it is.
         """
         tree = self.tree()
         entries = [tree.files.get(path) or tree.made[path] for path in paths]
         tiered = [entry for entry in entries if entry.tier is not None]
         if tiered:
             _removal().remove_bytes(self, tiered)
+        due = self.unlist(entries)
+        if due is not None:
+            with suppress(DiosError):
+                self._destroy(due)
+            return
         outcomes = destroy(self.node, [name for entry in entries for name in entry.local_names])
         left = [entry for entry in entries if not all(outcomes[name].complete for name in entry.local_names)]
         self.forget([entry for entry in entries if entry not in left])
@@ -267,25 +283,158 @@ class GroupFiles:
                 f"{len(left)} files stay, because a node that may have a replica did not answer: {shown}"
             )
 
+    def unlist(
+        self, entries: Sequence[CatalogueEntry], unfinished: Collection[str] = ()
+    ) -> list[Note] | None:
+        """Remove files, and unfinished ones by their paths, from a replicated catalogue in one write.
+
+        It leaves notes. Return None, and change nothing, if the catalogue has one replica; else the notes
+        that have nothing to wait for: of these files, whose bytes in stores are gone already, and of former
+        ones that they had replaced. Raises NotPermittedError, before anything is changed, if an object may
+        not be destroyed.
+        """
+        if not self.is_replicated:
+            return None
+        _require_destroyable(self.node, [name for entry in entries for name in entry.local_names])
+        gone = {(entry.file, entry.name) for entry in entries}
+
+        def unused_parts(tree: FileTree) -> Iterable[Note]:
+            for one in tree.unfinished.values():
+                if one.file in unfinished:
+                    yield from unused(one.file, [part.name for part in one.parts], time.time_ns())
+
+        done = self._edit_noted(
+            lambda tree: [e for e in tree.entries if (e.file, e.name) not in gone],
+            lambda tree: [one for path, one in tree.unfinished.items() if path not in unfinished],
+            unused_parts,
+        )
+        names = {name for _, name in gone}
+        return [note.without_store() if note.former.name in names else note for note in done.due]
+
     def forget(self, entries: Iterable[CatalogueEntry]) -> None:
         """Remove entries from the catalogue in one write."""
         gone = {(entry.file, entry.name) for entry in entries}
         if gone:
             self.edit(lambda tree: [e for e in tree.entries if (e.file, e.name) not in gone])
 
-    def destroy_unlisted(self, entries: Iterable[CatalogueEntry]) -> None:
-        """Destroy the objects of entries that are no longer in the catalogue, and their bytes in stores."""
-        gone = list(entries)
-        self.destroy_unneeded([name for entry in gone for name in entry.local_names])
-        tiered = [entry for entry in gone if entry.tier is not None]
+    # -- former files -------------------------------------------------------------------------------
+    def change(
+        self,
+        change: Callable[[FileTree], Iterable[CatalogueEntry]],
+        unfinished: Callable[[FileTree], Iterable[UnfinishedFile]] | None = None,
+        unused: Callable[[FileTree], Iterable[Note]] | None = None,
+    ) -> None:
+        """Change the catalogue in one write, as ``edit`` does, and destroy what no file has any more.
+
+        In a replicated catalogue the files that go leave notes, and those that others replace stay until
+        their replacements are kept. ``unused`` returns notes of further objects that no file needs.
+        """
+        done = self._edit_noted(change, unfinished, unused)
+        # The change is made and visible. An object without a note that cannot be destroyed now stays.
+        with suppress(DiosError):
+            self._destroy(done.due, noted=done.noted)
+            self._sweep_old(done.notes)
+
+    def _edit_noted(
+        self,
+        change: Callable[[FileTree], Iterable[CatalogueEntry]],
+        unfinished: Callable[[FileTree], Iterable[UnfinishedFile]] | None = None,
+        unused: Callable[[FileTree], Iterable[Note]] | None = None,
+    ) -> _Noted:
+        done = _Noted()
+        after: tuple[CatalogueEntry, ...] = ()
+
+        def entries(tree: FileTree) -> Iterable[CatalogueEntry]:
+            nonlocal after
+            after = tuple(change(tree))
+            return after
+
+        def notes(tree: FileTree) -> Sequence[Note]:
+            nonlocal done
+            kept = followed(tree, after)
+            new = [*added(tree, after, time.time_ns()), *(unused(tree) if unused else ())]
+            freed = [note for note in kept if not note.until and note not in tree.notes] if kept else []
+            if new and self.is_replicated:
+                due = [*freed, *(note for note in new if not note.until)]
+                done = _Noted((*kept, *new), due, noted=True)
+            else:
+                done = _Noted(kept, [*freed, *new], noted=bool(freed))
+            return done.notes
+
+        self.edit(entries, unfinished, notes)
+        return done
+
+    def _destroy(self, due: Collection[Note], *, noted: bool = True) -> int:
+        names = [name for note in due for name in note.former.local_names]
+        return self.end(due, destroy(self.node, names), noted=noted)
+
+    def end(self, due: Collection[Note], outcomes: Mapping[bytes, Destroyed], *, noted: bool = True) -> int:
+        """Remove the stored bytes of former files whose objects were destroyed, and drop their notes.
+
+        Return the number of those of which nothing is left. The others keep their notes, if they are
+        ``noted``.
+        """
+        tiered = [note.former for note in due if note.former.tier is not None]
         if tiered:
             _removal().remove_unneeded(self, tiered)
+        gone = {
+            note.former.name
+            for note in due
+            if all(name in outcomes and outcomes[name].complete for name in note.former.local_names)
+        }
+        if noted:
+            self.drop_notes(gone)
+        return len(gone)
 
-    def destroy_unneeded(self, names: Sequence[bytes]) -> None:
-        """Destroy objects that no file has any more."""
-        # The change is made and visible. An object that cannot be destroyed now stays without a path.
-        with suppress(DiosError):
-            destroy(self.node, names)
+    def drop_notes(self, names: Collection[bytes]) -> None:
+        """Drop the notes of former files with these names, whose objects are destroyed."""
+        if names:
+            self.edit(
+                lambda tree: tree.entries,
+                None,
+                lambda tree: [note for note in tree.notes if note.former.name not in names],
+            )
+
+    def sweep(self) -> int:
+        """Destroy the former files whose replacements are kept, and return their number.
+
+        A replacement is kept if as many nodes as are promised have the bytes of each of its objects, one
+        without a promise. The keeper of replicas does the same where a promise is, but for files in stores.
+        Raises the errors of looking up and of destroying.
+        """
+        tree = self.tree()
+        if not tree.notes:
+            return 0
+        promises = Promises(self.node).known()
+        present = {entry.name: entry for entry in tree.entries}
+        kept = {b"": True}
+        for until in {note.until for note in tree.notes if note.until}:
+            entry = present.get(until[: limits.NAME_BYTES])
+            kept[until] = entry is not None and self._is_kept(entry, promises)
+        return self._destroy([note for note in tree.notes if kept[note.until]])
+
+    def _is_kept(self, entry: CatalogueEntry, promises: Iterable[KeptPromise]) -> bool:
+        if entry.digest or entry.in_parts:
+            disks = promised_disks(promises, self.group, entry)
+            return has_kept_copies(self.node, self.group, entry, disks)
+        # A log, or a file of a catalogue of version 1: nothing says which bytes are right.
+        found = self.node.find(entry.name, group=self.group)
+        if found is None:
+            return False
+        found.close()
+        return True
+
+    def _sweep_old(self, notes: Iterable[Note]) -> None:
+        """Execute old notes of a group without a promise, for which no keeper does it."""
+        old = time.time_ns() - limits.NOTE_SWEEP_MS * 1_000_000
+        if any(note.noted_ns < old for note in notes) and Promises(self.node).promise(self.group) is None:
+            self.sweep()
+
+    def formers(self, path: str) -> list[CatalogueEntry]:
+        """Return the former files of a path that stay until their replacements are kept, the latest first."""
+        waiting = [note for note in self.tree().notes if note.until]
+        waiting.sort(key=lambda note: note.noted_ns, reverse=True)
+        return [note.former for note in waiting if stored_path(note.former.file) == path]
 
     def forget_unfinished(self, paths: Collection[str]) -> None:
         """Remove unfinished files from the catalogue in one write."""
@@ -329,6 +478,24 @@ def destroy(node: Node, names: Sequence[bytes]) -> dict[bytes, Destroyed]:
     return outcomes
 
 
+def _require_destroyable(node: Node, names: Sequence[bytes]) -> None:
+    """Raise NotPermittedError if a reference to one of these names lacks the right to delete."""
+    for start in range(0, len(names), BATCH_OBJECTS):
+        with node.batch() as batch:
+            asked = {name: batch.add(node.lookup, name) for name in names[start : start + BATCH_OBJECTS]}
+        found = {name: pending.result() for name, pending in asked.items()}
+        with node.batch() as batch:
+            for each in (each for given in found.values() for each in given):
+                batch.add(each.close)
+        for name, given in found.items():
+            _require_deletable(name, given)
+
+
+def _require_deletable(name: bytes, objects: Iterable[Reference]) -> None:
+    if not all(each.permissions & Permission.DELETE for each in objects):
+        raise NotPermittedError(f"the reference to {fingerprint(name)} lacks the right to delete")
+
+
 def _destroy_some(node: Node, names: Sequence[bytes]) -> dict[bytes, Destroyed]:
     with node.batch() as batch:
         asked = {name: batch.add(node.lookup, name) for name in names}
@@ -342,8 +509,7 @@ def _destroy_some(node: Node, names: Sequence[bytes]) -> dict[bytes, Destroyed]:
         found |= {name: node.lookup(name) for name in partial}
     replicas = {name: {each.object_id: each for each in given} for name, given in found.items()}
     for name, objects in replicas.items():
-        if not all(each.permissions & Permission.DELETE for each in objects.values()):
-            raise NotPermittedError(f"the reference to {fingerprint(name)} lacks the right to delete")
+        _require_deletable(name, objects.values())
     with node.batch() as batch:
         ends = [batch.add(each.destroy) for objects in replicas.values() for each in objects.values()]
     for end in ends:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import io
 import os
 import time
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import suppress
 from typing import Final
 
@@ -27,9 +27,10 @@ from dios.errors import (
     NotPermittedError,
     UnreachableError,
 )
-from dios.lib.catalogue import CatalogueEntry, Tiered, UnfinishedFile
+from dios.lib.catalogue import CatalogueEntry, Note, Tiered, UnfinishedFile
 from dios.lib.files.further_disks import hold_on
 from dios.lib.files.group_files import BATCH_OBJECTS, GroupFiles, destroy
+from dios.lib.files.notes import unused
 from dios.lib.files.paths import stored_path
 from dios.lib.files.sources import LocalSource, MemorySource, PipeSource, Readable, Source
 from dios.lib.files.tree import FileTree, directory_entry, is_directory
@@ -275,11 +276,11 @@ class StagedFiles:
     def publish(self) -> list[CatalogueEntry]:
         """Make everything visible in one write, and return its entries. On an error nothing is visible.
 
-        Files that had these paths are replaced, and their objects destroyed. Raises FileExistsError,
+        Files that had these paths are replaced, and their objects destroyed: in a replicated catalogue when
+        the new ones are kept, in another one at once. Raises FileExistsError,
         IsADirectoryError or NotADirectoryError if a path is taken, Conflict if another writer replaced a file
         that had to be unchanged, LimitError if the catalogue is full.
         """
-        replaced: list[CatalogueEntry] = []
         try:
             self._store_waiting()
             entries = dict(self._entries)
@@ -289,27 +290,33 @@ class StagedFiles:
             self._require_files(entries)
 
             def change(tree: FileTree) -> Iterable[CatalogueEntry]:
-                replaced.clear()
                 added = self._checked(tree, own, entries)
                 if not any(path in tree.files for path in entries):
                     return [*tree.entries, *added]
-                kept: list[CatalogueEntry] = []
-                for entry in tree.entries:
-                    gone = not is_directory(entry) and stored_path(entry.file) in entries
-                    (replaced if gone else kept).append(entry)
+                kept = [
+                    entry
+                    for entry in tree.entries
+                    if is_directory(entry) or stored_path(entry.file) not in entries
+                ]
                 return [*kept, *added]
 
-            self.files.edit(change, self._still_unfinished)
+            self.files.change(change, self._still_unfinished, self._unused_objects)
         except (OSError, Busy, Conflict, InvalidError, LimitError, NotPermittedError) as error:
             # After any other error the files may be visible, because the answer to the write was lost.
             if not isinstance(error, UnreachableError):
                 self.suspend()
             raise
-        self.files.destroy_unlisted([*replaced, *self._unused])
-        self.files.destroy_unneeded([name for each in self._uploads.values() for name in each.unused()])
         self._entries.clear()
+        self._unused.clear()
         self._uploads.clear()
         return list(entries.values())
+
+    def _unused_objects(self, _: FileTree) -> Iterator[Note]:
+        now = time.time_ns()
+        for entry in self._unused:
+            yield Note(entry, b"", now)
+        for path, upload in self._uploads.items():
+            yield from unused(path, upload.unused(), now)
 
     def _checked(
         self, tree: FileTree, own: FileTree, entries: dict[str, CatalogueEntry]

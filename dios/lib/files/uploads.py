@@ -21,6 +21,7 @@ from dios.client.sync.node import Reference
 from dios.errors import Conflict, DiosError, InvalidError, LimitError, StaleError
 from dios.lib.catalogue import CatalogueEntry, Part, UnfinishedFile, pack_parts
 from dios.lib.files.group_files import GroupFiles, destroy
+from dios.lib.files.notes import unused
 from dios.lib.files.sources import Source
 from dios.lib.files.tree import FileTree
 from dios.wire.types import ObjectType, Semantics
@@ -176,14 +177,26 @@ class PartsUpload:
                 self._list(self._with_own)
 
     def discard(self) -> None:
-        """Destroy everything that was stored, and forget the unfinished file."""
+        """Destroy everything that was stored, and forget the unfinished file.
+
+        Parts that another run has taken over stay: they are parts of its file.
+        """
         names = [part.name for part in self._parts] + self.unused()
-        if self._listed:
-            with suppress(Conflict):
-                self._list(
-                    lambda tree: [one for one in tree.unfinished.values() if one.run != self._begun.run]
-                )
-        destroy(self._files.node, names)
+        if not self._listed:
+            destroy(self._files.node, names)
+            return
+        self._files.change(
+            lambda tree: tree.entries,
+            lambda tree: [one for one in tree.unfinished.values() if one.run != self._begun.run],
+            lambda tree: unused(self._path, self._not_taken(tree, names), time.time_ns()),
+        )
+
+    def _not_taken(self, tree: FileTree, names: Iterable[bytes]) -> list[bytes]:
+        """Return the names without those of parts that another run has, or the present file."""
+        present, file = tree.unfinished.get(self._path), tree.files.get(self._path)
+        others = present.parts if present is not None and present.run != self._begun.run else ()
+        taken = {part.name for part in others} | set(() if file is None else file.local_names)
+        return [name for name in names if name not in taken]
 
     # -- one part -----------------------------------------------------------------------------------
     def _store_part(self, source: Source, offset: int, size: int, whole: blake3) -> int:
