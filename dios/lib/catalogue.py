@@ -69,9 +69,19 @@ class Tiered(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields
     """The place of a file's bytes in a store outside of the cluster; ``dios.lib.tier`` writes and reads it.
 
     ``place`` is the URL of the store, and the random ``mark`` gives the names of the file's packs there.
-    With ``stored`` these are the bytes of the file; else the file is local, and whatever the store has under
-    the mark is of no use. ``left`` is True while local objects of a stored file may remain. ``manifest`` says
-    where the list of the file's chunks is.
+    With ``stored`` these are the bytes of the file, else the file is local. ``left`` is True while the other
+    side may have something, too: local objects of a stored file, or packs of a local one. ``manifest`` says
+    where the list of the file's chunks is; without it whatever the store has under the mark is of no use.
+
+    ========  ======  ============  ================================================
+    ``stored``  ``left``  ``manifest``  state
+    ========  ======  ============  ================================================
+    no        no      no            local, and being stored
+    yes       yes     yes           in the store; local objects are being destroyed
+    yes       no      yes           in the store
+    no        yes     yes           local again, and still in the store
+    no        yes     no            local; the packs are being removed
+    ========  ======  ============  ================================================
     """
 
     place: Annotated[str, msgspec.Meta(max_length=limits.TEXT_BYTES_MAX)]
@@ -108,6 +118,11 @@ class CatalogueEntry(msgspec.Struct, frozen=True, array_like=True, forbid_unknow
     def tiered(self) -> bool:
         """True if the bytes are in a store outside of the cluster, and must be brought back to be read."""
         return self.tier is not None and self.tier.stored
+
+    @property
+    def in_store(self) -> bool:
+        """True if a store has the bytes: of a tiered file, or of a local one that was brought back."""
+        return self.tier is not None and bool(self.tier.manifest)
 
     @property
     def names(self) -> list[bytes]:

@@ -5,9 +5,11 @@ from __future__ import annotations
 import hashlib
 import itertools
 import json
+import os
 import shutil
+import signal
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
 import msgspec
@@ -30,17 +32,25 @@ from dios.lib.backup.repository import open_repository
 from dios.lib.backup.restore import restore_group, store_file
 from dios.lib.backup.targets import LocalTarget
 from dios.lib.backup.writer_state import StateFile
+from dios.lib.catalogue import CatalogueEntry
 from dios.lib.files.catalogue_places import KeyringCatalogue
-from dios.lib.files.group_files import Destroyed, GroupFiles
+from dios.lib.files.downloads import download
+from dios.lib.files.group_files import Destroyed, GroupFiles, destroy
 from dios.lib.files.staging import StagedFiles
+from dios.lib.kept.promises import Promises
+from dios.lib.kept.records import KeptPromise
 from dios.lib.tier import entries, inward, outward
-from dios.lib.tier.inward import bring_back
+from dios.lib.tier.entries import release
+from dios.lib.tier.inward import bring_back, leave_store
 from dios.lib.tier.outward import Moved, chosen, tier_out
 from dios.lib.tier.removal import prune
 from dios.lib.tier.store import TierStore, begin_store, known_store, open_store
-from tests.support.node.command_user import require_schema
-from tests.support.node.running_node import RunningNode, running_node
+from dios.node import daemon, local_cluster
+from dios.node.local_cluster import LocalCluster
+from tests.support.node.command_user import Person, require_schema
+from tests.support.node.running_node import RunningNode, exists, running_node, wait_until
 
+PATIENCE_S = 90
 PART = 64 * limits.KIB
 LARGE = hashlib.shake_256(b"seed").digest(5 * PART + 1_000)
 SMALL = b"a cold file\n" * 50
@@ -64,8 +74,9 @@ def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningNode]:
 class Place:
     """A group of its own, with its files and its store."""
 
-    def __init__(self, node: Node, alias: str, folder: Path) -> None:
+    def __init__(self, node: Node, alias: str, folder: Path, patch: pytest.MonkeyPatch) -> None:
         self.node = node
+        self.patch = patch
         self.alias = alias
         self.group: Group = node.create_group()
         Keyring.load().add(alias, Name(self.group.name or b""))
@@ -104,8 +115,8 @@ aliases = (f"cold{number}" for number in itertools.count())
 @pytest.fixture
 def place(running: RunningNode, tmp_path: Path) -> Iterator[Place]:
     """A new group with a store."""
-    with dios.connect(running.place, groups=()) as node:
-        yield Place(node, next(aliases), tmp_path / "store")
+    with dios.connect(running.place, groups=()) as node, pytest.MonkeyPatch.context() as patch:
+        yield Place(node, next(aliases), tmp_path / "store", patch)
 
 
 class Killed(BaseException):
@@ -491,3 +502,368 @@ def test_a_node_that_does_not_answer_is_asked_again(place: Place, monkeypatch: p
     assert place.objects() == before + kept - 1
     assert chosen(place.files, older_ns=None, larger=None, now_ns=0) == []
     assert bytes(place.files.view("small")) == SMALL
+
+
+# -- a promise of replicas --------------------------------------------------------------------------
+def promise(place: Place, replicas: int) -> None:
+    """Let the cluster of the node have promised replicas for the group; one node cannot meet two."""
+    known = [KeptPromise(0, place.group.name or b"", bytes(32), place.alias, replicas)] if replicas else []
+    place.patch.setattr(Promises, "known", lambda _: known)
+
+
+def downloaded(files: GroupFiles, path: str, folder: Path) -> bytes:
+    """The bytes of a file after it was written to a folder."""
+    download(files, files.entry(path), folder / path)
+    return (folder / path).read_bytes()
+
+
+@pytest.fixture
+def both(place: Place) -> Place:
+    """A group with a small and a large file that were read from the store, and are not kept yet."""
+    place.put("small", SMALL)
+    place.put("large", LARGE)
+    place.out("small", "large")
+    promise(place, 2)
+    assert bytes(place.files.view("large")) == LARGE
+    assert bytes(place.files.view("small")) == SMALL
+    assert [(entry.tiered, entry.in_store) for entry in place.files.entries()] == [(False, True)] * 2
+    return place
+
+
+@pytest.mark.parametrize(("path", "data"), [("small", SMALL), ("large", LARGE)])
+def test_a_file_that_is_lost_before_its_promise_is_met_comes_from_the_store(
+    both: Place, tmp_path: Path, path: str, data: bytes
+) -> None:
+    """Each way of reading finds the store's bytes when an object of the file is gone."""
+    reads: list[Callable[[GroupFiles], object]] = [
+        lambda files: bytes(files.view(path)),
+        lambda files: files.open(path).read(),
+        lambda files: downloaded(files, path, tmp_path),
+    ]
+    for read in reads:
+        destroy(both.node, both.files.entry(path).names[-1:])
+        assert read(both.files) == data
+        entry = both.files.entry(path)
+        assert (entry.tiered, entry.in_store) == (False, True)
+    assert len(both.packs()) == 2
+
+
+@pytest.mark.parametrize(("path", "data"), [("small", SMALL), ("large", LARGE)])
+def test_a_file_that_is_damaged_before_its_promise_is_met_comes_from_the_store(
+    both: Place, tmp_path: Path, path: str, data: bytes
+) -> None:
+    """A reader that compares the digest fetches the file again if its objects have other bytes."""
+    damaged = both.files.entry(path)
+    with both.node.lookup(damaged.names[-1], group=both.group)[0] as reference:
+        reference.write_bytes(bytes(reference.size))
+    assert downloaded(both.files, path, tmp_path) == data
+    assert both.files.entry(path).name != damaged.name
+
+
+def test_bytes_leave_the_store_when_the_promise_is_met(both: Place) -> None:
+    """Pruning and a further run keep what is on too few nodes; without the promise nothing is stranded."""
+    both.put("other", b"another file")
+    assert prune(both.files, both.store) == 0
+    assert both.out("other").refused == {}
+    assert leave_store(both.files, both.files.entries()).keys() == {"small", "large"}
+    assert len(both.packs()) == 3
+    promise(both, 0)
+    assert prune(both.files, both.store) == 2
+    assert [entry.tier for entry in both.files.entries()][:2] == [None, None]
+    assert len(both.packs()) == 1
+
+
+def test_replicas_with_other_bytes_meet_no_promise(both: Place) -> None:
+    """Without a promise one sound replica is enough, and a damaged one is not."""
+    promise(both, 0)
+    damaged = both.files.entry("small")
+    with both.node.lookup(damaged.name, group=both.group)[0] as reference:
+        reference.write_bytes(bytes(reference.size))
+    assert leave_store(both.files, both.files.entries()).keys() == {"small"}
+    assert both.files.entry("large").tier is None
+
+
+def test_promises_that_are_not_known_are_not_met(both: Place) -> None:
+    """While no node with the promises answers, the bytes stay in the store."""
+
+    def silent(_: Promises) -> list[KeptPromise]:
+        raise UnreachableError("n2 does not answer")
+
+    both.patch.setattr(Promises, "known", silent)
+    assert len(release(both.files, both.files.entries())) == 2
+    both.put("further", SMALL)
+    both.out("further")
+    assert bytes(both.files.view("further")) == SMALL
+    assert both.files.entry("further").in_store
+    assert len(both.packs()) == 3
+
+
+def test_a_file_in_both_places_goes_out_without_being_stored_again(both: Place) -> None:
+    """It is not old enough for `--older` because of that, and another store does not take it."""
+    assert chosen(both.files, older_ns=None, larger=10**9, now_ns=0) == []
+    packs = {path: path.stat().st_mtime_ns for path in both.packs()}
+    other = begin_store(f"{both.folder}-other", both.key.recipient(), both.group)
+    assert str(both.folder) in tier_out(both.files, other, ["small"]).refused["small"]
+    promise(both, 0)
+    before = both.objects()
+    assert len(both.out("small", "large").moved) == 2
+    assert both.objects() < before
+    assert {path: path.stat().st_mtime_ns for path in both.packs()} == packs
+    assert all(entry.tiered for entry in both.files.entries())
+    assert bytes(both.files.view("large")) == LARGE
+
+
+def test_a_file_that_its_store_has_damaged_stays_local(both: Place) -> None:
+    """The bytes in the store are read again before the local ones are destroyed."""
+    for pack in both.packs():
+        pack.write_bytes(pack.read_bytes()[:-1])
+    assert both.out("small", "large").refused.keys() == {"small", "large"}
+    assert bytes(both.files.view("small")) == SMALL
+
+
+RELEASE = [
+    (entries, "kept_ones", True, 1),
+    (entries, "switch", True, 1),
+    (TierStore, "remove", True, 1),
+    (entries, "switch", True, 2),
+]
+
+
+@pytest.mark.parametrize(("module", "name", "after", "call"), RELEASE)
+def test_a_kill_while_files_leave_the_store_strands_nothing(
+    both: Place,
+    monkeypatch: pytest.MonkeyPatch,
+    module: object,
+    name: str,
+    after: bool,  # noqa: FBT001
+    call: int,
+) -> None:
+    """After a kill between two steps the files can be read, and pruning finishes."""
+    promise(both, 0)
+    with monkeypatch.context() as patch:
+        kill_at(patch, module, name, after=after, call=call)
+        with pytest.raises(Killed):
+            prune(both.files, both.store)
+    assert bytes(both.files.view("small")) == SMALL
+    prune(both.files, both.store)
+    assert [entry.tier for entry in both.files.entries()] == [None, None]
+    assert both.packs() == []
+    assert bytes(both.files.view("large")) == LARGE
+
+
+@pytest.mark.parametrize(("module", "name", "after"), [(inward, "switch", True), *INWARD[:3]])
+def test_a_kill_while_a_lost_file_is_fetched_again_loses_nothing(
+    both: Place,
+    monkeypatch: pytest.MonkeyPatch,
+    module: object,
+    name: str,
+    after: bool,  # noqa: FBT001
+) -> None:
+    """After a kill between two steps the next reader fetches the file, and no object is left over."""
+    before = both.objects()
+    destroy(both.node, both.files.entry("large").names[:1])
+    with monkeypatch.context() as patch:
+        kill_at(patch, module, name, after=after)
+        with pytest.raises(Killed):
+            both.files.view("large")
+    assert bytes(both.files.view("large")) == LARGE
+    assert both.objects() == before
+    assert len(both.packs()) == 2
+
+
+def test_an_overtaken_run_does_not_take_what_a_reader_needs(
+    both: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """While a program counts replicas, a reader fetches the file again and needs the store's bytes."""
+    promise(both, 0)
+    found = entries.kept_ones
+
+    def overtaken(files: GroupFiles, several: Iterable[CatalogueEntry]) -> list[CatalogueEntry]:
+        kept = found(files, several)
+        monkeypatch.undo()
+        promise(both, 2)
+        destroy(both.node, both.files.entry("small").names)
+        assert bytes(both.files.view("small")) == SMALL
+        return kept
+
+    monkeypatch.setattr(entries, "kept_ones", overtaken)
+    release(both.files, [both.files.entry("small")])
+    assert both.files.entry("small").in_store
+    assert len(both.packs()) == 2
+
+
+def test_a_backup_reads_lost_objects_from_the_store(both: Place, tmp_path: Path) -> None:
+    """A file in both places is in the snapshot although its objects are gone."""
+    destroy(both.node, both.files.entry("small").names)
+    key = generate()
+    source = Source(both.alias, both.group.name or b"", both.files)
+    made = Writer(LocalTarget(tmp_path / "backup"), recipient=key.recipient()).create(
+        [source], Keyring.load()
+    )
+    assert (made.left_out, made.files) == ([], 2)
+
+
+def test_a_store_that_vanishes_takes_no_file(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A folder in the place of the store, such as that of a disk that was unmounted, is not the store."""
+    place.put("small", SMALL)
+    put = TierStore.put
+
+    def vanishing(store: TierStore, mark: bytes, pieces: Iterable[memoryview]) -> bytes:
+        shutil.move(place.folder, f"{place.folder}-elsewhere")
+        return put(store, mark, pieces)
+
+    monkeypatch.setattr(TierStore, "put", vanishing)
+    with pytest.raises(DamagedBackupError, match="not mounted"):
+        place.out("small")
+    assert not place.files.entry("small").tiered
+    assert bytes(place.files.view("small")) == SMALL
+    with pytest.raises(DamagedBackupError, match="no file config"):
+        begin_store(str(place.folder), None, place.group)
+
+
+def test_local_objects_stay_while_the_list_is_on_too_few_disks(place: Place) -> None:
+    """Else an older list, which the cluster may return to, would have files without objects."""
+    place.put("small", SMALL)
+    promise(place, 2)
+    before = place.objects()
+    assert place.out("small").moved
+    tier = place.files.entry("small").tier
+    assert tier is not None
+    assert (tier.stored, tier.left, place.objects()) == (True, True, before)
+    promise(place, 0)
+    place.out("small")
+    assert place.objects() == before - 1
+
+
+def test_the_commands_show_files_in_both_places(both: Place, running: RunningNode) -> None:
+    """`tier ls` and `tier in` say that the store has them, too, and `tier in` says why."""
+
+    def typed(line: str) -> str:
+        result = CliRunner().invoke(app, [*line.split(), "--node", running.place])
+        assert result.exit_code == 0, result.output
+        if "--json" in line:
+            require_schema(f"dios {line}", result.stdout)
+        return result.output
+
+    rows = json.loads(typed(f"tier ls --group {both.alias} --json"))
+    assert [row["state"] for row in rows] == ["both", "both"]
+    assert "dios tier prune" in typed(f"tier ls --group {both.alias}")
+    (row,) = json.loads(typed(f"tier in {both.alias}/small --json"))
+    assert (row["brought_back"], row["in_store"]) == (False, True)
+    assert "1 of 2 disks" in typed(f"tier in {both.alias}/small")
+
+
+# -- clusters ---------------------------------------------------------------------------------------
+class Cluster:
+    """Nodes and a user with a group of four files; commands go to the first node that runs."""
+
+    def __init__(self, made: LocalCluster, home: Path) -> None:
+        home.mkdir()
+        self.made = made
+        self.person = Person(home)
+        self.texts = {f"f{number}": f"a line of file {number}\n" * 10_000 for number in range(4)}
+
+    def types(self, line: str) -> str:
+        """Type a command."""
+        running = self.made.running()
+        node = next(node for node in self.made.nodes if node.name in running)
+        self.person.environment["DIOS_NODE"] = str(node.data)
+        return self.person.types(line).stdout
+
+    def put(self, acknowledge: int) -> None:
+        """Put the files, and make the key pair of a store."""
+        for name, text in self.texts.items():
+            self.person.writes(name, text)
+        self.types("dios backup keygen key")
+        self.types("dios group create papers")
+        self.types(f"dios put {' '.join(self.texts)} --group papers --acknowledge {acknowledge}")
+
+    def states(self) -> dict[str, tuple[str, bool]]:
+        """The state of each file with bytes in a store, and True if local objects may be left."""
+        rows = json.loads(self.types("dios tier ls --json"))
+        return {row["file"]: (row["state"], row["local_left"]) for row in rows}
+
+    def kill(self, name: str) -> None:
+        """Kill -9 a node."""
+        node = next(node for node in self.made.nodes if node.name == name)
+        running = daemon.find(node.socket)
+        if running is not None:
+            os.kill(running.pid, signal.SIGKILL)
+            wait_until(lambda: daemon.find(node.socket) is None, f"{name} is silent")
+            wait_until(lambda: not exists(running.pid), f"{name} is gone")
+
+
+@pytest.fixture
+def cluster(tmp_path: Path) -> Iterator[Cluster]:
+    """Three nodes whose keepers copy slowly, killed at the end whatever happened."""
+    settings = {
+        "accept_weaker_sandbox": "yes",
+        "coordinator": "off",
+        "pool_size": "0",
+        "replica_grace": "1s",
+        "replica_rate": "64KiB",
+    }
+    made = local_cluster.make(tmp_path / "cluster", nodes=3, keep=True, settings=settings)
+    found = Cluster(made, tmp_path / "person")
+    try:
+        local_cluster.start(made)
+        yield found
+    finally:
+        for node in made.nodes:
+            found.kill(node.name)
+
+
+def test_no_file_is_lost_with_the_node_that_brought_it_back(cluster: Cluster) -> None:
+    """`tier in` makes the promised replicas; a file that was only read stays in the store until then."""
+    cluster.put(acknowledge=3)
+    cluster.types("dios group set papers --replicas 3")
+    cluster.types("dios tier out f0 f1 f2 f3 --group papers --to cold --recipient key.pub")
+    rows = json.loads(cluster.types("dios tier in papers/f0 papers/f1 --json"))
+    assert [row["in_store"] for row in rows] == [False, False]
+    for name in ("f2", "f3"):
+        cluster.types(f"dios get papers/{name} --output {name}")
+    assert cluster.states() == {"f2": ("both", False), "f3": ("both", False)}
+    cluster.kill("n1")
+    shutil.rmtree(cluster.made.nodes[0].data)
+    for name, text in cluster.texts.items():
+        assert cluster.types(f"dios get papers/{name}") == text
+
+    cluster.types("dios node forget n1 --yes")
+    cluster.types("dios group set papers --replicas 2")
+
+    def has_left_the_store() -> bool:
+        cluster.types("dios tier prune cold --group papers")
+        return not cluster.states()
+
+    wait_until(has_left_the_store, "the files meet their promise", PATIENCE_S)
+    assert not list((cluster.person.home / "cold" / "packs").iterdir())
+
+
+def test_a_node_that_was_away_loses_what_is_in_the_store(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A replica that `tier out` could not destroy is destroyed by the next run when its node is back."""
+    monkeypatch.setenv("DIOS_KEYRING", str(cluster.person.home / "keyring.toml"))
+    cluster.person.environment["DIOS_KEYRING"] = os.environ["DIOS_KEYRING"]
+    cluster.put(acknowledge=3)
+    # Every node knows the user's promises then, of which the group has none.
+    cluster.types("dios group create other")
+    cluster.types("dios put f1 --group other")
+    cluster.types("dios group set other --replicas 2")
+    away = cluster.made.nodes[2]
+    with opened(str(away.data), ["papers"]) as context:
+        name = context.files("papers").entry("f0").name
+    cluster.kill(away.name)
+    cluster.types("dios tier out f0 --group papers --to cold --recipient key.pub")
+    assert cluster.states() == {"f0": ("stored", True)}
+    local_cluster.start(cluster.made)
+
+    def nodes_with_it() -> list[str]:
+        with opened(str(away.data), ["papers"]) as context:
+            return [one.node for one in context.node.lookup(name)]
+
+    assert nodes_with_it() == [away.name]
+    cluster.types("dios tier out f0 --group papers --to cold")
+    assert cluster.states() == {"f0": ("stored", False)}
+    assert nodes_with_it() == []
+    assert cluster.types("dios get papers/f0") == cluster.texts["f0"]

@@ -256,7 +256,7 @@ class CommandContext:
     def file_objects(self, text: str) -> list[Reference]:
         """Return references to the parts of the file that a NAME argument means, or to its one object."""
         _, found = self.find(text)
-        if found is not None and found.entry.tiered:
+        if found is not None and found.entry.in_store:
             found = self.brought_back(found)
             text = f"{found.group}/{found.path}"
         if found is None or not found.entry.in_parts:

@@ -730,7 +730,7 @@ def get(
                     )
                 return
             listed = place.find(name, group)[1]
-            if listed is not None and listed.entry.tiered:
+            if listed is not None and listed.entry.in_store:
                 with waiting("bringing the file back"):
                     listed = place.brought_back(listed)
                 name, group = listed.path, listed.group

@@ -32,11 +32,11 @@ from dios.cli.common.signals import Stopped, stopped_by_signals
 from dios.cli.nodes.setting_options import seconds_of
 from dios.errors import InvalidError
 from dios.lib.backup.keys import load_private, load_recipient
+from dios.lib.catalogue import CatalogueEntry
 from dios.lib.files.group_files import GroupFiles
 from dios.lib.files.paths import stored_path
-from dios.lib.tier.entries import finish
 from dios.lib.tier.entries import forget as forget_store
-from dios.lib.tier.inward import bring_back
+from dios.lib.tier.inward import bring_back, leave_store
 from dios.lib.tier.outward import Moved, chosen, tier_out
 from dios.lib.tier.removal import prune as prune_store
 from dios.lib.tier.store import begin_store, open_store
@@ -69,18 +69,23 @@ class TieredOutRow(TypedDict):
 
 
 class TieredInRow(TypedDict):
-    """A file that is local now, and True if it was in a store before."""
+    """A file that is local now, and True if it was in a store before.
+
+    ``in_store`` is True if it is still there, too, because it is on fewer nodes than promised.
+    """
 
     path: str
     size: int
     brought_back: bool
+    in_store: bool
 
 
 class TieredFileRow(TypedDict):
     """A file with bytes in a store.
 
-    ``state`` is "stored", or "leftover" if a run broke off: the file is local, and its bytes in the store are
-    of no use. ``local_left`` is True if local objects of a stored file may remain.
+    ``state`` is "stored", "both" if the file was brought back and is on fewer nodes than promised, or
+    "leftover" if a run broke off: the file is local, and its bytes in the store are of no use. ``local_left``
+    is True if local objects of a stored file may remain.
     """
 
     group: str
@@ -234,30 +239,39 @@ def bring_in(
 ) -> None:
     """Bring files back without reading them: `dios get`, dios:// paths and inputs of tasks do it, too.
 
-    The bytes are compared with their digest before the path has them, and are removed from the store.
+    The bytes are compared with their digest before the path has them. The command makes the replicas that are
+    promised, and removes from the store the files whose replicas have the right bytes.
     """
     with reporting("dios tier in", as_json=as_json), opened(node) as place:
         found = [_found(place, text, group) for text in names]
-        rows: list[TieredInRow] = []
+        back: dict[str, list[CatalogueEntry]] = {}
         with transfer("tier in", sum(each.entry.size for each in found), steps=len(found)) as moved:
             for each in found:
-                files = place.files(each.group)
-                back = bring_back(files, each.path, moved)
-                # An earlier run may have left bytes in the store: remove them, or say why that fails again.
-                finish(files, back)
-                rows.append(
-                    {
-                        "path": f"{each.group}/{each.path}",
-                        "size": back.size,
-                        "brought_back": each.entry.tiered,
-                    }
-                )
+                entry = bring_back(place.files(each.group), each.path, moved)
+                back.setdefault(each.group, []).append(entry)
+        staying = {alias: leave_store(place.files(alias), entries) for alias, entries in back.items()}
+        rows: list[TieredInRow] = [
+            {
+                "path": f"{each.group}/{each.path}",
+                "size": each.entry.size,
+                "brought_back": each.entry.tiered,
+                "in_store": each.path in staying[each.group],
+            }
+            for each in found
+        ]
         if as_json:
             write_json(rows)
             return
         back_again = [row for row in rows if row["brought_back"]]
         size = size_text(sum(row["size"] for row in back_again))
         say(f"local again: {counted(len(back_again), 'file')} ({size})")
+        for alias, reasons in staying.items():
+            if reasons:
+                why = next(iter(reasons.values()))
+                say(
+                    f"in the store, too: {counted(len(reasons), 'file')} of {alias} ({why}). The next `dios "
+                    "tier prune` or `dios tier in` removes them there when their promise of replicas is met."
+                )
 
 
 def _found(place: CommandContext, text: str, group: str) -> CataloguedFile:
@@ -276,7 +290,10 @@ def list_tiered(
     node: NodeOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """List the files whose bytes are in a store, and what runs that broke off have left there."""
+    """List the files whose bytes are in a store, and what runs that broke off have left there.
+
+    Files that were brought back and are not on as many nodes as promised yet are in "both" places.
+    """
     with reporting("dios tier ls", as_json=as_json), opened(node, group or ()) as place:
         rows = list(_rows(place.catalogued(group)))
         if as_json:
@@ -297,6 +314,8 @@ def list_tiered(
             )
             if any(row["state"] == "leftover" or row["local_left"] for row in rows):
                 say("a run broke off; next: the same `dios tier out` again, or `dios tier in` for a leftover")
+            if any(row["state"] == "both" for row in rows):
+                say("`dios tier prune` removes from the store what is on as many nodes as promised")
         else:
             say("no file of yours is tiered")
 
@@ -311,7 +330,7 @@ def _rows(found: Iterable[CataloguedFile]) -> Iterable[TieredFileRow]:
                 "path": f"{each.group}/{each.path}",
                 "size": each.entry.size,
                 "store": tier.place,
-                "state": "stored" if tier.stored else "leftover",
+                "state": "stored" if tier.stored else "both" if tier.manifest else "leftover",
                 "local_left": tier.stored and tier.left,
             }
 
@@ -341,7 +360,11 @@ def open_command(
 def prune(
     store: StoreArgument, *, group: GroupOption, node: NodeOption = None, as_json: JsonOption = False
 ) -> None:
-    """Remove what the store of a group has, and no file of the group: the rest of runs that broke off."""
+    """Remove what the store of a group has, and no file of the group needs any more.
+
+    These are the rests of runs that broke off, and files that were brought back and are on as many nodes as
+    promised now. The bytes of their replicas are compared with the digest before.
+    """
     with reporting("dios tier prune", as_json=as_json), opened(node, [group]) as place:
         files = place.files(group)
         found = begin_store(store, None, files.group)

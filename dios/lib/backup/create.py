@@ -258,17 +258,21 @@ class _Run:
                         yield record
             for entry, reference, why in _looked_up(source, [one for one in some if not one.tiered]):
                 path = stored_path(entry.file)
+                record = None
                 if reference is None:
                     lost[path] = (entry, why)
-                    continue
-                try:
-                    with reference:
-                        record = self._file(source, path, entry, reference, numbers)
-                except _UNREADABLE as error:
-                    lost[path] = (entry, error.message)
                 else:
-                    if record is not None:
-                        yield record
+                    try:
+                        with reference:
+                            record = self._file(source, path, entry, reference, numbers)
+                    except _UNREADABLE as error:
+                        lost[path] = (entry, error.message)
+                if path in lost and entry.in_store:
+                    # It was brought back, and its objects were lost.
+                    del lost[path]
+                    record = self._tiered_file(entry, source, numbers, lost)
+                if record is not None:
+                    yield record
 
     def _tiered_file(
         self,

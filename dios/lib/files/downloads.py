@@ -53,8 +53,12 @@ def download(files: GroupFiles, entry: CatalogueEntry, target: Path, moved: Move
     A large file continues after the parts that an interrupted run has left. Raises DamagedError, and Busy if
     another run writes the same file to the same place. A tiered file is brought back first.
     """
-    if entry.tiered:
+    if entry.in_store:
         entry = files.readable(stored_path(entry.file))
+    files.read_again(entry, lambda found: _download(files, found, target, moved))
+
+
+def _download(files: GroupFiles, entry: CatalogueEntry, target: Path, moved: Moved) -> None:
     if not entry.in_parts:
         with replaced_file(target) as file:
             copy_out(files, entry, file, moved)
@@ -68,7 +72,7 @@ def copy_out(files: GroupFiles, entry: CatalogueEntry, file: Output, moved: Move
 
     A tiered file is brought back first.
     """
-    if entry.tiered:
+    if entry.in_store:
         entry = files.readable(stored_path(entry.file))
     if not entry.in_parts:
         copy_view(files.view(stored_path(entry.file)), file, moved, path=entry.file, digest=entry.digest)

@@ -22,6 +22,7 @@ from dios.client.blob_file import BlobFile
 from dios.client.sync.node import Group, Node, Reference
 from dios.errors import (
     BadReferenceError,
+    DamagedError,
     DiosError,
     InvalidError,
     NotPermittedError,
@@ -153,12 +154,39 @@ class GroupFiles:
     def readable(self, path: str) -> CatalogueEntry:
         """Return the entry of a file whose bytes can be read: a tiered file is brought back first.
 
-        Raises as ``entry`` and ``dios.lib.tier.inward.bring_back`` do.
+        So is one that was brought back before and has lost an object, while its store has it. Raises as
+        ``entry`` and ``dios.lib.tier.inward.bring_back`` do.
         """
         entry = self.entry(path)
-        if not entry.tiered:
-            return entry
-        return _inward().bring_back(self, path)
+        if entry.tiered:
+            return _inward().bring_back(self, path)
+        return self.fetched_again(entry) if entry.in_store and not self._has_objects(entry) else entry
+
+    def _has_objects(self, entry: CatalogueEntry) -> bool:
+        """Return True if every object of a local file is on a node that answers."""
+        for name in entry.names:
+            found = self.node.lookup(name, group=self.group, limit=1)
+            for one in found:
+                one.close()
+            if not found:
+                return False
+        return True
+
+    def fetched_again(self, entry: CatalogueEntry) -> CatalogueEntry:
+        """Return a file that is ``in_store``, too, after it was brought back once more.
+
+        For readers that found no sound object of it. Raises as ``dios.lib.tier.inward.bring_back`` does.
+        """
+        return _inward().fetch_again(self, entry)
+
+    def read_again(self, entry: CatalogueEntry, read: Callable[[CatalogueEntry], T]) -> T:
+        """Read a file, and once more from its store if its objects are damaged and the store has it."""
+        try:
+            return read(entry)
+        except (DamagedError, UnreachableError):
+            if not entry.in_store:
+                raise
+            return read(self.fetched_again(entry))
 
     def view(self, path: str, start: int | None = None, end: int | None = None) -> memoryview:
         """Return a view of a file's bytes, or of a range, which stays valid when the file is replaced.
@@ -169,7 +197,7 @@ class GroupFiles:
         if not entry.in_parts:
             return self._read(path, self._view)[slice(start, end)]
         first, last, _ = slice(start, end).indices(entry.size)
-        return self.parts(entry).range(first, max(first, last))
+        return self.read_again(entry, lambda found: self.parts(found).range(first, max(first, last)))
 
     def original(self, entry: CatalogueEntry) -> tuple[Callable[[int, int], memoryview], int]:
         """Return a function that views ranges of a file's present bytes, and their number."""
@@ -223,6 +251,11 @@ class GroupFiles:
                     try:
                         return read(reference)
                     except (StaleError, BadReferenceError):
+                        continue
+                    except DamagedError:
+                        if not entry.in_store:
+                            raise
+                        self.fetched_again(entry)
                         continue
             elif found.incomplete:
                 raise UnreachableError(f"{path!r} is on a node that does not answer", call="lookup")
@@ -448,6 +481,8 @@ class _Inward(Protocol):
     """The part of ``dios.lib.tier.inward`` that readers need."""
 
     def bring_back(self, files: GroupFiles, path: str, /) -> CatalogueEntry: ...
+
+    def fetch_again(self, files: GroupFiles, entry: CatalogueEntry, /) -> CatalogueEntry: ...
 
 
 class _Removal(Protocol):

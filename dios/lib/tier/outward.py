@@ -1,7 +1,9 @@
 """Moving files into a store: mark, store, verify, switch the entries, destroy the local objects.
 
 Each step is visible in the catalogue before the next one begins, so a kill at any point leaves the file
-readable, here or there, and the next run finishes. Bytes are read back from the store before local ones go.
+readable, here or there, and the next run finishes. Bytes are read back from the store before local ones go,
+and the changed list is on as many disks as its group was promised. A file that was brought back and has not
+left the store yet is not stored again.
 """
 
 from __future__ import annotations
@@ -18,15 +20,26 @@ from dios.errors import DamagedError, DiosError, InvalidError, NotPermittedError
 from dios.lib.backup.failures import DamagedBackupError
 from dios.lib.catalogue import CatalogueEntry, Tiered
 from dios.lib.files.group_files import BATCH_OBJECTS, GroupFiles, destroy
+from dios.lib.files.kept_copies import promised_disks
 from dios.lib.files.paths import stored_path
 from dios.lib.files.sources import CHUNK_BYTES
-from dios.lib.tier.entries import finish, switch
+from dios.lib.kept.promises import Promises
+from dios.lib.tier.entries import came_back, finish, release, stored_again, switch
 from dios.lib.tier.marks import new_mark
 from dios.lib.tier.store import TierStore
 from dios.wire.types import ObjectType, Permission
 
 _PORTION_BYTES: Final = 1 * limits.GIB
 _BLOBS: Final = frozenset({ObjectType.DURABLE_BLOB, ObjectType.SHMEM_BLOB, ObjectType.PRIVMEM_BLOB})
+_REFUSALS: Final = (
+    DamagedBackupError,
+    DamagedError,
+    FileNotFoundError,
+    InvalidError,
+    NotPermittedError,
+    UnreachableError,
+)
+"""The errors after which a file stays as it is, and the others are moved."""
 
 
 @dataclass(slots=True)
@@ -46,7 +59,7 @@ def chosen(files: GroupFiles, *, older_ns: int | None, larger: int | None, now_n
     return [
         path
         for path, entry in files.tree().files.items()
-        if (entry.tier is not None and (entry.tier.left or not entry.tier.stored))
+        if _is_unfinished(entry)
         or (
             not entry.tiered
             and entry.size
@@ -54,6 +67,12 @@ def chosen(files: GroupFiles, *, older_ns: int | None, larger: int | None, now_n
             and (larger is None or entry.size >= larger)
         )
     ]
+
+
+def _is_unfinished(entry: CatalogueEntry) -> bool:
+    """Return True if a run broke off, so that local objects or bytes in the store are of no use."""
+    tier = entry.tier
+    return tier is not None and (tier.left or not tier.stored) and (tier.stored or not tier.manifest)
 
 
 def tier_out(
@@ -72,6 +91,7 @@ def tier_out(
     outcome = Moved()
     for portion in _portions(files, list(paths)):
         _tier_portion(files, store, portion, outcome, moved)
+    release(files, came_back(files, store.place))
     return outcome
 
 
@@ -98,6 +118,7 @@ def _tier_portion(
     moved: Callable[[int], object],
 ) -> None:
     begun: dict[CatalogueEntry, CatalogueEntry] = {}
+    again: dict[CatalogueEntry, CatalogueEntry] = {}
     leftover: list[CatalogueEntry] = []
     for given in portion:
         path = stored_path(given.file)
@@ -106,9 +127,14 @@ def _tier_portion(
             leftover.append(given)
             continue
         try:
+            if given.in_store and given.tier is not None and given.tier.place == store.place:
+                _require_returned(store, given)
+                again[given] = stored_again(given)
+                moved(given.size)
+                continue
             entry = finish(files, given)
             _require_movable(files, entry)
-        except (DamagedError, InvalidError, NotPermittedError, UnreachableError, FileNotFoundError) as error:
+        except _REFUSALS as error:
             outcome.refused[path] = error.message if isinstance(error, DiosError) else str(error.strerror)
             continue
         begun[entry] = msgspec.structs.replace(entry, tier=Tiered(store.place, new_mark(), stored=False))
@@ -122,17 +148,28 @@ def _tier_portion(
                 error.message if isinstance(error, DiosError) else str(error.strerror)
             )
             finish(files, entry)
-    switched = switch(files, stored)
-    for entry in stored.values():
+    # The store may have vanished meanwhile, and another folder may have taken the bytes in its place.
+    store.require_present()
+    switched = switch(files, {**stored, **again})
+    for entry in (*stored.values(), *again.values()):
         if entry not in switched and entry.tier is not None:
             outcome.refused[stored_path(entry.file)] = "it was replaced, moved or removed meanwhile"
+    for entry in stored.values():
+        if entry not in switched and entry.tier is not None:
             store.remove(entry.tier.mark, entry.size)
     outcome.moved += switched
     _destroy_local(files, [*switched, *leftover])
 
 
 def _require_movable(files: GroupFiles, entry: CatalogueEntry) -> None:
-    """Raise if a file has no bytes, is a log, has a label, may not be destroyed, or cannot be found."""
+    """Raise if a file has no bytes, is a log, has a label, may not be destroyed, or cannot be found.
+
+    A file that another store has, because its promise is not met, is not movable, either.
+    """
+    if entry.in_store and entry.tier is not None:
+        raise InvalidError(
+            f"it was brought back from {entry.tier.place}, which has it until its promise of replicas is met"
+        )
     if not entry.size:
         raise InvalidError("it has no bytes that a store could keep")
     for name in entry.names:
@@ -182,15 +219,20 @@ def _stored(
         raise DamagedError("its bytes are not those that were put. Restore it from a replica or a backup")
     tier = Tiered(store.place, mark, stored=True, left=True, manifest=manifest)
     after = msgspec.structs.replace(entry, digest=digest, tier=tier)
-    reader, chunks = store.chunks(after)
+    _require_returned(store, after)
+    return after
+
+
+def _require_returned(store: TierStore, entry: CatalogueEntry) -> None:
+    """Raise DamagedBackupError if the store does not return the bytes of a file that it got."""
+    reader, chunks = store.chunks(entry)
     returned = blake3()
     for chunk in chunks:
         returned.update(reader.read(chunk))
-    if returned.digest() != digest:
+    if returned.digest() != entry.digest:
         raise DamagedBackupError(
             f"{store.place} does not return the bytes of {entry.file} that it got. The file stays local."
         )
-    return after
 
 
 def _local_views(files: GroupFiles, entry: CatalogueEntry) -> Iterator[memoryview]:
@@ -203,6 +245,14 @@ def _local_views(files: GroupFiles, entry: CatalogueEntry) -> Iterator[memoryvie
 def _destroy_local(files: GroupFiles, entries: Iterable[CatalogueEntry]) -> None:
     """Destroy the local objects of stored files, and note it where no node is left that may have some."""
     left = [entry for entry in entries if entry.tier is not None and entry.tier.left]
+    if not left:
+        return
+    try:
+        promises = Promises(files.node).known()
+        files.hold_list(max(promised_disks(promises, files.group, entry) for entry in left))
+    except UnreachableError:
+        # A later run destroys the objects: with the loss of few disks an older list could be the last one.
+        return
     outcomes = destroy(files.node, [name for entry in left for name in entry.local_names])
     cleared: dict[CatalogueEntry, CatalogueEntry] = {}
     for entry in left:

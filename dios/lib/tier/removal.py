@@ -8,6 +8,7 @@ from contextlib import suppress
 from dios.errors import DiosError, UnreachableError
 from dios.lib.catalogue import CatalogueEntry
 from dios.lib.files.group_files import GroupFiles
+from dios.lib.tier.entries import came_back, release
 from dios.lib.tier.marks import packs_of
 from dios.lib.tier.store import TierStore, known_store
 
@@ -35,9 +36,10 @@ def remove_unneeded(files: GroupFiles, entries: Iterable[CatalogueEntry]) -> Non
 
 
 def prune(files: GroupFiles, store: TierStore, moved: Callable[[int], object] = lambda _: None) -> int:
-    """Remove the packs of the group's store that no file of the group has; return their number.
+    """Remove the packs of the group's store that no file of the group needs; return their number.
 
-    Raises UnreachableError if a node that may have a later list of files does not answer.
+    A file that was brought back needs them until it meets the promise of its replicas. Raises
+    UnreachableError if a node that may have a later list of files does not answer.
     """
     present = store.packs()
     # Read after the packs were listed: a mark is in the catalogue before its first pack is stored.
@@ -47,6 +49,7 @@ def prune(files: GroupFiles, store: TierStore, moved: Callable[[int], object] = 
             "Repeat the command when `dios node ls` shows that all nodes are alive.",
             call="lookup",
         )
+    release(files, came_back(files, store.place))
     for entry in files.entries():
         if entry.tier is not None:
             present.difference_update(packs_of(entry.tier.mark, entry.size))

@@ -73,6 +73,10 @@ class TierStore:
                 "such as another folder of the same bucket. Nothing was changed."
             )
 
+    def require_present(self) -> None:
+        """Raise DamagedBackupError if the store was removed or replaced since it was opened."""
+        _require_config(self._target, self._key.repository)
+
     def put(self, mark: bytes, pieces: Iterable[memoryview]) -> bytes:
         """Store the bytes of a file under a new mark, and return the manifest for its entry."""
         writer = PackWriter(self._target, self._key, {}, compress=self._compress, salt=PackNames(mark))
@@ -217,17 +221,25 @@ def _known_store(place: str) -> TierStore:
             "that tiered it. Nothing was changed."
         )
     found = open_target(place)
-    config = _read_config(found)
-    if config is None:
-        raise DamagedBackupError(
-            f"{place} has no file config: the store of tiered files was removed, or it is not mounted. "
-            "Nothing was changed. If the store is gone for good, `dios tier forget FILE` gives the file up."
-        )
-    if bytes.fromhex(config.repository) != state.repository:
-        raise DamagedBackupError(f"{place} has another store of tiered files than this machine knows there")
+    config = _require_config(found, state.repository)
     key = DataKey(state.key, state.repository)
     compress = config.version == records.COMPRESSED_VERSION
     return TierStore(found, key, compress=compress, group=config.group)
+
+
+def _require_config(target: Target, repository: bytes) -> _Config:
+    """Return the configuration of a store; DamagedBackupError if it is gone or that of another store."""
+    config = _read_config(target)
+    if config is None:
+        raise DamagedBackupError(
+            f"{target.place} has no file config: the store of tiered files was removed, or is not mounted. "
+            "Nothing was changed. If the store is gone for good, `dios tier forget FILE` gives the file up."
+        )
+    if bytes.fromhex(config.repository) != repository:
+        raise DamagedBackupError(
+            f"{target.place} has another store of tiered files than this machine knows there"
+        )
+    return config
 
 
 def _wrapped(config: _Config) -> WrappedKey:

@@ -671,6 +671,11 @@ PROMISES: Final = (
         "A kill while a file goes to a store or comes back loses no byte of it",
         left="a tiered file is as durable as its store",
     ),
+    Promise(
+        "Tiered files",
+        "A file that comes back stays in its store until as many nodes as promised have its bytes",
+        left="without a promise one disk has it",
+    ),
     Promise("Tiered files", "No file with a secrecy label goes to a store"),
     # -- Dashboard and metrics
     Promise(
