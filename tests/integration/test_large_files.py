@@ -7,8 +7,9 @@ import io
 import itertools
 import json
 import tracemalloc
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import TypeVar
 
 import pytest
 from blake3 import blake3
@@ -30,9 +31,12 @@ from dios.lib.files import downloads
 from dios.lib.files.catalogue_places import KeyringCatalogue
 from dios.lib.files.group_files import GroupFiles
 from dios.lib.files.parts import StoredParts
+from dios.lib.files.sound_replicas import SoundReplicas
 from dios.lib.files.sources import MemorySource
 from dios.lib.files.staging import StagedFiles
 from tests.support.node.running_node import RunningNode, running_node
+
+T = TypeVar("T")
 
 PART = 64 * limits.KIB
 DATA = hashlib.shake_256(b"seed").digest(5 * PART + 1_000)
@@ -272,13 +276,13 @@ def test_an_interrupted_download_is_continued(
         file.seek(2 * PART)
         file.write(b"damaged")
     read: list[int] = []
-    view = StoredParts.view
+    read_part = StoredParts.read
 
-    def noted(parts: StoredParts, number: int) -> memoryview:
+    def noted(parts: StoredParts, number: int, action: Callable[[SoundReplicas], T]) -> T:
         read.append(number)
-        return view(parts, number)
+        return read_part(parts, number, action)
 
-    monkeypatch.setattr(StoredParts, "view", noted)
+    monkeypatch.setattr(StoredParts, "read", noted)
     downloads.download(place.files, entry, target)
     assert read == [2, 3, 4, 5]
     assert target.read_bytes() == DATA

@@ -17,13 +17,21 @@ from dios.client.ops.cluster import Gathered, Member
 from dios.client.ops.status import Status
 from dios.client.sync.node import Group, Node, Reference, Task, connect
 from dios.core.model.names import log_name
-from dios.errors import ExistsError, InvalidError, NoSuchTaskError, NotPermittedError, UnreachableError
+from dios.errors import (
+    ExistsError,
+    InvalidError,
+    NoSuchTaskError,
+    NotPermittedError,
+    StaleError,
+    UnreachableError,
+)
 from dios.ids import Name
 from dios.lib import catalogue
 from dios.lib.catalogue import CatalogueEntry
 from dios.lib.files.catalogue_places import CataloguePlace, KeyringCatalogue, SharedCatalogue
 from dios.lib.files.group_files import GroupFiles
 from dios.lib.files.paths import stored_path
+from dios.lib.files.sound_replicas import BadReplicas
 from dios.lib.files.tree import is_directory
 from dios.limits import GROUPS_PER_CALL_MAX
 from dios.wire.nametext import PREFIX, fingerprint, parse_name
@@ -49,6 +57,24 @@ class CataloguedFile:
         return stored_path(self.entry.file)
 
 
+class PassedOver:
+    """The bad replicas that a command passed over: a person gets the first ones, and a number."""
+
+    def __init__(self) -> None:
+        self._count = 0
+
+    def note(self, found: BadReplicas) -> None:
+        """Report bad replicas of a file."""
+        self._count += 1
+        if self._count <= SHOWN_MAX:
+            say(str(found))
+
+    def end(self) -> None:
+        """Report the number of the others."""
+        if self._count > SHOWN_MAX:
+            say(f"bad replicas of {self._count - SHOWN_MAX:,} more files were passed over")
+
+
 class CommandContext:
     """The connection and the keyring of a command."""
 
@@ -59,6 +85,7 @@ class CommandContext:
         self._files: Final[dict[str, GroupFiles]] = {}
         self.grants: Final = accepted_grants()
         """The groups that other users share with this user; an alias of the keyring comes first."""
+        self.passed_over: Final = PassedOver()
         self._shared: Final[dict[str, Group]] = {}
 
     # -- groups -------------------------------------------------------------------------------------
@@ -137,7 +164,7 @@ class CommandContext:
             place: CataloguePlace = KeyringCatalogue(self.node, self.keyring, alias, group)
             if self._is_shared(alias):
                 place = SharedCatalogue(self.node, group, self.grants[alias].catalogue)
-            found = self._files[alias] = GroupFiles(self.node, group, place)
+            found = self._files[alias] = GroupFiles(self.node, group, place, self.passed_over.note)
         return found
 
     def split(self, text: str) -> tuple[str, str] | None:
@@ -251,7 +278,24 @@ class CommandContext:
 
         A file in parts is not one object, and is refused.
         """
-        return self.object_and_digest(text, group)[0]
+        name, found = self.find(text, group)
+        if found is not None and found.entry.in_parts:
+            raise InvalidError(
+                f"{found.group}/{found.path} is stored in {len(found.entry.names)} parts, and this needs one "
+                "object. A task gets such a file with `dios run --input FILE=NAME`, or reads it as dios:// "
+                "path: give it the group, with dios.Executor(files=...) or files_for_task."
+            )
+        _require_local(found)
+        if found is not None and found.entry.digest:
+            with contextlib.suppress(StaleError):
+                return self.files(found.group).replicas(found.entry).reference()
+        reference = self.node.find(name, group=self._group_to_search(found))
+        if reference is None:
+            raise InvalidError(
+                f"cannot find {found.entry.file if found else fingerprint(name)}: it was destroyed, "
+                "or is in no group of your keyring"
+            )
+        return reference
 
     def file_objects(self, text: str) -> list[Reference]:
         """Return references to the parts of the file that a NAME argument means, or to its one object."""
@@ -266,24 +310,6 @@ class CommandContext:
             return [parts.reference(number) for number in range(len(parts.parts))]
         except OSError as error:
             raise InvalidError(f"cannot read {found.group}/{found.path}: {error.strerror or error}") from None
-
-    def object_and_digest(self, text: str, group: str = "") -> tuple[Reference, bytes]:
-        """Return ``object`` and the digest of its bytes, which is empty if no catalogue has it."""
-        name, found = self.find(text, group)
-        if found is not None and found.entry.in_parts:
-            raise InvalidError(
-                f"{found.group}/{found.path} is stored in {len(found.entry.names)} parts, and this needs one "
-                "object. A task gets such a file with `dios run --input FILE=NAME`, or reads it as dios:// "
-                "path: give it the group, with dios.Executor(files=...) or files_for_task."
-            )
-        _require_local(found)
-        reference = self.node.find(name, group=self._group_to_search(found))
-        if reference is None:
-            raise InvalidError(
-                f"cannot find {found.entry.file if found else fingerprint(name)}: it was destroyed, "
-                "or is in no group of your keyring"
-            )
-        return reference, found.entry.digest if found else b""
 
     def replicas(self, text: str, group: str = "") -> Gathered[Reference]:
         """Return references to all physical objects that a NAME argument means. Raise InvalidError."""
@@ -376,7 +402,11 @@ def opened(node: str | None, groups: Iterable[str] = ()) -> Iterator[CommandCont
     wanted = dict.fromkeys([*own, *keyring.presented()])
     with connect(node, groups=tuple(wanted)[:GROUPS_PER_CALL_MAX], start=False) as connected:
         connected.present_later = keyring.presented_later
-        yield CommandContext(connected, keyring)
+        place = CommandContext(connected, keyring)
+        try:
+            yield place
+        finally:
+            place.passed_over.end()
     left_out = keyring.not_presented
     if left_out > 0:
         say(f"{left_out} older groups of your keyring were left out; choose one of them with --group")

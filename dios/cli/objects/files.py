@@ -734,7 +734,7 @@ def get(
                 with waiting("bringing the file back"):
                     listed = place.brought_back(listed)
                 name, group = listed.path, listed.group
-            if listed is not None and listed.entry.in_parts:
+            if listed is not None and listed.entry.digest:
                 with transfer(output.name if output else "get", listed.entry.size) as moved:
                     _get_file(place.files(listed.group), listed.entry, output, moved)
                 if as_json:
@@ -742,7 +742,7 @@ def get(
                         {"file": str(output), "size": listed.entry.size, "fingerprint": listed.fingerprint}
                     )
                 return
-            reference, digest = place.object_and_digest(name, group)
+            reference = place.object(name, group)
             size = reference.size
             with (
                 reference.read(Semantics.MRSW) as request,
@@ -750,7 +750,7 @@ def get(
                 transfer(output.name if output else "get", size) as moved,
             ):
                 size = len(request.view)
-                downloads.copy_view(request.view, file, moved, path=name, digest=digest)
+                downloads.copy_view(request.view, file, moved)
             if as_json:
                 write_json({"file": str(output), "size": size, "fingerprint": reference.fingerprint})
 

@@ -523,11 +523,14 @@ def remove_group(
         require_none_left(place, [*left, *later])
         if place.here() is not None and Promises(place.node).promise(group) is not None:
             Promises(place.node).end(group.fingerprint)
-        for catalogue in KeyringCatalogue(place.node, place.keyring, alias, group).replicas():
+        replicas = KeyringCatalogue(place.node, place.keyring, alias, group).replicas()
+        # A name without a replica would be a lost list, which stops this command if it has to be repeated.
+        _remove_catalogue(place.keyring, alias)
+        for catalogue in replicas:
             catalogue.destroy()
         mark = group.fingerprint
         group.destroy()
-        _remove_alias(place.keyring, alias)
+        place.keyring.remove(alias)
         if as_json:
             write_json({"alias": alias, "fingerprint": mark, "files": files})
         else:
@@ -536,6 +539,10 @@ def remove_group(
 
 def _remove_alias(keyring: Keyring, alias: str) -> None:
     keyring.remove(alias)
+    _remove_catalogue(keyring, alias)
+
+
+def _remove_catalogue(keyring: Keyring, alias: str) -> None:
     if CATALOGUE_ALIAS + alias in keyring.objects:
         keyring.remove(CATALOGUE_ALIAS + alias, section="objects")
 

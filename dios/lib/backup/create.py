@@ -316,10 +316,10 @@ class _Run:
             self.outcome.leave_out(f"{source.alias}/{path}", f"a {reference.type.name} is not stored")
             return None
         else:
-            size = entry.size if entry.in_parts else reference.size
+            size = entry.size if entry.digest else reference.size
             chunks = self.base.unchanged(source.name, (object_id, version), entry.name, size)
             if chunks is None:
-                chunks = self._read_parts(source, entry) if entry.in_parts else self._read_blob(reference)
+                chunks = self._read_file(source, entry, reference)
                 size = sum(chunk.size for chunk in chunks)
             self.moved(size)
         kept = self.promised.get((fingerprint(entry.name), True), _Promised())
@@ -337,13 +337,14 @@ class _Run:
             tuple(reference.secrecy),
         )
 
-    def _read_blob(self, reference: Reference) -> list[StoredChunk]:
-        return self._add_blob(reference.view_bytes()) if reference.size else []
-
-    def _read_parts(self, source: Source, entry: CatalogueEntry) -> list[StoredChunk]:
+    def _read_file(self, source: Source, entry: CatalogueEntry, reference: Reference) -> list[StoredChunk]:
+        """Store the bytes of a sound replica. Without a digest, those of ``reference`` are read."""
+        if not entry.digest:
+            return self._add_blob(reference.view_bytes()) if reference.size else []
+        if not entry.in_parts:
+            return self._add_blob(source.files.replicas(entry).checked_view())
         try:
-            parts = source.files.parts(entry).checked()
-            return [chunk for view in parts for chunk in self._add_blob(view)]
+            return [chunk for view in source.files.parts(entry).checked() for chunk in self._add_blob(view)]
         except FileNotFoundError:
             raise StaleError("it was replaced or removed meanwhile") from None
 

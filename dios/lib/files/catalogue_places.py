@@ -7,12 +7,17 @@ from typing import Final, Protocol
 
 from dios.client.keyring import Keyring
 from dios.client.sync.node import Group, Node, Reference
-from dios.errors import ExistsError, NotPermittedError, UnreachableError
+from dios.errors import DamagedError, ExistsError, UnreachableError
 from dios.ids import Name
 from dios.lib import catalogue
 from dios.wire.types import ObjectType
 
 CATALOGUE_ALIAS: Final = "catalogue/"
+_OWN_WAY_OUT: Final = (
+    "If a node was forgotten, its disk may have one. Else restore the group under another alias from a "
+    "backup (`dios backup restore`)."
+)
+_SHARED_WAY_OUT: Final = "Ask its owner, who may have removed the group."
 
 
 class CataloguePlace(Protocol):
@@ -41,12 +46,18 @@ class KeyringCatalogue:
         self._group: Final = group
 
     def replicas(self) -> list[Reference]:
-        """Return the replicas. Raises UnreachableError if none is found and a node does not answer."""
+        """Return the replicas; none if the keyring has no name of a catalogue for the group.
+
+        Raises UnreachableError if none is found and a node does not answer, and DamagedError if all answered.
+        """
         name = self._keyring.objects.get(CATALOGUE_ALIAS + self._alias)
         if name is None:
             # Another process may have made it after this process read the keyring.
             name = Keyring.load(self._keyring.path).objects.get(CATALOGUE_ALIAS + self._alias)
-        return [] if name is None else self._look_up(name)
+        if name is None:
+            return []
+        list_of = f"the list of the files of group {self._alias!r}"
+        return _look_up(self._node, name, self._group, list_of, _OWN_WAY_OUT)
 
     def is_complete(self) -> bool:
         """Return True if every node answered that may have a replica."""
@@ -56,14 +67,6 @@ class KeyringCatalogue:
     def find(self) -> Reference | None:
         """Return the nearest replica, or None."""
         return next(iter(self.replicas()), None)
-
-    def _look_up(self, name: Name) -> list[Reference]:
-        found = self._node.lookup(name, group=self._group)
-        if not found and found.incomplete:
-            raise UnreachableError(
-                f"the catalogue of group {self._alias!r} is on a node that does not answer", call="lookup"
-            )
-        return found
 
     def create(self, secrecy: Sequence[str] | None = None) -> Reference:
         """Return the catalogue; create it, and add its name to the keyring, if there is none.
@@ -97,21 +100,17 @@ class SharedCatalogue:
         self._name: Final = name
 
     def replicas(self) -> list[Reference]:
-        """Return the replicas. Raises UnreachableError if none is found and a node does not answer."""
-        found = self._node.lookup(self._name, group=self._group)
-        if not found and found.incomplete:
-            raise UnreachableError("the group's catalogue is on a node that does not answer", call="lookup")
-        return found
+        """Return the replicas. Raises as ``KeyringCatalogue.replicas`` does if none is found."""
+        list_of = "the list of the files of a group that was shared with you"
+        return _look_up(self._node, self._name, self._group, list_of, _SHARED_WAY_OUT)
 
     def is_complete(self) -> bool:
         """Return True if every node answered that may have a replica."""
         return _is_complete(self._node, self._name, self._group)
 
     def create(self) -> Reference:
-        """Return the catalogue; NotPermittedError if its owner has none yet."""
-        for found in self.replicas():
-            return found
-        raise NotPermittedError("the group is shared for reading, and its owner has stored nothing in it yet")
+        """Return the catalogue, which its owner has created."""
+        return self.replicas()[0]
 
 
 class HandedCatalogue:
@@ -131,6 +130,20 @@ class HandedCatalogue:
     def create(self) -> Reference:
         """Return the catalogue: its giver has created it."""
         return self._references[0]
+
+
+def _look_up(node: Node, name: bytes, group: Group, list_of: str, way_out: str) -> list[Reference]:
+    """Return the replicas of a catalogue. One that has a name and no replica is lost, and not empty."""
+    found = node.lookup(name, group=group)
+    if not found and found.incomplete:
+        raise UnreachableError(
+            f"{list_of} is on a node that does not answer. `dios node ls` shows which; try again when that "
+            "node is back.",
+            call="lookup",
+        )
+    if not found:
+        raise DamagedError(f"{list_of} is lost: all nodes answered, and none has a replica of it. {way_out}")
+    return found
 
 
 def _is_complete(node: Node, name: bytes, group: Group) -> bool:

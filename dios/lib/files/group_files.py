@@ -13,7 +13,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from importlib import import_module
 from itertools import islice
-from typing import TYPE_CHECKING, Final, NamedTuple, Protocol, TypeVar, cast
+from typing import Final, NamedTuple, Protocol, TypeVar, cast
 
 import msgspec
 
@@ -24,7 +24,6 @@ from dios.errors import (
     BadReferenceError,
     DamagedError,
     DiosError,
-    InvalidError,
     NotPermittedError,
     StaleError,
     UnreachableError,
@@ -37,22 +36,17 @@ from dios.lib.files.kept_copies import has_kept_copies, promised_disks
 from dios.lib.files.notes import added, followed, unused
 from dios.lib.files.parts import PartsFile, StoredParts
 from dios.lib.files.paths import stored_path
+from dios.lib.files.sound_replicas import RANGE_BYTES, Notice, SoundReplicas, WantedObject, log_notice
 from dios.lib.files.tree import FileTree, is_directory
 from dios.lib.kept.promises import Promises
 from dios.lib.kept.records import KeptPromise
 from dios.wire.nametext import fingerprint
-from dios.wire.types import ObjectType, Permission, Proximity
-
-if TYPE_CHECKING:
-    from typing_extensions import Buffer
+from dios.wire.types import Permission
 
 T = TypeVar("T")
 
 BATCH_OBJECTS: Final = 256
-_RANGES_BYTES_MIN: Final = 16 * limits.MIB
-_RANGE_BYTES: Final = 1 * limits.MIB
 _ATTEMPTS: Final = 5
-_BLOBS: Final = frozenset({ObjectType.DURABLE_BLOB, ObjectType.SHMEM_BLOB, ObjectType.PRIVMEM_BLOB})
 
 
 class Destroyed(NamedTuple):
@@ -73,12 +67,13 @@ class _Noted(NamedTuple):
 
 
 class GroupFiles:
-    """The files of one group."""
+    """The files of one group; ``notice`` is called when a reader passed over bad replicas of a file."""
 
-    def __init__(self, node: Node, group: Group, place: CataloguePlace) -> None:
+    def __init__(self, node: Node, group: Group, place: CataloguePlace, notice: Notice = log_notice) -> None:
         self.node: Final = node
         self.group: Final = group
         self._place: Final = place
+        self._notice: Final = notice
         self._record: Final = CatalogueRecord(node, place.replicas)
         self._catalogue: CachedCatalogue[CatalogueVersion] | None = None
 
@@ -195,9 +190,19 @@ class GroupFiles:
         """
         entry = self.readable(path)
         if not entry.in_parts:
-            return self._read(path, self._view)[slice(start, end)]
+            return self._read(path, SoundReplicas.view)[slice(start, end)]
         first, last, _ = slice(start, end).indices(entry.size)
         return self.read_again(entry, lambda found: self.parts(found).range(first, max(first, last)))
+
+    def checked_view(self, entry: CatalogueEntry) -> memoryview:
+        """Return a view of a file that is one object, all bytes of which have the digest of the catalogue.
+
+        If the file was replaced meanwhile, these are the present bytes.
+        """
+        try:
+            return self.replicas(entry).checked_view()
+        except StaleError:
+            return self._read(stored_path(entry.file), SoundReplicas.checked_view)
 
     def original(self, entry: CatalogueEntry) -> tuple[Callable[[int, int], memoryview], int]:
         """Return a function that views ranges of a file's present bytes, and their number."""
@@ -208,14 +213,12 @@ class GroupFiles:
 
     def parts(self, entry: CatalogueEntry) -> StoredParts:
         """Return the parts of a large file."""
-        return StoredParts(self.node, self.group, entry)
+        return StoredParts(self.node, self.group, entry, self._notice)
 
-    def _view(self, reference: Reference) -> memoryview:
-        """View the object's bytes and close the reference, in one message."""
-        with self.node.batch() as batch:
-            viewed = batch.add(reference.view_bytes)
-            batch.add(reference.close)
-        return viewed.result()
+    def replicas(self, entry: CatalogueEntry) -> SoundReplicas:
+        """Return the replicas of a file that is one object, of which a sound one is read."""
+        wanted = WantedObject(entry.file, entry.name, entry.size, entry.digest)
+        return SoundReplicas(self.node, self.group, wanted, self._notice)
 
     def open(self, path: str) -> BlobFile | io.BufferedReader:
         """Open a file for reading: its bytes in place, or in ranges if it is large and on another node.
@@ -224,43 +227,27 @@ class GroupFiles:
         """
         entry = self.readable(path)
         if not entry.in_parts:
-            return self._read(path, lambda reference: self._opened(reference, path))
-        parts = self.parts(entry)
+            return self._read(path, lambda replicas: replicas.open(path))
+        return io.BufferedReader(PartsFile(entry, self.parts(entry).open), RANGE_BYTES)
 
-        def open_part(number: int) -> io.BufferedIOBase:
-            with parts.reference(number) as reference:
-                return self._opened(reference, path)
+    def _read(self, path: str, read: Callable[[SoundReplicas], T]) -> T:
+        """Read a file from a sound replica, and again if the file was replaced meanwhile.
 
-        return io.BufferedReader(PartsFile(entry, open_part), _RANGE_BYTES)
-
-    def _opened(self, reference: Reference, path: str) -> BlobFile | io.BufferedReader:
-        if reference.proximity > Proximity.NODE and reference.size >= _RANGES_BYTES_MIN:
-            copy = reference.copy()
-            return io.BufferedReader(_RangeFile(copy), _RANGE_BYTES)
-        return BlobFile(self._view(reference), path)
-
-    def _read(self, path: str, read: Callable[[Reference], T]) -> T:
-        """Look a file up and read it, once more if it was replaced in between."""
+        Raises FileNotFoundError, and DamagedError or UnreachableError if no replica is sound; see
+        ``SoundReplicas``.
+        """
         for _ in range(_ATTEMPTS):
             entry = self.readable(path)
-            found = self.node.lookup(entry.name, group=self.group, limit=1)
-            if found:
-                with found[0] as reference:
-                    if reference.type not in _BLOBS:
-                        raise InvalidError(f"{path!r} is a {reference.type.name}, not a file")
-                    try:
-                        return read(reference)
-                    except (StaleError, BadReferenceError):
-                        continue
-                    except DamagedError:
-                        if not entry.in_store:
-                            raise
-                        self.fetched_again(entry)
-                        continue
-            elif found.incomplete:
-                raise UnreachableError(f"{path!r} is on a node that does not answer", call="lookup")
-            elif self.entry(path).name == entry.name:
-                break
+            try:
+                return read(self.replicas(entry))
+            except StaleError:
+                continue
+            except (DamagedError, UnreachableError):
+                if self.entry(path).name != entry.name:
+                    continue
+                if not entry.in_store:
+                    raise
+                self.fetched_again(entry)
         raise FileNotFoundError(2, "the object of the file was destroyed", path)
 
     # -- moving and removing ------------------------------------------------------------------------
@@ -551,43 +538,3 @@ def _destroy_some(node: Node, names: Sequence[bytes]) -> dict[bytes, Destroyed]:
         if end.error is not None and not isinstance(end.error, StaleError | BadReferenceError):
             raise end.error
     return {name: Destroyed(len(objects), not found[name].incomplete) for name, objects in replicas.items()}
-
-
-class _RangeFile(io.RawIOBase):
-    """A file on another node, of which only the ranges that are read come here."""
-
-    def __init__(self, reference: Reference) -> None:
-        self._reference: Final = reference
-        self.size: Final = reference.size
-        self._at = 0
-
-    def readable(self) -> bool:
-        return True
-
-    def seekable(self) -> bool:
-        return True
-
-    def seek(self, offset: int, whence: int = io.SEEK_SET, /) -> int:
-        place = {io.SEEK_SET: 0, io.SEEK_CUR: self._at, io.SEEK_END: self.size}[whence] + offset
-        if place < 0:
-            raise ValueError(f"cannot seek to {place}, before the beginning of the file")
-        self._at = place
-        return place
-
-    def tell(self) -> int:
-        return self._at
-
-    def readinto(self, buffer: Buffer, /) -> int:
-        with memoryview(buffer) as given, given.cast("B") as target:
-            size = min(target.nbytes, self.size - self._at)
-            if size <= 0:
-                return 0
-            part = self._reference.read_bytes(size, self._at)
-            target[: len(part)] = part
-            self._at += len(part)
-            return len(part)
-
-    def close(self) -> None:
-        if not self.closed:
-            super().close()
-            self._reference.close()

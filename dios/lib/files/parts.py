@@ -7,64 +7,62 @@ from __future__ import annotations
 
 import io
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, TypeVar
 
-from blake3 import blake3
-
+from dios.client.blob_file import BlobFile
 from dios.client.sync.node import Group, Node, Reference
-from dios.errors import BadReferenceError, DamagedError, StaleError, UnreachableError
+from dios.errors import StaleError
 from dios.lib.catalogue import CatalogueEntry, Part
-from dios.wire.nametext import fingerprint
+from dios.lib.files.sound_replicas import Notice, SoundReplicas, WantedObject, log_notice
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer
 
+T = TypeVar("T")
+
 
 class StoredParts:
-    """The parts of one file. They end with the file, also for readers that have not read them yet."""
+    """The parts of one file. They end with the file, also for readers that have not read them yet.
 
-    def __init__(self, node: Node, group: Group, entry: CatalogueEntry) -> None:
+    Each part is read from a sound replica. Every method that reads raises FileNotFoundError if the file was
+    replaced or removed, and otherwise as ``SoundReplicas`` does.
+    """
+
+    def __init__(self, node: Node, group: Group, entry: CatalogueEntry, notice: Notice = log_notice) -> None:
         self._node: Final = node
         self._group: Final = group
         self._entry: Final = entry
+        self._notice: Final = notice
         self.parts: Final[tuple[Part, ...]] = entry.parts()
 
     def reference(self, number: int) -> Reference:
-        """Return a reference to a part.
-
-        Raises FileNotFoundError if the file was replaced or removed, UnreachableError if its node does not
-        answer, and DamagedError if the part has another size.
-        """
-        found = self._node.lookup(self.parts[number].name, group=self._group, limit=1)
-        if not found:
-            if found.incomplete:
-                raise UnreachableError(
-                    f"part {number + 1} of {self._entry.file!r} is on a node that does not answer",
-                    call="lookup",
-                )
-            raise self._gone()
-        if found[0].size != self._entry.size_of_part(number):
-            raise self._damaged(number)
-        return found[0]
+        """Return a reference to a part that can be read. The caller closes it."""
+        return self.read(number, SoundReplicas.reference)
 
     def view(self, number: int) -> memoryview:
         """Return a view of a part's bytes, without a copy if they are on this node."""
-        reference = self.reference(number)
-        try:
-            with self._node.batch() as batch:
-                viewed = batch.add(reference.view_bytes)
-                batch.add(reference.close)
-            return viewed.result()
-        except (StaleError, BadReferenceError):
-            raise self._gone() from None
+        return self.read(number, SoundReplicas.view)
+
+    def open(self, number: int) -> BlobFile | io.BufferedReader:
+        """Open a part for reading."""
+        return self.read(number, lambda replicas: replicas.open(self._entry.file))
 
     def checked(self, first: int = 0) -> Iterator[memoryview]:
-        """Yield a view of each part from ``first`` on; DamagedError for one with another digest."""
+        """Yield a view of each part from ``first`` on, all bytes of which have the digest of the part."""
         for number in range(first, len(self.parts)):
-            view = self.view(number)
-            if blake3(view).digest() != self.parts[number].digest:
-                raise self._damaged(number)
-            yield view
+            yield self.read(number, SoundReplicas.checked_view)
+
+    def read(self, number: int, read: Callable[[SoundReplicas], T]) -> T:
+        """Return the result of reading the replicas of a part."""
+        part, file = self.parts[number], self._entry.file
+        label = f"part {number + 1} of {file}"
+        wanted = WantedObject(label, part.name, self._entry.size_of_part(number), part.digest)
+        try:
+            return read(SoundReplicas(self._node, self._group, wanted, self._notice))
+        except StaleError:
+            raise FileNotFoundError(
+                2, "the file was replaced or removed while it was read; open it again", file
+            ) from None
 
     def chunks(self, offset: int, size: int) -> Iterator[memoryview]:
         """Yield the bytes of a range, a piece of each part, so that a file can be copied as a ``Source``."""
@@ -87,18 +85,6 @@ class StoredParts:
             joined[at : at + piece.nbytes] = piece
             at += piece.nbytes
         return memoryview(joined).toreadonly()
-
-    def _gone(self) -> FileNotFoundError:
-        return FileNotFoundError(
-            2, "the file was replaced or removed while it was read; open it again", self._entry.file
-        )
-
-    def _damaged(self, number: int) -> DamagedError:
-        mark = fingerprint(self.parts[number].name)
-        return DamagedError(
-            f"the bytes of part {number + 1} of {self._entry.file}, which is the object {mark}, are not "
-            "those that were stored. Restore the file from a replica or a backup."
-        )
 
 
 class PartsFile(io.RawIOBase):

@@ -1,0 +1,59 @@
+"""A list of files that has a name and no replica is lost, or on a silent node, and never empty."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, cast
+
+import pytest
+
+from dios.client.keyring import Keyring
+from dios.client.ops.cluster import Gathered
+from dios.errors import DamagedError, UnreachableError
+from dios.ids import Name
+from dios.lib.files.catalogue_places import CATALOGUE_ALIAS, CataloguePlace, KeyringCatalogue, SharedCatalogue
+from dios.lib.files.group_files import GroupFiles
+
+if TYPE_CHECKING:
+    from dios.client.sync.node import Group, Node
+
+LISTED = Name(b"\x02" * 32)
+
+
+def place_of(kind: str, tmp_path: Path, *, incomplete: bool = False) -> GroupFiles:
+    """The files of a group whose list no node has."""
+    node = cast("Node", SimpleNamespace(lookup=lambda *_, **__: Gathered([], incomplete=incomplete)))
+    group = cast("Group", SimpleNamespace(fingerprint="f" * 8))
+    keyring = Keyring.load(tmp_path / "keyring.toml")
+    keyring.add("papers", Name(b"\x01" * 32))
+    if kind != "new":
+        keyring.add(CATALOGUE_ALIAS + "papers", LISTED, section="objects")
+    place: CataloguePlace = KeyringCatalogue(node, keyring, "papers", group)
+    if kind == "shared":
+        place = SharedCatalogue(node, group, LISTED)
+    return GroupFiles(node, group, place)
+
+
+def test_a_group_whose_list_was_never_made_is_empty(tmp_path: Path) -> None:
+    """The keyring has no name of a list, so nothing was stored."""
+    files = place_of("new", tmp_path)
+    assert not files.entries()
+    assert not files.tree().files
+
+
+@pytest.mark.parametrize(("kind", "way_out"), [("own", "dios backup restore"), ("shared", "Ask its owner")])
+def test_a_list_that_no_node_has_is_lost(kind: str, way_out: str, tmp_path: Path) -> None:
+    """All nodes answered: listing and writing say so, with the way out."""
+    files = place_of(kind, tmp_path)
+    for read in (files.entries, files.tree, lambda: files.edit(lambda tree: tree.entries)):
+        with pytest.raises(DamagedError, match="is lost: all nodes answered") as caught:
+            read()
+        assert way_out in caught.value.message
+
+
+@pytest.mark.parametrize("kind", ["own", "shared"])
+def test_a_list_may_be_on_a_node_that_does_not_answer(kind: str, tmp_path: Path) -> None:
+    """It is not lost then, and not empty."""
+    with pytest.raises(UnreachableError, match="on a node that does not answer"):
+        place_of(kind, tmp_path, incomplete=True).entries()
