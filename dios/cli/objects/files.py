@@ -108,11 +108,14 @@ def put(
         typer.Option("--replace", help="Replace files that have these paths."),
     ] = False,
     acknowledge: Annotated[
-        int,
+        int | None,
         typer.Option(
-            "--acknowledge", metavar="N", min=1, help="End when the files are on the disks of N nodes."
+            "--acknowledge",
+            metavar="N",
+            min=1,
+            help="End when the files are on the disks of N nodes; by default the promised number.",
         ),
-    ] = 1,
+    ] = None,
     replicas: Annotated[
         int | None,
         typer.Option("--replicas", metavar="N", min=1, help="Promise N replicas of each of these files."),
@@ -126,10 +129,13 @@ def put(
 
     They become visible together, each under its path as you typed it. If a file has one of these paths,
     nothing is stored, unless --replace is given; `dios sync` stores only what differs. A replaced file is
-    destroyed, in a group with promised replicas when the new one has them. When the command ends
-    successfully, the objects survive a power failure, and with --acknowledge N also the loss of N - 1 nodes.
-    If fewer nodes take the files, nothing is stored. --replicas promises a number for these files, whatever
-    is promised for the group.
+    destroyed, in a group with promised replicas when the new one has them.
+
+    When the command ends successfully, the files and the list of them are on the disks of as many nodes as
+    are promised for the group, and survive the loss of all but one of these; without a promise, a power
+    failure. --acknowledge N chooses another number: 1 is faster, and the replicas follow. If fewer nodes take
+    the files, nothing is stored. --replicas promises a number for these files, whatever is promised for the
+    group.
 
     A file of more than 256 MiB is stored in parts. If the command is interrupted, the same command continues
     after the parts that are stored.
@@ -145,7 +151,7 @@ def put(
             local = [
                 each for path in files for each in _local_files(path, label, left_out, recursive=recursive)
             ]
-            staged = StagedFiles(place.files(group), secrecy=secrecy)
+            staged = StagedFiles(place.files(group), secrecy=secrecy, disks=acknowledge)
             if not replace:
                 _require_new(staged, group, local)
             total = sum(each.size or 0 for each in local)
@@ -160,8 +166,6 @@ def put(
                             continue
                         with path.open("rb", buffering=0) as file:
                             staged.add_file(stored, file, size, moved)
-                if acknowledge > 1:
-                    staged.hold(acknowledge)
                 if replicas is not None:
                     # A promise for objects that are discarded ends with them.
                     labels = {
@@ -179,8 +183,6 @@ def put(
                     )
                 raise
             stored_entries = [entry for entry in staged.publish() if entry.name]
-            if acknowledge > 1:
-                _hold_list(staged.files, acknowledge)
             _show_put(group, stored_entries, names=names, as_json=as_json)
         left_out.end()
 
@@ -198,17 +200,6 @@ def _require_new(staged: StagedFiles, group: str, local: list[LocalFile]) -> Non
     for each in local:
         if each.size is not None:
             staged.require_new(each.path)
-
-
-def _hold_list(files: GroupFiles, disks: int) -> None:
-    """Hold the list with the new files on this number of disks; a node may have failed meanwhile."""
-    try:
-        files.hold_list(disks)
-    except UnreachableError as error:
-        raise UnreachableError(
-            f"the files are visible and on {counted(disks, 'disk')} each, but their list is not: "
-            f"{error.message}. Put one of them again when enough nodes answer."
-        ) from None
 
 
 class _LeftOut:

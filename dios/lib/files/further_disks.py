@@ -2,29 +2,57 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from contextlib import suppress
 
-from blake3 import blake3
-
-from dios import limits
 from dios.client.sync.node import Group, Node, Reference
 from dios.errors import DiosError, UnreachableError
-from dios.lib.files.placing import next_place
+from dios.lib.files.kept_copies import digest_of
+from dios.lib.files.placing import further_places, next_place, present_places
 from dios.wire.nametext import fingerprint
 from dios.wire.types import ObjectType, Persistence
+
+
+def copy_all(node: Node, group: Group, stored: Sequence[Reference], disks: int) -> None:
+    """Make replicas of new objects, each of which is on one disk, in few messages.
+
+    Raises UnreachableError if too few nodes take one of them.
+    """
+    if disks < 2:
+        return
+    places = present_places(node, ())
+    again: list[Reference] = []
+    with node.batch() as batch:
+        pending = []
+        for one in stored:
+            targets = further_places(places, [one.node], disks, key=one.fingerprint)
+            again += [one] if len(targets) < disks - 1 else []
+            pending += [
+                (one, batch.add(one.copy, host=place, persistence=Persistence.DURABLE)) for place in targets
+            ]
+    again += [one for one, outcome in pending if outcome.error is not None]
+    with node.batch() as batch:
+        for _, outcome in pending:
+            if outcome.error is None:
+                batch.add(outcome.result().close)
+    for one in again:
+        hold_on(node, group, one.name or b"", disks)
 
 
 def hold_on(node: Node, group: Group, name: bytes, disks: int, digest: bytes = b"") -> None:
     """Make replicas of an object until it is on the disks of this number of nodes.
 
-    Replicas that were there before count if their bytes have the ``digest``. Copies that are made now have
-    the bytes of one of these, because the nodes check them on the way. Raises UnreachableError, with the
-    reason of each node that refused, if too few nodes take it.
+    Replicas that were there before count if their bytes have the ``digest``; any does without one. Copies
+    that are made now have the bytes of one of these, because the nodes check them on the way. A log stays in
+    one place. Raises UnreachableError, with the reason of each node that refused, if too few nodes take it.
     """
     found = node.lookup(name, group=group)
     try:
         durable = [one for one in found if one.type is ObjectType.DURABLE_BLOB]
-        sound = {one.node: one for one in durable if len(durable) == 1 or has_digest(one, digest)}
+        if any(one.type is ObjectType.DURABLE_STREAM for one in found):
+            return  # a log is in one place
+        few = len(durable) == 1 or not digest
+        sound = {one.node: one for one in durable if few or digest_of(one) == digest}
         mark = fingerprint(name)
         refusals = {one.node: "its replica has other bytes" for one in durable if one.node not in sound}
         while len(sound) < disks:
@@ -44,17 +72,3 @@ def hold_on(node: Node, group: Group, name: bytes, disks: int, digest: bytes = b
         for one in found:
             with suppress(DiosError):
                 one.close()
-
-
-def has_digest(replica: Reference, digest: bytes) -> bool:
-    """Return True if the bytes of a replica have this digest; False if they cannot be read.
-
-    Without a digest each replica that can be read counts.
-    """
-    hasher = blake3()
-    try:
-        for at in range(0, max(replica.size, 1), limits.KEPT_CHUNK_BYTES):
-            hasher.update(replica.read_bytes(limits.KEPT_CHUNK_BYTES, at))
-    except DiosError:
-        return False
-    return not digest or hasher.digest() == digest

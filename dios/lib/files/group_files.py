@@ -76,6 +76,7 @@ class GroupFiles:
         self._notice: Final = notice
         self._record: Final = CatalogueRecord(node, place.replicas)
         self._catalogue: CachedCatalogue[CatalogueVersion] | None = None
+        self._disks: tuple[float, int] | None = None
 
     def _known(self) -> CachedCatalogue[CatalogueVersion] | None:
         if self._catalogue is None and self._record.found():
@@ -125,6 +126,22 @@ class GroupFiles:
         """
         if self._known() is not None:
             self._record.hold(disks)
+
+    def default_disks(self) -> int:
+        """Return the number of disks that acknowledge new files by default: that which is promised.
+
+        It is not more than the cluster has nodes, and 1 for tasks that may not know the promise. A change of
+        the promise is noticed after CATALOGUE_LOOK_MS.
+        """
+        now = time.monotonic()
+        if self._disks is None or self._disks[0] < now:
+            disks = 1
+            with suppress(DiosError):
+                disks = Promises(self.node).promised(self.group)
+            if disks > 1:
+                disks = min(disks, len(self.node.nodes()))
+            self._disks = now + limits.CATALOGUE_LOOK_MS / 1000, disks
+        return self._disks[1]
 
     @property
     def is_replicated(self) -> bool:

@@ -46,7 +46,7 @@ def _nodes_with(node: Node, group: Group, part: Part, enough: int) -> int:
         if len({one.node for one in found}) < enough:
             return 0
         for one in found:
-            if len(sound) < enough and one.node not in sound and _digest_of(one) == part.digest:
+            if len(sound) < enough and one.node not in sound and digest_of(one) == part.digest:
                 sound.add(one.node)
     finally:
         for one in found:
@@ -55,7 +55,7 @@ def _nodes_with(node: Node, group: Group, part: Part, enough: int) -> int:
     return len(sound)
 
 
-def _digest_of(one: Reference) -> bytes:
+def digest_of(one: Reference) -> bytes:
     """Return the digest of the bytes of a durable replica; none of another object, or if a read fails."""
     if one.type is not ObjectType.DURABLE_BLOB:
         return b""

@@ -28,7 +28,7 @@ from dios.errors import (
     UnreachableError,
 )
 from dios.lib.catalogue import CatalogueEntry, Note, Tiered, UnfinishedFile
-from dios.lib.files.further_disks import hold_on
+from dios.lib.files.further_disks import copy_all, hold_on
 from dios.lib.files.group_files import BATCH_OBJECTS, GroupFiles, destroy
 from dios.lib.files.notes import unused
 from dios.lib.files.paths import stored_path
@@ -48,12 +48,21 @@ class StagedFiles:
     large files as unfinished files, so that a later run continues with them. With ``listed`` False none of
     this is in the catalogue before ``publish``. ``secrecy`` are the tags of the new objects, in addition to
     those of the group's catalogue. With None they have these, or those of the caller if there are none.
+    ``disks`` is the number of nodes whose disks acknowledge, by default the number that is promised.
     """
 
     def __init__(
-        self, files: GroupFiles, *, listed: bool = True, secrecy: Sequence[str] | None = None
+        self,
+        files: GroupFiles,
+        *,
+        listed: bool = True,
+        secrecy: Sequence[str] | None = None,
+        disks: int | None = None,
     ) -> None:
         self.files: Final = files
+        self._disks = disks
+        self._held: Final[set[bytes]] = set()
+        """The names of the objects that are on that number of disks."""
         self._listed: Final = listed
         self._given: Final = secrecy
         self._uploads: Final[dict[str, PartsUpload]] = {}
@@ -68,6 +77,11 @@ class StagedFiles:
     def _secrecy(self) -> Sequence[str] | None:
         of_group = self.files.secrecy
         return (*self._given, *of_group) if self._given is not None else of_group or None
+
+    @property
+    def disks(self) -> int:
+        """The number of nodes whose disks acknowledge the files and the list of them."""
+        return self.files.default_disks() if self._disks is None else self._disks
 
     def add_bytes(self, path: str, data: Data) -> None:
         """Store a file with these bytes, copied once."""
@@ -217,7 +231,15 @@ class StagedFiles:
 
     def _add(self, path: str, made: Reference, size: int, digest: bytes) -> None:
         self.add_object(path, made.name or b"", size, digest)
-        made.close()
+        try:
+            self._hold_new([made])
+        finally:
+            made.close()
+
+    def _hold_new(self, stored: Sequence[Reference]) -> None:
+        """Bring objects that have just been stored to further disks."""
+        copy_all(self.files.node, self.files.group, stored, self.disks)
+        self._held.update(one.name or b"" for one in stored)
 
     def _replace(self, path: str, entry: CatalogueEntry) -> None:
         former = self._entries.get(path)
@@ -233,8 +255,8 @@ class StagedFiles:
         node, group = self.files.node, self.files.group
         if len(waiting) == 1:
             ((path, data),) = waiting
-            made_one = node.create(ObjectType.DURABLE_BLOB, groups=[group], data=data, secrecy=self._secrecy)
-            self._add(path, made_one, len(data), blake3(data).digest())
+            stored = node.create(ObjectType.DURABLE_BLOB, groups=[group], data=data, secrecy=self._secrecy)
+            self._add(path, stored, len(data), blake3(data).digest())
             return
         if not waiting:
             return
@@ -252,20 +274,34 @@ class StagedFiles:
         made = [(path, data, pending.result()) for path, data, pending in asked if pending.error is None]
         for path, data, reference in made:
             self.add_object(path, reference.name or b"", len(data), blake3(data).digest())
-        with node.batch() as batch:
-            for _, _, reference in made:
-                batch.add(reference.close)
+        try:
+            self._hold_new([reference for _, _, reference in made])
+        finally:
+            with node.batch() as batch:
+                for _, _, reference in made:
+                    batch.add(reference.close)
         for _, _, pending in asked:
             pending.result()
 
     def hold(self, disks: int) -> None:
-        """Make replicas of everything that is staged and of the catalogue, on this number of disks each.
+        """Bring everything that is staged, and the catalogue, to this number of disks each.
 
         Raises UnreachableError if too few nodes take them. Nothing is visible then.
         """
+        if disks != self._disks:
+            self._disks = disks
+            self._held.clear()
+        self._hold()
+
+    def _hold(self) -> None:
+        disks = self.disks
+        if disks < 2:
+            return
         for entry in self.stored():
             for name, digest in entry.objects:
-                hold_on(self.files.node, self.files.group, name, disks, digest)
+                if name not in self._held:
+                    hold_on(self.files.node, self.files.group, name, disks, digest)
+                    self._held.add(name)
         self.files.hold_list(disks)
 
     def stored(self) -> list[CatalogueEntry]:
@@ -276,13 +312,14 @@ class StagedFiles:
     def publish(self) -> list[CatalogueEntry]:
         """Make everything visible in one write, and return its entries. On an error nothing is visible.
 
-        Files that had these paths are replaced, and their objects destroyed: in a replicated catalogue when
-        the new ones are kept, in another one at once. Raises FileExistsError,
-        IsADirectoryError or NotADirectoryError if a path is taken, Conflict if another writer replaced a file
-        that had to be unchanged, LimitError if the catalogue is full.
+        Before that the files are on as many disks as acknowledge them, and the list of them after it. Files
+        that had these paths are replaced, and their objects destroyed: in a replicated catalogue when the new
+        ones are kept, in another one at once. Raises FileExistsError, IsADirectoryError or NotADirectoryError
+        if a path is taken, Conflict if another writer replaced a file that had to be unchanged, LimitError if
+        the catalogue is full, and UnreachableError if too few disks take the files.
         """
+        self._hold_before()
         try:
-            self._store_waiting()
             entries = dict(self._entries)
             own = FileTree(entries.values())
             if not entries:
@@ -309,7 +346,29 @@ class StagedFiles:
         self._entries.clear()
         self._unused.clear()
         self._uploads.clear()
+        self._hold_list_after()
         return list(entries.values())
+
+    def _hold_before(self) -> None:
+        try:
+            self._store_waiting()
+            self._hold()
+        except DiosError:
+            self.suspend()
+            raise
+
+    def _hold_list_after(self) -> None:
+        """Bring the list with the new files to further disks, in case that a node failed meanwhile."""
+        disks = self.disks
+        if disks < 2:
+            return
+        try:
+            self.files.hold_list(disks)
+        except UnreachableError as error:
+            raise UnreachableError(
+                f"the files are visible and on {disks} disks each, but their list is not: {error.message}. "
+                "Put one of them again when enough nodes answer."
+            ) from None
 
     def _unused_objects(self, _: FileTree) -> Iterator[Note]:
         now = time.time_ns()

@@ -130,6 +130,11 @@ class Promises:
         key = group.fingerprint
         return next((one for one in self.statuses() if one.key == key and not one.is_single), None)
 
+    def promised(self, group: Group) -> int:
+        """Return the number of replicas that is promised for a group as this node knows it, 1 without one."""
+        promise = self._records.read_near().promises.get(group.fingerprint)
+        return 1 if promise is None or promise.is_single else max(promise.replicas, 1)
+
     def known(self) -> list[KeptPromise]:
         """Return the promises that were not taken back, without a report of the leader.
 

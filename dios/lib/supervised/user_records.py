@@ -39,6 +39,11 @@ class UserRecords(Generic[S]):
             raise UnreachableError("the records are on a node that does not answer", call="lookup")
         return self._read(copies)
 
+    def read_near(self) -> S:
+        """Return the records as this node has them, which may miss the latest changes; else those of all."""
+        near = _durable(self._node.lookup(self._kind.special_name, local_only=True))
+        return self._read(near) if near else self.read()
+
     def _read(self, copies: list[Reference]) -> S:
         try:
             return self._kind.merge(content for _, content, _ in self._contents(copies))
