@@ -251,6 +251,10 @@ _decode_list: Final = msgspec.msgpack.Decoder(
     Annotated[list[msgspec.Raw], msgspec.Meta(max_length=limits.CATALOGUE_ENTRIES_MAX)]
 ).decode
 _decode_entry: Final = msgspec.msgpack.Decoder(CatalogueEntry).decode
+_decode_noted: Final = msgspec.msgpack.Decoder(
+    Annotated[tuple[Note, ...], msgspec.Meta(max_length=limits.CATALOGUE_NOTES_MAX)]
+).decode
+_NOTES_FIELD: Final = 3
 _FIELDS_WITHOUT_PARTS: Final = 5
 _FIELDS_WITHOUT_TIER: Final = 7
 
@@ -360,6 +364,16 @@ def decode_slowly(data: bytes) -> Iterator[CatalogueEntry]:
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise DamagedError(f"the catalogue cannot be read: {error}") from None
     raise _other_version(version)
+
+
+def decode_notes(data: bytes) -> tuple[Note, ...]:
+    """Return the notes alone, without decoding the entries. Raises DamagedError."""
+    data = content_of(data)
+    try:
+        pieces = _decode_pieces(data) if data else []
+        return _decode_noted(pieces[_NOTES_FIELD]) if len(pieces) > _NOTES_FIELD else ()
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise DamagedError(f"the catalogue cannot be read: {error}") from None
 
 
 class CatalogueObject(Protocol[V]):

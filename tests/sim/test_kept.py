@@ -11,12 +11,13 @@ from typing import cast
 import pytest
 import trio
 import trio.testing
+from blake3 import blake3
 
 from dios.client.aio.node import AsyncNode, AsyncReference
 from dios.lib.catalogue import CatalogueEntry, Part, encode, pack_parts
 from dios.lib.kept import decisions, keeper, replicas
 from dios.lib.kept.decisions import KeptSteps
-from dios.lib.kept.objects import LookOrder
+from dios.lib.kept.objects import LookOrder, PromisedObject
 from dios.lib.kept.versions import Seen, VersionState
 from dios.sim.kept import world
 from dios.sim.kept.history import History
@@ -103,7 +104,7 @@ def test_every_part_of_a_large_file_has_the_promised_replicas() -> None:
             cluster = ModelCluster(random, 3, 0, History(), nursery)
             users = Users(cluster, GROUP, acknowledge=1)
             users.set_up(2, apart=False)
-            packed = pack_parts(Part(name, b"d" * 32) for name in NAMES)
+            packed = pack_parts(Part(name, blake3(b"x").digest()) for name in NAMES)
             entry = CatalogueEntry("large", NAMES[0], 3, 0, b"", 1, packed)
             cluster.living(LIST)[0].data = encode([entry])
             for name in NAMES:
@@ -143,9 +144,9 @@ def test_a_new_file_does_not_make_the_keeper_look_at_all_files(monkeypatch: pyte
     done: dict[LookOrder, list[str]] = defaultdict(list)
     replace, hurry = LookOrder.replace, LookOrder.hurry
 
-    def replaced(self: LookOrder, promises: dict[bytes, str]) -> Iterator[None]:
+    def replaced(self: LookOrder, covered: dict[bytes, PromisedObject]) -> Iterator[None]:
         done[self].append("replace")
-        return replace(self, promises)
+        return replace(self, covered)
 
     def hurried(self: LookOrder) -> None:
         done[self].append("hurry")

@@ -19,7 +19,10 @@ def kept_text(promise: KeptStatus) -> str:
         return f"not known: {promise.reason}"
     if not promise.checked:
         return "not known yet: the objects are being looked at"
-    return f"yes, for {counted(promise.objects, 'object')}"
+    kept = f"yes, for {counted(promise.objects, 'object')}"
+    if not promise.unverified:
+        return kept
+    return f"{kept}; the bytes of {promise.unverified} of them are still being compared"
 
 
 def why_text(one: ShortObject) -> str:

@@ -29,11 +29,17 @@ class Place(NamedTuple):
 
 
 class Copied(NamedTuple):
-    """A durable replica that was found."""
+    """A durable replica that was found; ``v_w`` is its version at that time.
+
+    ``state`` is what its version says of its bytes. It is the same for all replicas of an object whose digest
+    is known: their bytes decide, and ``verified`` ones were compared with the digest.
+    """
 
     object_id: int
     node: str
     state: VersionState
+    v_w: int = 0
+    verified: bool = False
 
 
 class KeptWish(NamedTuple):
@@ -47,7 +53,8 @@ class KeptSteps(NamedTuple):
     """The next steps: nodes to copy ``source`` to, and replicas to drop.
 
     ``current`` is the number of nodes that have the current version; ``short`` is how many are missing, those
-    on nodes that are away included. In a ``conflict`` nothing is copied and nothing is dropped.
+    on nodes that are away included. In a ``conflict`` nothing is copied and nothing is dropped. The replicas
+    that stay need not be verified: the caller compares their bytes before it drops others.
     """
 
     source: Copied | None = None
@@ -66,11 +73,14 @@ def next_steps(
     *,
     key: str,
     seen: Collection[Seen] = (),
+    unsound: Sequence[Copied] = (),
     whole: bool = True,
 ) -> KeptSteps:
     """Return the next steps for an object; ``key`` spreads objects over nodes that are equally good.
 
-    ``whole`` is False if a replica may exist that was not found; then nothing is dropped.
+    ``unsound`` replicas have other bytes than those that were put. They count for nothing, and are dropped
+    when there are enough others. ``whole`` is False if a replica may exist that was not found; then nothing
+    is dropped.
     """
     nodes = {place.name: place for place in places if place.usable}
     there = [one for one in copies if one.node in nodes]
@@ -95,13 +105,13 @@ def next_steps(
     settled = whole and not away and not targets
     possible = sum(not place.draining for place in nodes.values())
     if settled and len(homes) >= min(wish.replicas, possible) and homes:
-        behind = tuple(one for one in there if one not in current)
+        behind = tuple(one for one in (*there, *unsound) if one not in current and one.node in nodes)
         leaving = tuple(one for one in current if one not in staying) if len(homes) >= wish.replicas else ()
         drop = _surplus(wish, staying, nodes) + behind + leaving
     held = {one.node for one in current}
     short = max(wish.replicas - len(held), 0)
     return KeptSteps(
-        staying[0] if staying else current[0],
+        min(staying or current, key=lambda one: (not one.verified, one)),
         targets,
         drop,
         len(held),

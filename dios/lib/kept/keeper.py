@@ -10,9 +10,10 @@ from __future__ import annotations
 import json
 import time
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from functools import partial
+from itertools import islice
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 import trio
@@ -31,11 +32,14 @@ from dios.errors import (
     UnreachableError,
 )
 from dios.lib import catalogue
-from dios.lib.kept import replicas
+from dios.lib.catalogue import Note, Part
+from dios.lib.kept import lists, notes, replicas
 from dios.lib.kept.decisions import Copied, KeptSteps, KeptWish, Place, next_steps
-from dios.lib.kept.objects import LookOrder
+from dios.lib.kept.leading import FoundReplicas, Leading, ShortOfPromise
+from dios.lib.kept.notes import WaitingNote
+from dios.lib.kept.objects import PromisedObject
 from dios.lib.kept.records import KEPT_RECORDS, KeptPromise, KeptState
-from dios.lib.kept.versions import Seen, VersionState, noted
+from dios.lib.kept.versions import Seen, VersionState, latest, noted
 from dios.lib.supervised.copies import RecordCopies
 from dios.lib.supervised.leadership import Leadership
 from dios.wire.nametext import fingerprint
@@ -44,43 +48,6 @@ from dios.wire.types import Flag, NodeStatus, ObjectType, Semantics
 if TYPE_CHECKING:
     from dios.client.aio.node import AsyncGroup, AsyncNode, AsyncReference
     from dios.client.ops.cluster import Gathered, Member
-
-
-class _Short(NamedTuple):
-    """An object that is short of its promise, or in conflict; ``since`` is a time in seconds."""
-
-    promise: str
-    wanted: int
-    current: int
-    since: int
-    reason: str
-    conflict: tuple[str, ...]
-
-
-@dataclass(slots=True)
-class _Leading:
-    """The knowledge of a leading keeper, which a next leader finds again by looking."""
-
-    order: LookOrder = field(default_factory=LookOrder)
-    digests: replicas.Digests = field(default_factory=replicas.Digests)
-    promises: dict[str, KeptPromise] = field(default_factory=dict)
-    listed: dict[str, tuple[tuple[int, int], tuple[bytes, ...]]] = field(default_factory=dict)
-    """The names of each promise, with the object id and version of the catalogue from which they are."""
-    lists: dict[str, set[tuple[int, int]]] = field(default_factory=dict)
-    """The replicas of each list and their versions that were noted, by the fingerprint of the list."""
-    groups: dict[bytes, AsyncGroup | None] = field(default_factory=dict)
-    short: dict[bytes, _Short] = field(default_factory=dict)
-    copying: set[tuple[bytes, str]] = field(default_factory=set)
-    refused: dict[str, tuple[float, str]] = field(default_factory=dict)
-    damaged: dict[int, float] = field(default_factory=dict)
-    """Replicas whose bytes their disk has damaged, with the time until which they do not count."""
-    not_before: float = float("-inf")
-    seen: dict[str, tuple[Seen, ...]] = field(default_factory=dict)
-    """The versions that were seen since the last round."""
-    failures: dict[str, str] = field(default_factory=dict)
-    """Why the list of a promise cannot be read, by promise."""
-    leaving: dict[bytes, tuple[int, int]] = field(default_factory=dict)
-    """Objects with replicas on draining nodes: the number of these replicas, and their bytes."""
 
 
 class LeavingReplicas(NamedTuple):
@@ -114,7 +81,7 @@ class Keeper:
         self._silent: dict[int, float] = {}
         self._places: tuple[Place, ...] = ()
         self._repaired_at = float("-inf")
-        self._leading: _Leading | None = None
+        self._leading: Leading | None = None
         self._acting: trio.CancelScope = trio.CancelScope()
         self._board: AsyncReference | None = None
         self._shown = b""
@@ -169,7 +136,7 @@ class Keeper:
             await self._rest()
             return
         begins = self._leading is None
-        leading = self._leading = self._leading or _Leading()
+        leading = self._leading = self._leading or Leading()
         if late or begins:
             await self._copies.repair([one.name for one in members if one.usable])
         state = await self._copies.read_own(here.name)
@@ -184,6 +151,8 @@ class Keeper:
             await self._note_seen(state, leading)
             return  # the members will say within seconds if its replicas are lost
         await self._look_at_some(state, leading, nursery)
+        self._begin_comparing(leading, nursery)
+        self._begin_notes(state, leading, nursery)
         await self._note_seen(state, leading)
         await self._show(leading, here.name)
 
@@ -202,7 +171,7 @@ class Keeper:
         silent = {one.node for one in members if not one.usable}
         self._silent = {node: self._silent.get(node, now) for node in silent}
 
-    def _present_places(self, members: Sequence[Member], leading: _Leading, now: float) -> tuple[Place, ...]:
+    def _present_places(self, members: Sequence[Member], leading: Leading, now: float) -> tuple[Place, ...]:
         leading.refused = {name: why for name, why in leading.refused.items() if why[0] > now}
         return tuple(
             Place(
@@ -217,7 +186,7 @@ class Keeper:
         )
 
     # -- objects ------------------------------------------------------------------------------------
-    async def _list_objects(self, state: KeptState, leading: _Leading) -> None:
+    async def _list_objects(self, state: KeptState, leading: Leading) -> None:
         """Read the catalogues that have changed, and list the objects of all promises."""
         promises = {one.key: one for one in state.living()}
         promised = changed = promises != leading.promises
@@ -236,20 +205,32 @@ class Keeper:
                 leading.failures[key] = error.message
         if not changed:
             return
-        objects: dict[bytes, str] = {}
-        for key, (_, names) in leading.listed.items():
-            for start in range(0, len(names), limits.KEPT_LISTED_AT_ONCE):
-                objects.update(dict.fromkeys(names[start : start + limits.KEPT_LISTED_AT_ONCE], key))
+        objects: dict[bytes, PromisedObject] = {}
+        for key, (_, parts) in leading.listed.items():
+            for start in range(0, len(parts), limits.KEPT_LISTED_AT_ONCE):
+                some = parts[start : start + limits.KEPT_LISTED_AT_ONCE]
+                objects.update({part.name: PromisedObject(key, part.digest) for part in some})
                 await trio.lowlevel.checkpoint()
-        objects.update({one.target: key for key, one in promises.items() if one.is_single})
+        for key, one in promises.items():
+            if one.is_single:
+                listed = objects.get(one.target, PromisedObject(key))
+                objects[one.target] = listed._replace(promise=key)
         for _ in leading.order.replace(objects):
             await trio.lowlevel.checkpoint()
         if promised:
             leading.order.hurry()
         leading.short = {name: short for name, short in leading.short.items() if name in objects}
         leading.leaving = {name: left for name, left in leading.leaving.items() if name in objects}
+        leading.comparisons.forget_others(objects)
+        leading.notes = {key: waiting for key, waiting in leading.notes.items() if key in promises}
+        former = leading.awaited
+        waiting = (one for several in leading.notes.values() for one in several)
+        leading.awaited = {part.name for one in waiting for part in one.waits_for or ()}
+        leading.kept &= leading.awaited
+        for name in leading.awaited - former:
+            leading.order.again(name, 0.0)
 
-    async def _read_list(self, promise: KeptPromise, state: KeptState, leading: _Leading) -> bool:
+    async def _read_list(self, promise: KeptPromise, state: KeptState, leading: Leading) -> bool:
         """Read the list of a group's files if it has changed; return True then."""
         group = await self._group(promise.group, leading)
         async with replicas.found(self._node, promise.target, group) as found:
@@ -269,20 +250,26 @@ class Keeper:
                 )
             async with latest.read(Semantics.MRSW) as request:
                 data, v_w = bytes(request.view), request.v_w
-        names = [promise.target]
+        parts = [Part(promise.target, b"")]
         for count, entry in enumerate(catalogue.decode_slowly(data)):
-            names.extend(entry.names)
+            parts.extend(entry.objects)
             if not count % limits.KEPT_LOOKS_MAX:
                 await trio.lowlevel.checkpoint()
-        leading.listed[promise.key] = (latest.object_id, v_w), tuple(names)
-        return former is None or former[1] != tuple(names)
+        noted_files = catalogue.decode_notes(data)
+        waiting = notes.waiting_notes(noted_files, {part.name for part in parts}) if noted_files else ()
+        # A former file stays as safe as it was while its replacement is not.
+        parts.extend(part for one in waiting if one.note.until for part in one.note.former.objects)
+        changed = former is None or former[1] != tuple(parts) or waiting != leading.notes.get(promise.key, ())
+        leading.listed[promise.key] = (latest.object_id, v_w), tuple(parts)
+        leading.notes[promise.key] = waiting
+        return changed
 
     async def _note_list(
         self,
         promise: KeptPromise,
         several: Sequence[AsyncReference],
         state: KeptState,
-        leading: _Leading,
+        leading: Leading,
     ) -> None:
         """Note each version of a list of files, which is written more often than its turn of looks comes.
 
@@ -304,7 +291,7 @@ class Keeper:
         if seen != before:
             leading.seen[mark] = seen
 
-    async def _group(self, name: bytes, leading: _Leading) -> AsyncGroup:
+    async def _group(self, name: bytes, leading: Leading) -> AsyncGroup:
         if leading.groups.get(name) is None:
             leading.groups[name] = await self._node.group(name)
         group = leading.groups[name]
@@ -313,7 +300,7 @@ class Keeper:
         return group
 
     # -- looks --------------------------------------------------------------------------------------
-    async def _look_at_some(self, state: KeptState, leading: _Leading, nursery: trio.Nursery) -> None:
+    async def _look_at_some(self, state: KeptState, leading: Leading, nursery: trio.Nursery) -> None:
         at_once = trio.CapacityLimiter(limits.KEPT_LOOKS_AT_ONCE)
 
         async def look(name: bytes, key: str) -> None:
@@ -328,16 +315,16 @@ class Keeper:
 
         async with trio.open_nursery() as looks:
             for name in leading.order.take(trio.current_time()):
-                key = leading.order.promise(name)
-                if key is not None and key in leading.promises:
-                    looks.start_soon(look, name, key)
+                covered = leading.order.covered(name)
+                if covered is not None and covered.promise in leading.promises:
+                    looks.start_soon(look, name, covered.promise)
 
     async def _look(
         self,
         name: bytes,
         promise: KeptPromise,
         state: KeptState,
-        leading: _Leading,
+        leading: Leading,
         nursery: trio.Nursery,
     ) -> None:
         """Look at the replicas of one object, and begin the next steps for it."""
@@ -354,71 +341,159 @@ class Keeper:
                 await self._end_promise(promise)
                 return
             mark = fingerprint(name)
-            copies: dict[int, tuple[Copied, AsyncReference]] = {}
-            damaged: set[str] = set()
-            # Programs may write to the list, and to an object with a promise of its own.
-            written = promise.is_single or name == promise.target
-            for one in filter(replicas.is_durable_blob, found):
-                held = await _state(one, leading, written=written)
-                if held is None:
-                    damaged.add(one.node)
-                else:
-                    copies[one.object_id] = Copied(one.object_id, one.node, held), one
-            self._charge(leading)
-            states = {object_id: copied.state for object_id, (copied, _) in copies.items()}
-            before = leading.seen.get(mark, state.seen.get(mark, ()))
-            seen = noted(before, states)
-            if seen != before:
-                leading.seen[mark] = seen
+            covered = leading.order.covered(name)
+            part = Part(name, covered.digest if covered is not None else b"")
+            seen: tuple[Seen, ...] = ()
+            if part.digest:
+                there = leading.compared(part, found)
+            else:
+                there, seen = await self._versions(name, promise, found, state, leading)
             steps = next_steps(
                 KeptWish(promise.replicas, promise.apart),
-                [copied for copied, _ in copies.values()],
-                [one._replace(refused=one.refused or one.name in damaged) for one in self._places],
+                [copied for copied, _ in there.copies.values()],
+                [one._replace(refused=one.refused or one.name in there.damaged) for one in self._places],
                 key=mark,
                 seen=seen,
+                unsound=[copied for copied, _ in there.unsound.values()],
                 whole=not found.incomplete,
             )
-            if damaged and steps.short:
-                steps = steps._replace(reason=f"the replica on {min(damaged)} is damaged")
-            gone_ids = {one.object_id for one in steps.drop}
-            staying = [one for object_id, (_, one) in copies.items() if object_id not in gone_ids]
-            if steps.drop and not await _are_readable(staying, leading):
+            if there.damaged and steps.short:
+                steps = steps._replace(reason=f"the replica on {min(there.damaged)} is damaged")
+            self._note_compared(part, promise, there, steps, leading)
+            if steps.drop and not await self._may_drop(part, there, steps, leading):
                 steps = steps._replace(drop=())
-                leading.order.again(name, trio.current_time())
-            draining = {place.name for place in self._places if place.draining}
-            left = [one for _, one in copies.values() if one.node in draining]
-            leading.leaving.pop(name, None)
-            if left:
-                leading.leaving[name] = len(left), sum(one.size for one in left)
-            for gone in steps.drop:
-                if await replicas.drop(copies[gone.object_id][1], gone.state.v_w):
-                    self._log(f"dropped a replica of {mark} on {gone.node}, which its promise does not need")
-        self._note(name, promise, steps, leading, found)
+            self._note_leaving(name, there, leading)
+            others = await self._drop(mark, there, steps)
+        removed = {copied.node for copied, _ in there.unsound.values()} - others
+        if removed:
+            why = f"{_other_bytes(removed, 'had')}; removed"
+            leading.note_removed(
+                name, ShortOfPromise(promise.key, promise.replicas, steps.current, int(time.time()), why, ())
+            )
+        self._note(name, promise, steps, leading, found, _other_bytes(others, "has"))
         for target in steps.targets:
             if steps.source is not None:
-                self._begin_copy(name, promise, steps.source, target, leading, nursery)
+                self._begin_copy(part, promise, steps.source, target, leading, nursery)
+
+    async def _versions(
+        self,
+        name: bytes,
+        promise: KeptPromise,
+        found: Iterable[AsyncReference],
+        state: KeptState,
+        leading: Leading,
+    ) -> tuple[FoundReplicas, tuple[Seen, ...]]:
+        """Return the replicas of an object without a digest, and the versions that were seen."""
+        mark, there = fingerprint(name), FoundReplicas({}, {}, set())
+        # Programs may write to the list, and to an object with a promise of its own.
+        written = promise.is_single or name == promise.target
+        for one in filter(replicas.is_durable_blob, found):
+            held = await leading.state(one, written=written)
+            if held is None:
+                there.damaged.add(one.node)
+            else:
+                there.copies[one.object_id] = Copied(one.object_id, one.node, held, held.v_w), one
+        self._charge(leading)
+        states = {object_id: copied.state for object_id, (copied, _) in there.copies.items()}
+        before = leading.seen.get(mark, state.seen.get(mark, ()))
+        seen = noted(before, states)
+        if seen != before:
+            leading.seen[mark] = seen
+        return there, seen
+
+    def _note_compared(
+        self, part: Part, promise: KeptPromise, there: FoundReplicas, steps: KeptSteps, leading: Leading
+    ) -> None:
+        """Note if all replicas were compared, and if the object is kept as far as notes wait for that."""
+        copies = [copied for copied, _ in there.copies.values()]
+        verified = not part.digest or all(one.verified for one in copies)
+        if verified:
+            leading.unverified.pop(part.name, None)
+        else:
+            leading.unverified.setdefault(part.name, promise.key)
+            versions = {one.v_w for one in copies}
+            if len(versions) > 1 or max(versions) > 1 or part.name in leading.awaited:
+                leading.urgent.setdefault(part.name)  # no put leaves such versions
+        leading.kept.discard(part.name)
+        if part.name not in leading.awaited:
+            return
+        kept = verified and len(self._homes(copies)) >= promise.replicas
+        if kept if part.digest else not steps.short and not steps.conflict:
+            leading.kept.add(part.name)
+
+    def _homes(self, copies: Iterable[Copied]) -> set[str]:
+        """Return the nodes with replicas that are to stay there."""
+        staying = {place.name for place in self._places if place.usable and not place.draining}
+        return {one.node for one in copies} & staying
+
+    async def _may_drop(self, part: Part, there: FoundReplicas, steps: KeptSteps, leading: Leading) -> bool:
+        """Return True if each replica that stays has its bytes, as was seen not long ago."""
+        gone = {one.object_id for one in steps.drop}
+        staying = [
+            (copied, one) for object_id, (copied, one) in there.copies.items() if object_id not in gone
+        ]
+        if not await leading.are_readable([one for _, one in staying]):
+            leading.order.again(part.name, trio.current_time())
+            return False
+        fresh = leading.comparisons.is_fresh
+        if part.digest and not all(fresh(part, copied.object_id, copied.v_w) for copied, _ in staying):
+            leading.urgent.setdefault(part.name)
+            return False
+        return True
+
+    def _note_leaving(self, name: bytes, there: FoundReplicas, leading: Leading) -> None:
+        draining = {place.name for place in self._places if place.draining}
+        several = (*there.copies.values(), *there.unsound.values())
+        left = [one for _, one in several if one.node in draining]
+        leading.leaving.pop(name, None)
+        if left:
+            leading.leaving[name] = len(left), sum(one.size for one in left)
+
+    async def _drop(self, mark: str, there: FoundReplicas, steps: KeptSteps) -> set[str]:
+        """Drop replicas, and return the nodes that still have one with other bytes."""
+        others = {copied.node for copied, _ in there.unsound.values()}
+        for gone in steps.drop:
+            unsound = gone.object_id in there.unsound
+            _, one = (there.unsound if unsound else there.copies)[gone.object_id]
+            if not await replicas.drop(one, gone.v_w):
+                continue
+            if unsound:
+                others.discard(gone.node)
+                self._log(f"dropped the replica of {mark} on {gone.node}, which had other bytes")
+            else:
+                self._log(f"dropped a replica of {mark} on {gone.node}, which its promise does not need")
+        return others
 
     def _note(
         self,
         name: bytes,
         promise: KeptPromise,
         steps: KeptSteps,
-        leading: _Leading,
+        leading: Leading,
         found: Gathered[AsyncReference],
+        others: str,
     ) -> None:
         """Note if the object is short of its promise, and look at it again soon if there is more to do."""
         former = leading.short.pop(name, None)
-        if (steps.short or steps.conflict) and len(leading.short) < limits.KEPT_SHORT_MAX:
+        if (steps.short or steps.conflict or others) and len(leading.short) < limits.KEPT_SHORT_MAX:
             refusals = "; ".join(sorted({why for _, why in leading.refused.values()}))
-            leading.short[name] = _Short(
+            reason = others or steps.reason
+            leading.short[name] = ShortOfPromise(
                 promise.key,
                 promise.replicas,
                 steps.current,
                 int(time.time()) if former is None else former.since,
-                f"{steps.reason} ({refusals})" if refusals and not steps.conflict else steps.reason,
+                f"{reason} ({refusals})" if refusals and not steps.conflict else reason,
                 tuple(f"{one.node}: version {one.state.v_w}" for one in steps.conflict),
             )
-        if steps.targets or steps.drop or steps.short or found.incomplete or name in leading.leaving:
+        if (
+            steps.targets
+            or steps.drop
+            or steps.short
+            or others
+            or found.incomplete
+            or name in leading.leaving
+        ):
             leading.order.again(name, trio.current_time() + limits.KEPT_AGAIN_MS / 1000)
 
     async def _end_promise(self, promise: KeptPromise) -> None:
@@ -433,13 +508,13 @@ class Keeper:
         )
         await self._copies.store(KeptState({ended.key: ended}))
 
-    async def _note_seen(self, state: KeptState, leading: _Leading) -> None:
+    async def _note_seen(self, state: KeptState, leading: Leading) -> None:
         fresh, leading.seen = leading.seen, {}
         if any(state.seen.get(mark) != versions for mark, versions in fresh.items()):
             await self._copies.store(KeptState(seen=fresh))
 
     # -- copies -------------------------------------------------------------------------------------
-    def _charge(self, leading: _Leading, count: int = 0) -> None:
+    def _charge(self, leading: Leading, count: int = 0) -> None:
         """Let bytes that were read or copied delay the next copy."""
         total = count + leading.digests.bytes_read
         leading.digests.bytes_read = 0
@@ -447,37 +522,46 @@ class Keeper:
 
     def _begin_copy(
         self,
-        name: bytes,
+        part: Part,
         promise: KeptPromise,
         source: Copied,
         target: str,
-        leading: _Leading,
+        leading: Leading,
         nursery: trio.Nursery,
     ) -> None:
-        place = (name, target)
+        place = (part.name, target)
         free = len(leading.copying) < limits.KEPT_COPIES_AT_ONCE
         if free and place not in leading.copying and trio.current_time() >= leading.not_before:
             leading.copying.add(place)
-            nursery.start_soon(self._copy, name, promise, source, target, leading)
+            nursery.start_soon(self._copy, part, promise, source, target, leading)
 
     async def _copy(
-        self, name: bytes, promise: KeptPromise, source: Copied, target: str, leading: _Leading
+        self, part: Part, promise: KeptPromise, source: Copied, target: str, leading: Leading
     ) -> None:
+        name = part.name
+
+        async def charge(count: int) -> None:
+            self._charge(leading, count)
+
         try:
             group = await self._group(promise.group, leading)
             async with replicas.found(self._node, name, group) as found:
                 one = next((each for each in found if each.object_id == source.object_id), None)
-                if one is None or one.v_w != source.state.v_w:
+                if one is None or one.v_w != source.v_w:
                     return
+                if part.digest and not source.verified and not await leading.is_sound(part, one, charge):
+                    return  # other bytes are never copied
                 self._charge(leading, one.size)
                 try:
                     made = await replicas.copy_to(self._node, name, group, one, target)
                 except DamagedError:
-                    if not await _are_readable([one], leading):
+                    if not await leading.are_readable([one]):
                         return
                     raise  # the disk of the target failed
                 if made is not None:
-                    if made.v_w == source.state.v_w:
+                    if part.digest:
+                        await leading.is_sound(part, made, charge)
+                    elif made.v_w == source.v_w:
                         leading.digests.note(made.object_id, source.state)
                     with suppress(DiosError):
                         await made.close()
@@ -492,12 +576,173 @@ class Keeper:
             leading.copying.discard((name, target))
             leading.order.again(name, trio.current_time())
 
+    # -- comparisons --------------------------------------------------------------------------------
+    def _begin_comparing(self, leading: Leading, nursery: trio.Nursery) -> None:
+        """Compare bytes next to the rounds, those on which something depends first."""
+        free = limits.KEPT_COMPARES_AT_ONCE - leading.tasks["compare"]
+        waiting = len(leading.urgent) + (0 if leading.comparisons.is_full else len(leading.unverified))
+        for _ in range(min(free, waiting)):
+            leading.tasks["compare"] += 1
+            nursery.start_soon(self._compare_some, leading)
+
+    async def _compare_some(self, leading: Leading) -> None:
+        """Compare the replicas of each object that waits now, once."""
+        try:
+            for _ in range(len(leading.urgent) + len(leading.unverified)):
+                name = leading.next_doubt()
+                if name is None:
+                    break
+                urgent = name in leading.urgent
+                leading.urgent.pop(name, None)
+                covered = leading.order.covered(name)
+                promise = None if covered is None else leading.promises.get(covered.promise)
+                if covered is None or promise is None or not covered.digest:
+                    leading.unverified.pop(name, None)
+                    continue
+                if name in leading.comparing:
+                    continue
+                leading.comparing.add(name)
+                try:
+                    await self._compare(Part(name, covered.digest), promise, leading, fresh=urgent)
+                finally:
+                    leading.comparing.discard(name)
+        except ClosedError:
+            return  # the rounds end, too
+        finally:
+            leading.tasks["compare"] -= 1
+
+    async def _compare(self, part: Part, promise: KeptPromise, leading: Leading, *, fresh: bool) -> None:
+        """Compare the replicas of an object that were not compared, or with ``fresh`` not lately."""
+        done = leading.comparisons.is_fresh if fresh else leading.comparisons.known
+        try:
+            group = await self._group(promise.group, leading)
+            async with replicas.found(self._node, part.name, group) as found:
+                several = [one for one in found if replicas.is_durable_blob(one)]
+                for one in several:
+                    if not done(part, one.object_id, one.v_w) and not leading.is_damaged(one.object_id):
+                        await leading.is_sound(part, one, partial(self._pace, leading))
+                there = leading.compared(part, several)
+                if not found.incomplete:
+                    leading.comparisons.forget_gone(part, {one.object_id for one in several})
+        except ClosedError:
+            raise
+        except DiosError:
+            return  # in its next turn
+        if all(copied.verified for copied, _ in there.copies.values()):
+            leading.unverified.pop(part.name, None)
+        if fresh or there.unsound:
+            leading.order.again(part.name, trio.current_time())
+
+    async def _pace(self, leading: Leading, count: int) -> None:
+        """Wait until bytes may be read for a comparison."""
+        now = trio.current_time()
+        leading.compares_not_before = max(leading.compares_not_before, now) + count / self._rate
+        await trio.sleep_until(leading.compares_not_before)
+
+    # -- notes --------------------------------------------------------------------------------------
+    def _begin_notes(self, state: KeptState, leading: Leading, nursery: trio.Nursery) -> None:
+        """Carry out notes next to the rounds: of promised groups, and of groups whose promise has ended."""
+        if leading.tasks["notes"]:
+            return
+        now = trio.current_time()
+        for key, waiting in leading.notes.items():
+            due = [one.note for one in waiting if self._may_be_due(one, leading)]
+            if due:
+                leading.tasks["notes"] += 1
+                nursery.start_soon(self._carry_out_some, leading.promises[key], leading)
+                return
+        ended = [one for one in state.promises.values() if not one.replicas and not one.is_single]
+        if ended and now - leading.ended_at >= limits.KEPT_ENDED_LOOK_MS / 1000:
+            leading.ended_at = now
+            leading.ended_turn = (leading.ended_turn + 1) % len(ended)
+            leading.tasks["notes"] += 1
+            nursery.start_soon(self._carry_out_some, ended[leading.ended_turn], leading)
+
+    def _may_be_due(self, one: WaitingNote, leading: Leading) -> bool:
+        """Return True if the objects for which a note waits are kept, as far as the looks have shown."""
+        if one.waits_for is None or not all(place.usable for place in self._places):
+            return False
+        return all(part.name in leading.kept for part in one.waits_for)
+
+    async def _carry_out_some(self, promise: KeptPromise, leading: Leading) -> None:
+        try:
+            await self._carry_out(promise, leading)
+        except ClosedError:
+            return
+        except DiosError as error:
+            if promise.replicas:
+                self._log(f"cannot destroy former files of {promise.key}: {error.message}")
+        finally:
+            leading.tasks["notes"] -= 1
+
+    async def _carry_out(self, promise: KeptPromise, leading: Leading) -> None:
+        """Destroy the objects of former files whose replacements are kept, then remove their notes."""
+        if not all(place.usable for place in self._places):
+            return  # a node that is away may have a former object
+        group = await self._group(promise.group, leading)
+        content = await lists.read_list(self._node, group, promise)
+        if not content.notes:
+            return
+        needed = notes.needed_names(content)
+        waiting = notes.waiting_notes(content.notes, needed)
+        done: set[Note] = set()
+        for one in waiting:
+            if len(done) >= limits.KEPT_NOTES_AT_ONCE:
+                break
+            if promise.replicas and not self._may_be_due(one, leading):
+                continue
+            if one.waits_for is not None and await self._are_kept(one.waits_for, promise, group, leading):
+                former = [name for name in one.note.former.local_names if name not in needed]
+                if await self._destroy_former(former, group, leading):
+                    done.add(one.note)
+        if done:
+            await lists.edit_list(self._node, group, promise, lambda now: notes.without(now, done))
+            self._log(f"destroyed {len(done)} former files of {promise.key}, whose replacements are kept")
+
+    async def _are_kept(
+        self, parts: Iterable[Part], promise: KeptPromise, group: AsyncGroup, leading: Leading
+    ) -> bool:
+        """Return True if each object has as many sound replicas as are promised, or one without a promise."""
+        for part in parts:
+            async with replicas.found(self._node, part.name, group) as found:
+                several = [one for one in found if replicas.is_durable_blob(one)]
+                if part.digest:
+                    sound = [one.node for one in several if await self._is_freshly_sound(part, one, leading)]
+                else:
+                    states = [await leading.digests.state(one, written=False) for one in several]
+                    heads = latest(states, ())
+                    sound = [one.node for one in several] if len(heads) == 1 else []
+                is_log = any(one.type is ObjectType.DURABLE_STREAM for one in found)
+            homes = {place.name for place in self._places if place.usable and not place.draining}
+            covered = leading.order.covered(part.name)
+            own = promise if covered is None else leading.promises.get(covered.promise, promise)
+            if not is_log and len(homes & set(sound)) < max(own.replicas, 1):
+                return False
+        return True
+
+    async def _is_freshly_sound(self, part: Part, one: AsyncReference, leading: Leading) -> bool:
+        if leading.comparisons.is_fresh(part, one.object_id, one.v_w):
+            return True
+        return await leading.is_sound(part, one, partial(self._pace, leading))
+
+    async def _destroy_former(self, names: Iterable[bytes], group: AsyncGroup, leading: Leading) -> bool:
+        """Destroy objects on all nodes; return False if a node may still have one."""
+        if not all(place.usable for place in self._places):
+            return False
+        for name in names:
+            if any(copied == name for copied, _ in leading.copying):
+                return False
+            if not await notes.destroy(self._node, group, name):
+                return False
+        return True
+
     # -- reports ------------------------------------------------------------------------------------
-    async def _show(self, leading: _Leading, here: str) -> None:
+    async def _show(self, leading: Leading, here: str) -> None:
         """Write what only the leader knows where the user's commands read it."""
         short = Counter(one.promise for one in leading.short.values())
+        unverified = Counter(leading.unverified.values())
         conflicts = Counter(one.promise for one in leading.short.values() if one.conflict)
-        oldest: dict[str, _Short] = {}
+        oldest: dict[str, ShortOfPromise] = {}
         for lack in leading.short.values():
             known = oldest.get(lack.promise)
             if known is None or lack.since < known.since:
@@ -510,6 +755,7 @@ class Keeper:
                     "objects": 1 if one.is_single else len(leading.listed.get(key, ((), ()))[1]),
                     "short": short[key],
                     "conflicts": conflicts[key],
+                    "unverified": unverified[key],
                     "since": oldest[key].since if key in oldest else 0,
                     "reason": oldest[key].reason if key in oldest else leading.failures.get(key, ""),
                 }
@@ -517,7 +763,7 @@ class Keeper:
             },
             "objects": {
                 fingerprint(name): one._asdict()
-                for name, one in list(leading.short.items())[: limits.KEPT_SHOWN_MAX]
+                for name, one in islice(leading.shown(int(time.time())).items(), limits.KEPT_SHOWN_MAX)
             },
         }
         data = json.dumps(told).encode()
@@ -537,34 +783,7 @@ class Keeper:
             self._shown = data
 
 
-# -- damage -----------------------------------------------------------------------------------------
-async def _state(one: AsyncReference, leading: _Leading, *, written: bool) -> VersionState | None:
-    """Return the state of a replica, or None if its bytes are damaged."""
-    if leading.damaged.get(one.object_id, float("-inf")) > trio.current_time():
-        return None
-    try:
-        return await leading.digests.state(one, written=written)
-    except DamagedError:
-        _note_damage(one.object_id, leading)
-        return None
-
-
-async def _are_readable(several: Sequence[AsyncReference], leading: _Leading) -> bool:
-    """Return True if each of these replicas can be read, so that others may be dropped."""
-    sound = True
-    for one in several:
-        try:
-            async with one.read(Semantics.MRSW, size=min(one.size, 1)):
-                pass
-        except DamagedError:
-            _note_damage(one.object_id, leading)
-            sound = False
-    return sound
-
-
-def _note_damage(object_id: int, leading: _Leading) -> None:
-    """Leave a damaged replica out for some time, in which its node may repair it."""
-    leading.damaged.pop(object_id, None)
-    if len(leading.damaged) >= limits.KEPT_DAMAGED_MAX:
-        del leading.damaged[next(iter(leading.damaged))]
-    leading.damaged[object_id] = trio.current_time() + limits.KEPT_DAMAGED_MS / 1000
+def _other_bytes(nodes: Collection[str], verb: str) -> str:
+    """Return a text about replicas whose bytes are not those that were put, "" if there are none."""
+    several = "; ".join(f"the replica on {node} {verb} other bytes" for node in sorted(nodes))
+    return f"{several} than those that were put (written directly?)" if nodes else ""

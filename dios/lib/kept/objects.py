@@ -5,19 +5,29 @@ from __future__ import annotations
 import heapq
 from collections import deque
 from collections.abc import Iterator
-from typing import Final
+from typing import Final, NamedTuple
 
 from dios import limits
 
 
+class PromisedObject(NamedTuple):
+    """An object that a promise covers: the key of the promise, and the BLAKE3 of the bytes that were put.
+
+    The digest is b"" if it is not known: of a list of files, of logs, and of objects that are in no list.
+    """
+
+    promise: str
+    digest: bytes = b""
+
+
 class LookOrder:
-    """The names of the objects with the keys of their promises, in the order of the keeper's looks.
+    """The names of the objects with their promises and digests, in the order of the keeper's looks.
 
     Objects that are new, and objects whose turn was advanced by ``again``, come first.
     """
 
     def __init__(self) -> None:
-        self._promises: dict[bytes, str] = {}
+        self._covered: dict[bytes, PromisedObject] = {}
         self._turns: Final[deque[bytes]] = deque()
         self._queued: Final[set[bytes]] = set()
         self._soon: Final[list[tuple[float, bytes]]] = []
@@ -27,24 +37,24 @@ class LookOrder:
 
     def __len__(self) -> int:
         """Return the number of objects."""
-        return len(self._promises)
+        return len(self._covered)
 
     @property
     def hurried(self) -> bool:
         """Return True if objects wait to be looked at since a change."""
         return self._hurried > 0
 
-    def promise(self, name: bytes) -> str | None:
-        """Return the key of an object's promise, or None if the object is covered by none any more."""
-        return self._promises.get(name)
+    def covered(self, name: bytes) -> PromisedObject | None:
+        """Return an object's promise and digest, or None if it is covered by no promise any more."""
+        return self._covered.get(name)
 
-    def replace(self, promises: dict[bytes, str]) -> Iterator[None]:
+    def replace(self, covered: dict[bytes, PromisedObject]) -> Iterator[None]:
         """Replace the objects, with a pause after each part.
 
-        New ones, and those of another promise than before, come before all others.
+        New ones, and those of another promise or digest than before, come before all others.
         """
-        former, self._promises = self._promises, promises
-        for number, name in enumerate(promises, 1):
+        former, self._covered = self._covered, covered
+        for number, name in enumerate(covered, 1):
             if not number % limits.KEPT_LISTED_AT_ONCE:
                 yield
             if name not in self._queued:
@@ -52,7 +62,7 @@ class LookOrder:
                 self.unchecked.add(name)
                 self._turns.appendleft(name)
                 self._hurried += 1
-            elif former.get(name) != promises[name]:
+            elif former.get(name) != covered[name]:
                 self.again(name, 0.0)
 
     def hurry(self) -> None:
@@ -74,13 +84,13 @@ class LookOrder:
         given: set[bytes] = set()
         while self._soon and self._soon[0][0] <= now and len(given) < limits.KEPT_LOOKS_MAX // 2:
             name = heapq.heappop(self._soon)[1]
-            if name in self._promises and name not in given:
+            if name in self._covered and name not in given:
                 given.add(name)
                 yield name
         for _ in range(min(most, len(self._turns))):
             name = self._turns.popleft()
             self._hurried = max(self._hurried - 1, 0)
-            if name not in self._promises:
+            if name not in self._covered:
                 self._queued.discard(name)
                 self.unchecked.discard(name)
                 continue

@@ -18,6 +18,8 @@ from dios.lib.supervised.user_records import UserRecords
 class ShortObject:
     """An object with fewer current replicas than promised, or with replicas in ``conflict``.
 
+    Or a replica of it has, or had within the last day, other bytes than those that were put.
+
     ``since`` is when the leader noticed it, in seconds since 1970.
     """
 
@@ -36,7 +38,8 @@ class KeptStatus:
 
     ``checked`` is False while objects have not been looked at since nodes or promises changed; ``leader`` is
     the node that keeps the replicas, "" if it is not known. ``short`` objects are fewer than promised or in
-    conflict, since ``since`` (seconds since 1970).
+    conflict, since ``since`` (seconds since 1970). ``unverified`` objects have replicas that count because
+    their versions say so: the keeper has not read their bytes yet.
     """
 
     key: str
@@ -47,6 +50,7 @@ class KeptStatus:
     objects: int = 0
     short: int = 0
     conflicts: int = 0
+    unverified: int = 0
     since: int = 0
     reason: str = ""
     leader: str = ""
@@ -143,7 +147,7 @@ class Promises:
         return self._records.read_known().living()
 
     def short_objects(self) -> list[ShortObject]:
-        """Return the first objects that are short of their promise, or in conflict."""
+        """Return the first objects that are short of their promise, in conflict, or had other bytes."""
         told = self._records.board().get("objects")
         rows = told if isinstance(told, dict) else {}
         return [
@@ -163,7 +167,14 @@ class Promises:
         self._records.edit(lambda state: records.with_promise(state, promise))
 
 
-_REPORTED: Final[dict[str, int | str]] = {"objects": 0, "short": 0, "conflicts": 0, "since": 0, "reason": ""}
+_REPORTED: Final[dict[str, int | str]] = {
+    "objects": 0,
+    "short": 0,
+    "conflicts": 0,
+    "unverified": 0,
+    "since": 0,
+    "reason": "",
+}
 
 
 def _name_of(reference: Reference) -> bytes:

@@ -64,7 +64,7 @@ class KeptState(Struct, frozen=True):
 class _StoredKept(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
     format: int
     promises: Annotated[
-        tuple[KeptPromise, ...], Meta(max_length=limits.KEPT_PROMISES_MAX + limits.KEPT_ENDED_KEPT)
+        tuple[KeptPromise, ...], Meta(max_length=2 * limits.KEPT_PROMISES_MAX + limits.KEPT_ENDED_KEPT)
     ]
     seen: Annotated[
         dict[
@@ -80,7 +80,10 @@ _decode: Final = msgspec.msgpack.Decoder(_StoredKept).decode
 
 
 def encode(state: KeptState) -> bytes:
-    """Return the stored form; the oldest ended promises are forgotten. Raise LimitError if it is too long."""
+    """Return the stored form; the oldest ended promises are forgotten. Raise LimitError if it is too long.
+
+    Ended promises for groups remain longer: the lists of these groups may have notes of former files.
+    """
     living = state.living()
     ended = sorted((one for one in state.promises.values() if not one.replicas), key=lambda one: one.version)
     if len(living) > limits.KEPT_PROMISES_MAX:
@@ -88,7 +91,9 @@ def encode(state: KeptState) -> bytes:
             f"you have {limits.KEPT_PROMISES_MAX} promises of replicas, the maximum. Promise them for a "
             "group in place of single objects."
         )
-    kept = sorted([*living, *ended[-limits.KEPT_ENDED_KEPT :]], key=lambda one: one.key)
+    groups = [one for one in ended if not one.is_single][-limits.KEPT_PROMISES_MAX :]
+    objects = [one for one in ended if one.is_single][-limits.KEPT_ENDED_KEPT :]
+    kept = sorted([*living, *groups, *objects], key=lambda one: one.key)
     # Objects that were written often have more to lose than those of version 1.
     order = sorted(
         state.seen, key=lambda mark: (-max((one.v_w for one in state.seen[mark]), default=0), mark)

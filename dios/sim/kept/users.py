@@ -7,6 +7,7 @@ from typing import Final, NamedTuple
 
 import msgspec
 import trio
+from blake3 import blake3
 
 from dios import limits
 from dios.errors import DiosError, NoSpaceError, UnreachableError
@@ -221,8 +222,8 @@ def _entry(parts: list[_NewPart]) -> CatalogueEntry:
     size = sum(len(part.data) for part in parts)
     file, name = f"file {parts[0].write}", parts[0].name
     if len(parts) == 1:
-        return CatalogueEntry(file, name, size, 0)
-    packed = pack_parts(Part(part.name, b"d" * limits.DIGEST_BYTES) for part in parts)
+        return CatalogueEntry(file, name, size, 0, blake3(parts[0].data).digest())
+    packed = pack_parts(Part(part.name, blake3(part.data).digest()) for part in parts)
     return CatalogueEntry(file, name, size, 0, b"", max(len(part.data) for part in parts), packed)
 
 

@@ -12,7 +12,7 @@ from dios.errors import DamagedError, InvalidError, LimitError
 from dios.lib import catalogue
 from dios.lib.catalogue import CatalogueEntry
 from dios.lib.kept import records
-from dios.lib.kept.objects import LookOrder
+from dios.lib.kept.objects import LookOrder, PromisedObject
 from dios.lib.kept.records import KeptPromise, KeptState
 from dios.lib.kept.versions import Seen
 
@@ -92,9 +92,9 @@ def test_impossible_numbers_are_refused(replicas: int) -> None:
 
 
 # -- the order of looks ------------------------------------------------------------------------------
-def names(*numbers: int) -> dict[bytes, str]:
+def names(*numbers: int) -> dict[bytes, PromisedObject]:
     """Objects of one promise."""
-    return {number.to_bytes(32, "big"): "p" for number in numbers}
+    return {number.to_bytes(32, "big"): PromisedObject("p") for number in numbers}
 
 
 @given(st.integers(0, 200), st.integers(1, 20))
@@ -128,7 +128,7 @@ def test_new_and_short_objects_come_first_and_removed_ones_not_at_all() -> None:
     order.hurry()
     taken = [name for _ in range(9) for name in order.take(9.0)]
     assert set(taken) == set(names(1))
-    assert order.promise(short) is None
+    assert order.covered(short) is None
 
 
 def test_a_change_of_the_list_costs_the_looks_at_what_has_changed() -> None:
@@ -138,7 +138,7 @@ def test_a_change_of_the_list_costs_the_looks_at_what_has_changed() -> None:
     while order.hurried:
         list(order.take(0))
     moved, new = (500).to_bytes(32, "big"), (1_000).to_bytes(32, "big")
-    list(order.replace(names(*range(1_001)) | {moved: "another"}))
+    list(order.replace(names(*range(1_001)) | {moved: PromisedObject("another")}))
     taken = list(order.take(1.0))
     assert {moved, new} <= set(taken)
     assert len(taken) <= limits.KEPT_LOOKS_MAX + 1
