@@ -21,13 +21,13 @@ import trio
 from dios import limits
 from dios.errors import (
     BadReferenceError,
-    Busy,
     ClosedError,
-    Conflict,
     DamagedError,
     DiosError,
     ExistsError,
     InvalidError,
+    LimitError,
+    NoSpaceError,
     StaleError,
     UnreachableError,
 )
@@ -36,18 +36,22 @@ from dios.lib.catalogue import Note, Part
 from dios.lib.kept import lists, notes, replicas
 from dios.lib.kept.decisions import Copied, KeptSteps, KeptWish, Place, next_steps
 from dios.lib.kept.leading import FoundReplicas, Leading, ShortOfPromise
+from dios.lib.kept.list_replicas import change_list, list_conflict, list_wish, next_change
 from dios.lib.kept.notes import WaitingNote
 from dios.lib.kept.objects import PromisedObject
 from dios.lib.kept.records import KEPT_RECORDS, KeptPromise, KeptState
-from dios.lib.kept.versions import Seen, VersionState, latest, noted
+from dios.lib.kept.versions import Seen, latest, noted
+from dios.lib.replicated_record import protocol
+from dios.lib.replicated_record.asynchronous import AsyncReplicas
+from dios.lib.replicated_record.protocol import Reading
 from dios.lib.supervised.copies import RecordCopies
 from dios.lib.supervised.leadership import Leadership
 from dios.wire.nametext import fingerprint
-from dios.wire.types import Flag, NodeStatus, ObjectType, Semantics
+from dios.wire.types import Flag, NodeStatus, ObjectType
 
 if TYPE_CHECKING:
     from dios.client.aio.node import AsyncGroup, AsyncNode, AsyncReference
-    from dios.client.ops.cluster import Gathered, Member
+    from dios.client.ops.cluster import Member
 
 
 class LeavingReplicas(NamedTuple):
@@ -196,7 +200,7 @@ class Keeper:
             if promise.is_single:
                 continue
             try:
-                if await self._read_list(promise, state, leading):
+                if await self._read_list(promise, leading):
                     changed = True
                 leading.failures.pop(key, None)
             except ClosedError:
@@ -230,26 +234,24 @@ class Keeper:
         for name in leading.awaited - former:
             leading.order.again(name, 0.0)
 
-    async def _read_list(self, promise: KeptPromise, state: KeptState, leading: Leading) -> bool:
+    async def _read_list(self, promise: KeptPromise, leading: Leading) -> bool:
         """Read the list of a group's files if it has changed; return True then."""
         group = await self._group(promise.group, leading)
-        async with replicas.found(self._node, promise.target, group) as found:
-            if not found:
-                raise UnreachableError("the list of the group's files is on no node that answers")
-            await self._note_list(
-                promise, [one for one in found if replicas.is_durable_blob(one)], state, leading
-            )
-            latest = max(found, key=lambda one: (one.v_w, -one.object_id))
+        async with AsyncReplicas(self._node, promise.target, group) as record:
+            versions = frozenset((await record.look()).versions.items())
             former = leading.listed.get(promise.key)
-            if former is not None and former[0] == (latest.object_id, latest.v_w):
+            if former is not None and versions and former[0] == versions:
                 return False
-            if latest.size > limits.KEPT_LIST_BYTES_MAX:
+            size = max((one.size for one in record.references.values()), default=0)
+            if size > limits.KEPT_LIST_BYTES_MAX:
                 raise InvalidError(
-                    f"the list of the group's files has {latest.size} bytes, more than "
+                    f"the list of the group's files has {size} bytes, more than "
                     f"{limits.KEPT_LIST_BYTES_MAX}. Divide the group."
                 )
-            async with latest.read(Semantics.MRSW) as request:
-                data, v_w = bytes(request.view), request.v_w
+            reading = await record.run(protocol.read_record(record.writer))
+        if former is not None and former[0] != versions:
+            leading.order.again(promise.target, 0.0)
+        data = reading.value.content or b""
         parts = [Part(promise.target, b"")]
         for count, entry in enumerate(catalogue.decode_slowly(data)):
             parts.extend(entry.objects)
@@ -260,36 +262,9 @@ class Keeper:
         # A former file stays as safe as it was while its replacement is not.
         parts.extend(part for one in waiting if one.note.until for part in one.note.former.objects)
         changed = former is None or former[1] != tuple(parts) or waiting != leading.notes.get(promise.key, ())
-        leading.listed[promise.key] = (latest.object_id, v_w), tuple(parts)
+        leading.listed[promise.key] = versions, tuple(parts)
         leading.notes[promise.key] = waiting
         return changed
-
-    async def _note_list(
-        self,
-        promise: KeptPromise,
-        several: Sequence[AsyncReference],
-        state: KeptState,
-        leading: Leading,
-    ) -> None:
-        """Note each version of a list of files, which is written more often than its turn of looks comes.
-
-        Long lists would be read too often for that; their versions are noted in their turn.
-        """
-        mark = fingerprint(promise.target)
-        versions = {(one.object_id, one.v_w) for one in several}
-        if leading.lists.get(mark) == versions:
-            return
-        states: dict[int, VersionState] = {}
-        for one in several:
-            if one.size <= limits.KEPT_CHUNK_BYTES:
-                with suppress(Busy, Conflict, DamagedError, UnreachableError, StaleError):
-                    states[one.object_id] = await leading.digests.state(one, written=True)
-        leading.lists[mark] = versions if len(states) == len(several) else set()
-        self._charge(leading)
-        before = leading.seen.get(mark, state.seen.get(mark, ()))
-        seen = noted(before, states)
-        if seen != before:
-            leading.seen[mark] = seen
 
     async def _group(self, name: bytes, leading: Leading) -> AsyncGroup:
         if leading.groups.get(name) is None:
@@ -329,6 +304,9 @@ class Keeper:
     ) -> None:
         """Look at the replicas of one object, and begin the next steps for it."""
         group = await self._group(promise.group, leading)
+        if name == promise.target and not promise.is_single:
+            await self._look_at_list(promise, group, leading)
+            return
         async with replicas.found(self._node, name, group) as found:
             if found and found[0].type is ObjectType.DURABLE_STREAM:
                 return  # a log is in one place
@@ -370,10 +348,65 @@ class Keeper:
             leading.note_removed(
                 name, ShortOfPromise(promise.key, promise.replicas, steps.current, int(time.time()), why, ())
             )
-        self._note(name, promise, steps, leading, found, _other_bytes(others, "has"))
+        self._note(name, promise, steps, leading, _other_bytes(others, "has"), incomplete=found.incomplete)
         for target in steps.targets:
             if steps.source is not None:
                 self._begin_copy(part, promise, steps.source, target, leading, nursery)
+
+    async def _look_at_list(self, promise: KeptPromise, group: AsyncGroup, leading: Leading) -> None:
+        """Look at the replicas of a list, and make the next change of its members."""
+        name, mark = promise.target, fingerprint(promise.target)
+        async with AsyncReplicas(self._node, name, group) as record:
+            await record.look()
+            reading = await record.run(protocol.read_record(record.writer))
+            wish = list_wish(promise.replicas, self._places, apart=promise.apart)
+            change = next_change(reading, record.references, self._places, wish, key=mark)
+            steps = change.steps._replace(drop=())
+            if reading.divided:
+                steps = list_conflict(record, reading)
+            elif change.target is None or self._may_copy(leading):
+                self._charge(leading, reading.value.size if change.target else 0)
+                try:
+                    changed = await change_list(record, reading, change, self._log)
+                except (UnreachableError, NoSpaceError, LimitError) as error:
+                    if change.target is None:
+                        raise
+                    why = f"{change.target}: {error.message}"
+                    leading.refused[change.target] = (
+                        trio.current_time() + limits.KEPT_REFUSED_MS / 1000,
+                        why,
+                    )
+                    changed = True
+                if changed:
+                    leading.order.again(name, trio.current_time() + limits.KEPT_AGAIN_MS / 1000)
+            await self._drop_strays(change.strays, record, reading, leading)
+            draining = {place.name for place in self._places if place.draining}
+            left = [member for member in reading.sound if member.node in draining]
+            leading.leaving.pop(name, None)
+            if left:
+                leading.leaving[name] = len(left), len(left) * reading.value.size
+        damaged = "; ".join(
+            f"the list's replica on {node} is damaged: {error.message}"
+            for node, error in reading.unread.items()
+            if isinstance(error, DamagedError)
+        )
+        steps = steps._replace(current=reading.disks, short=max(promise.replicas - reading.disks, 0))
+        self._note(name, promise, steps, leading, damaged, incomplete=not record.complete)
+
+    async def _drop_strays(
+        self, strays: Collection[int], record: AsyncReplicas, reading: Reading, leading: Leading
+    ) -> None:
+        """Destroy replicas of a list that were not made members within some time."""
+        now = trio.current_time()
+        if not record.complete or not reading.decided or reading.is_plain:
+            return
+        leading.strays = {one: at for one, at in leading.strays.items() if one in strays or at > now}
+        for object_id in strays:
+            due = leading.strays.setdefault(object_id, now + limits.KEPT_STRAY_MS / 1000)
+            if due <= now:
+                await record.destroy(object_id)
+                del leading.strays[object_id]
+            leading.order.again(record.name, due)
 
     async def _versions(
         self,
@@ -385,10 +418,9 @@ class Keeper:
     ) -> tuple[FoundReplicas, tuple[Seen, ...]]:
         """Return the replicas of an object without a digest, and the versions that were seen."""
         mark, there = fingerprint(name), FoundReplicas({}, {}, set())
-        # Programs may write to the list, and to an object with a promise of its own.
-        written = promise.is_single or name == promise.target
         for one in filter(replicas.is_durable_blob, found):
-            held = await leading.state(one, written=written)
+            # Programs may write to an object with a promise of its own.
+            held = await leading.state(one, written=promise.is_single)
             if held is None:
                 there.damaged.add(one.node)
             else:
@@ -470,8 +502,9 @@ class Keeper:
         promise: KeptPromise,
         steps: KeptSteps,
         leading: Leading,
-        found: Gathered[AsyncReference],
         others: str,
+        *,
+        incomplete: bool,
     ) -> None:
         """Note if the object is short of its promise, and look at it again soon if there is more to do."""
         former = leading.short.pop(name, None)
@@ -486,14 +519,7 @@ class Keeper:
                 f"{reason} ({refusals})" if refusals and not steps.conflict else reason,
                 tuple(f"{one.node}: version {one.state.v_w}" for one in steps.conflict),
             )
-        if (
-            steps.targets
-            or steps.drop
-            or steps.short
-            or others
-            or found.incomplete
-            or name in leading.leaving
-        ):
+        if steps.targets or steps.drop or steps.short or others or incomplete or name in leading.leaving:
             leading.order.again(name, trio.current_time() + limits.KEPT_AGAIN_MS / 1000)
 
     async def _end_promise(self, promise: KeptPromise) -> None:
@@ -520,6 +546,11 @@ class Keeper:
         leading.digests.bytes_read = 0
         leading.not_before = max(leading.not_before, trio.current_time()) + total / self._rate
 
+    def _may_copy(self, leading: Leading) -> bool:
+        """Return True if the number of copies and their rate allow for another one."""
+        free = len(leading.copying) < limits.KEPT_COPIES_AT_ONCE
+        return free and trio.current_time() >= leading.not_before
+
     def _begin_copy(
         self,
         part: Part,
@@ -530,8 +561,7 @@ class Keeper:
         nursery: trio.Nursery,
     ) -> None:
         place = (part.name, target)
-        free = len(leading.copying) < limits.KEPT_COPIES_AT_ONCE
-        if free and place not in leading.copying and trio.current_time() >= leading.not_before:
+        if place not in leading.copying and self._may_copy(leading):
             leading.copying.add(place)
             nursery.start_soon(self._copy, part, promise, source, target, leading)
 

@@ -58,16 +58,16 @@ class Leading:
     digests: replicas.Digests = field(default_factory=replicas.Digests)
     comparisons: Comparisons = field(default_factory=Comparisons)
     promises: dict[str, KeptPromise] = field(default_factory=dict)
-    listed: dict[str, tuple[tuple[int, int], tuple[Part, ...]]] = field(default_factory=dict)
-    """The objects of each promise, with the object id and version of the catalogue from which they are."""
+    listed: dict[str, tuple[frozenset[tuple[int, int]], tuple[Part, ...]]] = field(default_factory=dict)
+    """The objects of each promise, with the ids and versions of the catalogue's replicas at that time."""
     notes: dict[str, tuple[WaitingNote, ...]] = field(default_factory=dict)
     """The notes of former files, by promise."""
     awaited: set[bytes] = field(default_factory=set)
     """The objects for which notes wait."""
     kept: set[bytes] = field(default_factory=set)
     """Those that had the promised replicas, with compared bytes, when they were looked at last."""
-    lists: dict[str, set[tuple[int, int]]] = field(default_factory=dict)
-    """The replicas of each list and their versions that were noted, by the fingerprint of the list."""
+    strays: dict[int, float] = field(default_factory=dict)
+    """Replicas of lists that are no members, with the time at which they are destroyed."""
     groups: dict[bytes, AsyncGroup | None] = field(default_factory=dict)
     short: dict[bytes, ShortOfPromise] = field(default_factory=dict)
     removed: dict[bytes, ShortOfPromise] = field(default_factory=dict)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from dios import limits
 from dios.errors import DamagedError, DiosError, UnreachableError
 from dios.lib.kept.decisions import Copied, KeptSteps, KeptWish, Place, next_steps
-from dios.lib.kept.versions import CREATED
+from dios.lib.kept.versions import CREATED, VersionState
 from dios.lib.replicated_record import protocol
 from dios.lib.replicated_record.asynchronous import AsyncReplicas
 from dios.lib.replicated_record.frame import ZERO, Member
@@ -71,6 +71,19 @@ def next_change(
         settle=any(member.object_id not in holders for member in sound) or not reading.decided,
         strays=tuple(sorted(set(found) - reading.value.object_ids)),
         steps=steps,
+    )
+
+
+def list_conflict(record: AsyncReplicas, reading: Reading) -> KeptSteps:
+    """Return the report of a list whose replicas differ and have no history."""
+    conflict = tuple(
+        Copied(one.object_id, one.node, VersionState(one.v_w, b""), one.v_w)
+        for one in record.references.values()
+    )
+    return KeptSteps(
+        current=reading.disks,
+        conflict=conflict,
+        reason="the list's replicas differ, from an earlier release; `dios group repair` unites them",
     )
 
 

@@ -39,7 +39,7 @@ class AsyncReplicas:
 
     def __init__(self, node: AsyncNode, name: bytes, group: AsyncGroup) -> None:
         self._node: Final = node
-        self._name: Final = name
+        self.name: Final = name
         self._group: Final = group
         self._held: Final[dict[int, AsyncWriteRequest]] = {}
         self.references: dict[int, AsyncReference] = {}
@@ -101,7 +101,7 @@ class AsyncReplicas:
     async def _look(self, *, fresh: bool) -> Sighting:
         if fresh or not self.references:
             former = self.references
-            found = await self._node.lookup(self._name, group=self._group)
+            found = await self._node.lookup(self.name, group=self._group)
             blobs = [one for one in found if one.type is ObjectType.DURABLE_BLOB and not one.zombie]
             blobs.sort(key=lambda one: (one.proximity, one.object_id))
             self.references = {one.object_id: one for one in blobs}

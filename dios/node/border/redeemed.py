@@ -67,18 +67,21 @@ class RedeemedToken:
         from dios.lib import catalogue  # noqa: PLC0415 - as above
         from dios.lib.files.paths import stored_path  # noqa: PLC0415 - as above
         from dios.lib.files.tree import is_directory  # noqa: PLC0415 - as above
+        from dios.lib.replicated_record import protocol  # noqa: PLC0415 - as above
+        from dios.lib.replicated_record.asynchronous import AsyncReplicas  # noqa: PLC0415 - as above
 
-        found = await self._node.lookup(self.grant.catalogue, group=self._group)
-        living = [one for one in found if not one.zombie]
-        if not living:
-            if found.incomplete:
-                raise UnreachableError(
-                    "the group's catalogue is on a node that does not answer. Try again later."
-                )
-            return {}
-        latest = max(living, key=lambda one: (one.v_w, -one.object_id))
-        _require_unlabelled(latest)
-        data = await latest.read_bytes()
+        async with AsyncReplicas(self._node, self.grant.catalogue, self._group) as record:
+            await record.look()
+            if not record.references:
+                if not record.complete:
+                    raise UnreachableError(
+                        "the group's catalogue is on a node that does not answer. Try again later."
+                    )
+                return {}
+            for one in record.references.values():
+                _require_unlabelled(one)
+            reading = await record.run(protocol.read_record(record.writer))
+        data = reading.value.content or b""
         entries = await trio.to_thread.run_sync(catalogue.decode, data)
         files = {stored_path(one.file): one for one in entries if not is_directory(one)}
         return {path: files[path] for path in sorted(files) if self.terms.admits(path)}
