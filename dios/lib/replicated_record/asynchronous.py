@@ -121,7 +121,7 @@ class AsyncReplicas:
 
     def _holding(self, object_id: int, size: int, *, blank: bool) -> Callable[[], Awaitable[Held]]:
         async def hold() -> Held:
-            request = await self.references[object_id].write(size, Semantics.EXCL, blank=blank, replace=True)
+            request = await self.references[object_id].write(size, Semantics.MRSW, blank=blank, replace=True)
             self._held[object_id] = request
             return Held(request.v_w, b"" if blank else bytes(request.view))
 

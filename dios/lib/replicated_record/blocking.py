@@ -127,7 +127,7 @@ class BlockingReplicas:
         with self._node.batch() as batch:
             pending = {
                 object_id: batch.add(
-                    self._references[object_id].begin_write, size, Semantics.EXCL, blank=blank, replace=True
+                    self._references[object_id].begin_write, size, Semantics.MRSW, blank=blank, replace=True
                 )
                 for object_id in object_ids
             }
