@@ -59,8 +59,12 @@ def next_change(
         for member in members
         if member not in reading.sound and _is_lost(member, reading, found, by_name.get(member.node))
     }
+    damaged = {node for node, error in reading.unread.items() if isinstance(error, DamagedError)}
     steps = next_steps(
-        wish, [Copied(member.object_id, member.node, CREATED) for member in sound], places, key=key
+        wish,
+        [Copied(member.object_id, member.node, CREATED) for member in sound],
+        [place._replace(refused=place.refused or place.name in damaged) for place in places],
+        key=key,
     )
     dropped = {copied.object_id for copied in steps.drop}
     remove = lost | {member for member in sound if member.object_id in dropped}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import heapq
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import count
 from random import Random
 from typing import TypeVar
@@ -12,8 +13,8 @@ from typing import TypeVar
 import pytest
 
 from dios.errors import Busy, Conflict, DamagedError, DiosError, StaleError, UnreachableError
-from dios.lib.replicated_record import frame, protocol
-from dios.lib.replicated_record.frame import Member, ReplicaState, Value
+from dios.lib.replicated_record import protocol
+from dios.lib.replicated_record.frame import Member, Value
 from dios.lib.replicated_record.steps import (
     CommitReplicas,
     Held,
@@ -56,14 +57,17 @@ class Cluster:
     loss: float = 0.0
 
     def store(self, node: str, data: bytes) -> Member:
+        """Store a replica on a node."""
         member = Member(next(self.ids), node)
         self.replicas[node] = Replica(member, data)
         return member
 
     def reaches(self, client: str, node: str) -> bool:
+        """Return True if messages of a client arrive at a node."""
         return node not in self.down and node not in self.gone and (client, node) not in self.cut
 
     def restart(self, node: str) -> None:
+        """Start a node, which has ended all requests."""
         self.down.discard(node)
         if node in self.replicas:
             self.replicas[node].holder = None
@@ -82,7 +86,10 @@ class Client:
     def _replica(self, object_id: int) -> Replica:
         for node, one in self.cluster.replicas.items():
             if one.member.object_id == object_id:
-                if self.cluster.reaches(self.name, node) and self.cluster.random.random() >= self.cluster.loss:
+                if (
+                    self.cluster.reaches(self.name, node)
+                    and self.cluster.random.random() >= self.cluster.loss
+                ):
                     return one
                 raise UnreachableError(f"{node} does not answer")
         raise StaleError("the object was destroyed")
@@ -91,16 +98,17 @@ class Client:
         """Return the operations of a step by object id; each takes effect at a moment of its own."""
         match step:
             case ReadReplicas(sizes):
-                return [(one, lambda one=one, size=size: self._read(one, size)) for one, size in sizes.items()]
+                return [(one, partial(self._read, one, size)) for one, size in sizes.items()]
             case HoldReplicas(ids, size, blank):
-                return [(one, lambda one=one: self._hold(one, size, blank=blank)) for one in ids]
+                return [(one, partial(self._hold, one, size, blank=blank)) for one in ids]
             case CommitReplicas(data):
-                return [(one, lambda one=one: self._commit(one, data[one])) for one in data]
+                return [(one, partial(self._commit, one, data[one])) for one in data]
             case ReleaseReplicas(ids):
-                return [(one, lambda one=one: self.release(one)) for one in ids]
+                return [(one, partial(self.release, one)) for one in ids]
         return []
 
     def look(self, *, fresh: bool) -> Sighting:
+        """Return the replicas that answer."""
         if fresh or not self.sighting.replicas:
             nodes = [node for node in self.cluster.replicas if self.cluster.reaches(self.name, node)]
             nodes.sort(key=lambda node: (node != self.name, node))
@@ -145,6 +153,7 @@ class Client:
         return one.v_w
 
     def release(self, object_id: int) -> None:
+        """End a request without a change."""
         if self.held.pop(object_id, None) is not None:
             self._end(object_id)
 
@@ -179,7 +188,8 @@ class Client:
                         results[object_id] = error
                 result = results
         except StopIteration as end:
-            return end.value
+            value: T = end.value
+            return value
         finally:
             for object_id in list(self.held):
                 self.release(object_id)
@@ -192,7 +202,8 @@ def finish(client: Client, steps: Steps[T]) -> T:
         while True:
             next(running)
     except StopIteration as end:
-        return end.value
+        value: T = end.value
+        return value
 
 
 def record_on(cluster: Cluster, nodes: list[str]) -> None:
@@ -210,6 +221,7 @@ def record_on(cluster: Cluster, nodes: list[str]) -> None:
 
 
 def appended(value: Value, word: bytes) -> bytes:
+    """Return the content of a value with one word more."""
     return (value.content or b"") + word + b" "
 
 
@@ -222,6 +234,7 @@ class History:
         self.acknowledged: set[bytes] = set()
 
     def see(self, content: bytes, must_have: set[bytes]) -> None:
+        """Check a content that was decided against all that were seen before."""
         shorter, longer = sorted((content, self.longest), key=len)
         assert longer.startswith(shorter), "two histories"
         self.longest = longer
@@ -240,9 +253,7 @@ def writing(client: Client, history: History, changes: int) -> Steps[None]:
                 reading = yield from client.run(protocol.read_record(client.writer))
                 if reading.decided:
                     history.see(reading.value.content or b"", before)
-                steps = protocol.replace(
-                    reading.value, appended(reading.value, word), client.writer
-                )
+                steps = protocol.replace(reading.value, appended(reading.value, word), client.writer)
                 outcome = yield from client.run(steps)
             except (Busy, Conflict) as conflict:
                 yield Wait(conflict)
@@ -269,7 +280,9 @@ def moving(client: Client, cluster: Cluster, history: History, moves: int) -> St
         member = cluster.store(cluster.random.choice(free), cluster.random.choice(sources).data)
         leaver: list[Member] = []
 
-        def with_other(members: tuple[Member, ...], new: Member = member, gone: list[Member] = leaver) -> set[Member]:
+        def with_other(
+            members: tuple[Member, ...], new: Member = member, gone: list[Member] = leaver
+        ) -> set[Member]:
             gone[:] = [cluster.random.choice(members)] if len(members) > 2 else []
             return {*members, new} - set(gone)
 
@@ -308,13 +321,16 @@ def troubling(cluster: Cluster, troubles: int) -> Steps[None]:
 
 
 def play(seed: int) -> History:
-    random = Random(seed)
+    """Run clients, a keeper and faults in the order of a seed, and check the history."""
+    random = Random(seed)  # noqa: S311 - repeatable on purpose
     cluster = Cluster(random, loss=random.choice((0.0, 0.02, 0.1)))
     history = History()
     loss, cluster.loss = cluster.loss, 0.0
     record_on(cluster, ["a", "b", "c", "d", "e"][: random.choice((2, 3, 3, 4))])
     cluster.loss = loss
-    clients = [Client(cluster, random.choice("abc"), number + 1) for number in range(random.choice((2, 3, 5)))]
+    clients = [
+        Client(cluster, random.choice("abc"), number + 1) for number in range(random.choice((2, 3, 5)))
+    ]
     running: list[Steps[None]] = [writing(client, history, 6) for client in clients]
     if random.random() < 0.6:
         running.append(moving(Client(cluster, "a", 50), cluster, history, 4))
@@ -340,4 +356,5 @@ def play(seed: int) -> History:
 
 @pytest.mark.parametrize("seed", range(150))
 def test_a_record_has_one_history(seed: int) -> None:
+    """No acknowledged change is lost or made twice, whatever is late, lost or stopped."""
     play(seed)
