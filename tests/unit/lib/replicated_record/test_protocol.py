@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import heapq
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import count
@@ -13,8 +13,8 @@ from typing import TypeVar
 import pytest
 
 from dios.errors import Busy, Conflict, DamagedError, DiosError, StaleError, UnreachableError
-from dios.lib.replicated_record import protocol
-from dios.lib.replicated_record.frame import Member, Value
+from dios.lib.replicated_record import frame, protocol
+from dios.lib.replicated_record.frame import ZERO, Ballot, Member, Value
 from dios.lib.replicated_record.steps import (
     CommitReplicas,
     Held,
@@ -354,7 +354,90 @@ def play(seed: int) -> History:
     return history
 
 
+def play_all(seeds: int) -> None:
+    """Play this number of seeds."""
+    for seed in range(seeds):
+        play(seed)
+
+
 @pytest.mark.parametrize("seed", range(150))
 def test_a_record_has_one_history(seed: int) -> None:
     """No acknowledged change is lost or made twice, whatever is late, lost or stopped."""
     play(seed)
+
+
+class Cutting(Client):
+    """A client that loses nodes before its second commit, the one that accepts a proposal."""
+
+    def __init__(self, cluster: Cluster, nodes: str) -> None:
+        super().__init__(cluster, "a", 7)
+        self.nodes = nodes
+        self.commits = 0
+
+    def operations(self, step: Step) -> list[tuple[int, Callable[[], object]]]:
+        """Cut the nodes off before the second commit."""
+        self.commits += isinstance(step, CommitReplicas)
+        if self.commits == 2:
+            self.cluster.cut.update((self.name, node) for node in self.nodes)
+        return super().operations(step)
+
+
+@pytest.mark.parametrize("lost", ["ab", "de"])
+def test_a_change_of_the_members_needs_a_majority_of_the_former_and_of_the_new_ones(lost: str) -> None:
+    """A client that knows either set of members must find the change."""
+    cluster = Cluster(Random(1))  # noqa: S311 - repeatable on purpose
+    record_on(cluster, ["a", "b", "c"])
+    new = [cluster.store(node, cluster.replicas["a"].data) for node in "de"]
+    wanted = {cluster.replicas["c"].member, *new}
+    with pytest.raises(UnreachableError):
+        finish(Cutting(cluster, lost), protocol.change_members(lambda _: wanted, 7))
+    cluster.cut.clear()
+    whole = finish(Client(cluster, "b", 8), protocol.read_record(8))
+    assert set(whole.value.members) in (wanted, {cluster.replicas[node].member for node in "abc"})
+
+
+# -- broken variants --------------------------------------------------------------------------------
+def no_promises(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let replicas forget what they have promised."""
+    encode = frame.encode
+    monkeypatch.setattr(frame, "encode", lambda state: encode(state._replace(promised=ZERO)))
+
+
+def no_look_at_what_is_held(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Write to members that are held, whatever they have."""
+    monkeypatch.setattr(protocol, "_differs", lambda *_: False)
+
+
+def half_is_enough(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Decide with one replica less than a majority."""
+
+    def is_decided(value: Value, accepted: Collection[int], _: object) -> bool:
+        return all(
+            len({one.object_id for one in group} & set(accepted)) >= max(len(group) // 2, 1)
+            for group in value.groups
+        )
+
+    monkeypatch.setattr(protocol, "is_decided", is_decided)
+
+
+def no_marks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Forget which changes a value has."""
+    with_content = Value.with_content
+
+    def without_mark(value: Value, content: bytes, ballot: Ballot, mark: int) -> Value:
+        return with_content(value, content, ballot, mark)._replace(changes=())
+
+    monkeypatch.setattr(Value, "with_content", without_mark)
+
+
+@pytest.mark.parametrize(
+    "variant",
+    [no_promises, no_look_at_what_is_held, half_is_enough, no_marks],
+)
+def test_a_broken_variant_is_found(
+    monkeypatch: pytest.MonkeyPatch, variant: Callable[[pytest.MonkeyPatch], None]
+) -> None:
+    """Each rule of the protocol is necessary: without it some order of messages breaks the history."""
+    variant(monkeypatch)
+    with pytest.raises(AssertionError):
+        play_all(500)
