@@ -10,7 +10,8 @@ fault at every disk operation. With --cluster, each seed is a whole cluster whos
 --cluster --slow, they are slow and do not fail. With --lookups, each seed is a cluster of seven nodes that
 restart often, whose clients look up names. With --labels, each seed is a cluster whose objects have secrecy
 labels, with the same faults, and no secret may reach a place without its label. With --kept, each seed is a
-cluster whose keepers keep replicas.
+cluster whose keepers keep replicas of the files that programs put, replace and tier; --programs N fixes their
+number.
 """
 
 from __future__ import annotations
@@ -141,7 +142,10 @@ def _options() -> argparse.Namespace:
         "--labels", action="store_true", help="simulate clusters with secrecy labels, and the flow of secrets"
     )
     parser.add_argument(
-        "--kept", action="store_true", help="simulate the keepers of replicas; --steps is ignored"
+        "--kept", action="store_true", help="simulate files and the keepers of replicas; --steps is ignored"
+    )
+    parser.add_argument(
+        "--programs", type=int, default=0, help="with --kept: the number of programs (default: 2 to 4)"
     )
     parser.add_argument(
         "--processes",
@@ -152,6 +156,8 @@ def _options() -> argparse.Namespace:
     options = parser.parse_args()
     if options.slow and not options.cluster:
         parser.error("--slow needs --cluster")
+    if options.programs and not options.kept:
+        parser.error("--programs needs --kept")
     if options.steps is None:
         options.steps = STEPS_SHORT if options.every else STEPS_DEFAULT
     return options
@@ -209,14 +215,13 @@ def _labels(seed: int, options: argparse.Namespace, total: Counter[str]) -> str:
 
 
 def _kept(seed: int, options: argparse.Namespace, total: Counter[str]) -> str:
-    del options
-    report = simulate_kept(seed)
+    report = simulate_kept(seed, options.programs)
     total.update(report.faults)
     return (
-        f"{report.nodes} nodes, {report.puts} files, {report.writes} writes, {report.drops} replicas dropped,"
-        f" {report.restored} objects restored, {report.conflicts} conflicts, {report.cautious} more shown,"
-        f" {report.lost} lost with all their disks, faults: {_listed(report.faults)},"
-        f" trace {report.digest[:16]}"
+        f"{report.nodes} nodes, {report.puts} puts, {report.writes} writes, {report.killed} programs killed,"
+        f" {report.drops} replicas dropped, {report.restored} objects restored, {report.conflicts} conflicts,"
+        f" {report.cautious} more shown, {report.lost} lost with all their disks, {report.leftovers} objects"
+        f" left by programs that failed, faults: {_listed(report.faults)}, trace {report.digest[:16]}"
     )
 
 
@@ -226,7 +231,8 @@ def _listed(faults: dict[str, int] | Counter[str]) -> str:
 
 def _repeat(seed: int, options: argparse.Namespace) -> str:
     if options.kept:
-        return f"python -m dios.sim --kept --first {seed} --seeds 1"
+        programs = f" --programs {options.programs}" if options.programs else ""
+        return f"python -m dios.sim --kept{programs} --first {seed} --seeds 1"
     if options.lookups:
         return f"python -m dios.sim --lookups --first {seed} --seeds 1"
     if options.labels:

@@ -6,8 +6,6 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Final
 
-from dios.sim.node.checker import BrokenPromiseError
-
 
 @dataclass(slots=True)
 class History:
@@ -51,15 +49,12 @@ class History:
 
     def forget_lost(self, name: bytes, living: Iterable[int]) -> None:
         """Excuse acknowledged writes that no living disk has, because the last one was lost for ever."""
-        have = list(living)
-        known = self.acknowledged.get(name, set())
-        gone = {write for write in known if not any(self.has(one, write) for one in have)}
+        gone = self.missing(name, living)
         self.lost += len(gone)
-        known -= gone
+        self.acknowledged.get(name, set()).difference_update(gone)
 
-    def check_all_there(self, name: bytes, living: Iterable[int], reason: str) -> None:
-        """Raise BrokenPromiseError unless living disks have every acknowledged write, or a later one."""
+    def missing(self, name: bytes, living: Iterable[int]) -> list[int]:
+        """Return the acknowledged writes of an object that no living disk has, nor a later one."""
         have = list(living)
-        for write in sorted(self.acknowledged.get(name, set())):
-            if not any(self.has(one, write) for one in have):
-                raise BrokenPromiseError(f"the acknowledged write {write} of {name!r} is gone: {reason}")
+        known = sorted(self.acknowledged.get(name, set()))
+        return [write for write in known if not any(self.has(one, write) for one in have)]

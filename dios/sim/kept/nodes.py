@@ -1,32 +1,42 @@
 """A model of the nodes of a cluster: their durable objects, the cuts between them, their views of each other.
 
-The core, the store and the membership have simulators of their own; here they are as simple as the keeper
-sees them.
+The core, the store and the membership have simulators of their own; here they are as simple as the layer
+above them sees them. An object has the counters and the rules of I/O requests of the real core.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from itertools import count
 from random import Random
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import trio
 
-from dios.client.ops.cluster import Member
 from dios.ids import Name
 from dios.sim.event_queue import S
 from dios.sim.kept.history import History
-from dios.wire.types import NodeStatus, ObjectType
+from dios.wire.messages import NodeRow
+from dios.wire.types import Mode, NodeStatus, ObjectType, Semantics
+
+if TYPE_CHECKING:
+    from dios.sim.kept.calls import ModelSession
 
 SUSPECT_S: Final = 1.0
 DEAD_S: Final = 3.0
 """A node that was silent for this long is suspected, and taken for dead."""
+_SYNC_S: Final = 0.01
+_REPAIR_S: Final = 10.0
 
 
 @dataclass(slots=True, eq=False)
 class StoredReplica:
-    """A physical object on a node; ``write`` is the write whose bytes it has."""
+    """A physical object on a node; ``write`` is the write whose bytes it has.
+
+    The counters and ``buffers`` are those of ``dios.core.model.io_requests``. The bytes of a ``damaged``
+    replica cannot be read.
+    """
 
     object_id: int
     name: bytes
@@ -35,8 +45,49 @@ class StoredReplica:
     data: bytes
     write: int
     v_w: int = 0
-    held_by: object = None
-    """The request that excludes all others, or None."""
+    v_r: int = 0
+    a_r: int = 0
+    a_w: int = 0
+    admissions: int = 0
+    dirty: int = 0
+    damaged: bool = False
+    buffers: set[ModelBuffer] = field(default_factory=set)
+
+
+@dataclass(slots=True, eq=False)
+class ModelBuffer:
+    """The buffer of an I/O request, with the attributes on which the core decides."""
+
+    id: int
+    object: StoredReplica
+    session: ModelSession
+    mode: Mode
+    semantics: Semantics
+    offset: int
+    size: int
+    opened: bool = False
+    committed: bool = False
+    raw: bool = False
+    seen_v_r: int = 0
+    seen_v_w: int = 0
+    seen_admissions: int = 0
+    seen_dirty: int = 0
+
+    @property
+    def active(self) -> bool:
+        """Return True while the request is not committed and not released."""
+        return self.opened
+
+    def exclude_readers(self, *, sole: bool) -> None:
+        """Do nothing: every read is a call here."""
+
+
+@dataclass(slots=True, eq=False)
+class PendingWrite:
+    """A change that waits for the disk; a node that ends may have made it durable or not."""
+
+    effect: Callable[[], None]
+    is_over: bool = False
 
 
 @dataclass(slots=True, eq=False)
@@ -51,17 +102,27 @@ class ModelNode:
     full: bool = False
     draining: bool = False
     forgotten: bool = False
+    stalled_until: float = 0.0
     epoch: int = 1
     replicas: dict[int, StoredReplica] = field(default_factory=dict)
+    pending: list[PendingWrite] = field(default_factory=list)
+    sessions: set[ModelSession] = field(default_factory=set)
 
     @property
     def name(self) -> str:
         """The name of the node."""
         return f"n{self.number}"
 
+    def named(self, name: bytes) -> list[StoredReplica]:
+        """Return the physical objects of a name."""
+        return [one for one in self.replicas.values() if one.name == name]
+
 
 class ModelCluster:
-    """The nodes, and who reaches whom. ``nursery`` runs the copies that are under way."""
+    """The nodes, and who reaches whom. ``nursery`` runs what goes on when its caller has ended.
+
+    ``delay_s`` is the time of a message at most, and ``long_delays`` the part of them that take seconds.
+    """
 
     def __init__(
         self, random: Random, nodes: int, racks: int, history: History, nursery: trio.Nursery
@@ -73,9 +134,22 @@ class ModelCluster:
             ModelNode(number, f"r{number % racks}" if racks else "", random.uniform(-86_400, 86_400))
             for number in range(nodes)
         ]
+        self.delay_s = random.choice((0.005, 0.02, 0.1))
+        self.long_delays = random.choice((0.0, 0.0, 0.003))
+        self.stored: Callable[[StoredReplica], None] = lambda _: None
+        """Called after a write."""
+        self.destroyed: Callable[[StoredReplica, str], None] = lambda _one, _by: None
+        """Called after a durable object was destroyed."""
+        self.creators: Final[dict[bytes, ModelSession]] = {}
+        """The session that has created an object, by its name."""
+        self._clock: Final = trio.lowlevel.current_clock()
         self._ids: Final = count(1)
         self._side: list[int] = [0] * nodes
         self._heard: Final[dict[tuple[int, int], float]] = {}
+
+    def now(self) -> float:
+        """Return the present time, on every thread."""
+        return self._clock.current_time()
 
     # -- who reaches whom ---------------------------------------------------------------------------
     def reach(self, one: int, other: int) -> bool:
@@ -108,40 +182,61 @@ class ModelCluster:
             return NodeStatus.ALIVE
         return NodeStatus.SUSPECT if silent < DEAD_S else NodeStatus.DEAD
 
-    def members(self, one: int) -> list[Member]:
-        """Return the list of nodes as a node knows it."""
-        return [
-            Member(
-                node.number,
-                node.name,
-                node.rack,
-                "",
-                self.status(one, node.number),
-                node.draining,
-                node.epoch,
-                0,
-                0,
-                1,
-                S,
-                here=node.number == one,
-            )
-            for node in self.nodes
-            if not node.forgotten
-        ]
+    def members(self, one: int) -> Iterator[NodeRow]:
+        """Yield the list of nodes as a node knows it, itself first."""
+        for node in sorted(self.nodes, key=lambda node: (node.number != one, node.name)):
+            if not node.forgotten:
+                yield NodeRow(
+                    node.number + 1,
+                    node.name,
+                    node.rack,
+                    "",
+                    self.status(one, node.number),
+                    node.draining,
+                    node.epoch,
+                    0,
+                    0,
+                    1,
+                    S,
+                    node.number == one,
+                )
 
-    def by_name(self, name: str) -> ModelNode:
-        """Return the node of a name."""
-        return next(node for node in self.nodes if node.name == name)
+    def by_name(self, name: str) -> ModelNode | None:
+        """Return the node of a name, or None if it was removed from the cluster."""
+        return next((node for node in self.nodes if node.name == name and not node.forgotten), None)
 
-    # -- replicas -----------------------------------------------------------------------------------
+    # -- disks --------------------------------------------------------------------------------------
     def store(
         self, name: bytes, node: int, data: bytes, write: int, *, v_w: int = 0, volatile: bool = False
     ) -> StoredReplica:
         """Make a physical object on a node."""
-        kind = ObjectType.SHMEM_BLOB if volatile else ObjectType.DURABLE_BLOB
-        made = StoredReplica(next(self._ids), name, node, kind, data, write, v_w)
+        made = self.new_replica(name, node, data, write, v_w=v_w, volatile=volatile)
         self.nodes[node].replicas[made.object_id] = made
         return made
+
+    def new_replica(
+        self, name: bytes, node: int, data: bytes, write: int, *, v_w: int = 0, volatile: bool = False
+    ) -> StoredReplica:
+        """Return a physical object that is not on its node yet."""
+        kind = ObjectType.SHMEM_BLOB if volatile else ObjectType.DURABLE_BLOB
+        return StoredReplica(next(self._ids), name, node, kind, data, write, v_w)
+
+    async def commit(self, node: ModelNode, effect: Callable[[], None]) -> bool:
+        """Make a change durable; return False if the node ended first, and nobody knows the outcome."""
+        pending = PendingWrite(effect)
+        node.pending.append(pending)
+        await trio.sleep(self.random.uniform(0, _SYNC_S))
+        await self.wait_disk(node)
+        if pending.is_over:
+            return False
+        node.pending.remove(pending)
+        effect()
+        return True
+
+    async def wait_disk(self, node: ModelNode) -> None:
+        """Wait while the disk of a node is stalled."""
+        while (left := node.stalled_until - trio.current_time()) > 0:  # noqa: ASYNC110 - a model has no events
+            await trio.sleep(left)
 
     def living(self, name: bytes) -> list[StoredReplica]:
         """Return the durable replicas on disks that are not lost, also those of nodes that are down."""
@@ -158,21 +253,55 @@ class ModelCluster:
         self.note_silence()
         node.is_up = False
         node.lost = for_ever
+        keeps = self.random.random() < 0.5  # the page cache
+        for pending in node.pending:
+            pending.is_over = True
+            if keeps and self.random.random() < 0.8:
+                pending.effect()
+            else:
+                keeps = False
+        node.pending.clear()
+        for session in list(node.sessions):
+            session.killed = not session.keeps and self.random.random() < 0.5
+            session.close()
         for one in list(node.replicas.values()):
-            one.held_by = None
+            one.a_r = one.a_w = 0
+            for buffer in one.buffers:
+                buffer.opened = False
+            one.buffers.clear()
             if one.type is not ObjectType.DURABLE_BLOB:
                 del node.replicas[one.object_id]
         self.note_silence()
         if for_ever:
             for name in sorted(self.history.acknowledged):
-                self.history.forget_lost(name, [one.write for one in self.living(name)])
+                self.history.forget_lost(name, [one.write for one in self.living(name) if not one.damaged])
 
     def start(self, node: ModelNode) -> None:
         """Start a node again."""
         self.note_silence()
         node.is_up = True
         node.epoch += 1
+        node.stalled_until = 0.0
         self.note_silence()
+
+    def swap_disks(self, one: ModelNode, other: ModelNode) -> None:
+        """Exchange the disks of two nodes that are down."""
+        one.replicas, other.replicas = other.replicas, one.replicas
+        for node in (one, other):
+            for replica in node.replicas.values():
+                replica.node = node.number
+
+    def damage(self, replica: StoredReplica) -> None:
+        """Damage the bytes of a replica, which its node repairs from a sound one when it reaches one."""
+        replica.damaged = True
+        self.nursery.start_soon(self._repair, replica)
+
+    async def _repair(self, replica: StoredReplica) -> None:
+        while replica.damaged:
+            await trio.sleep(self.random.uniform(1, _REPAIR_S))
+            for other in self.living(replica.name):
+                if not other.damaged and other.data == replica.data and self.reach(replica.node, other.node):
+                    replica.damaged = False
 
 
 def object_name(label: str) -> Name:

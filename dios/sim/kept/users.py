@@ -1,233 +1,327 @@
-"""Programs of the user: they put files, write to objects, and change promises, each on any node."""
+"""Programs of the user, which call the real library: they put, replace, move, remove, tier and read files.
+
+They also write to objects with promises of their own, and change promises. Several run at once, each on any
+node, and each may be killed at any change that it makes.
+"""
 
 from __future__ import annotations
 
-from contextlib import suppress
-from typing import Final, NamedTuple
+import traceback
+from collections.abc import Callable, Iterable
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Final, cast
 
-import msgspec
 import trio
-from blake3 import blake3
 
 from dios import limits
-from dios.errors import DiosError, NoSpaceError, UnreachableError
-from dios.ids import Name
+from dios.errors import (
+    Busy,
+    Conflict,
+    DiosError,
+    InvalidError,
+    LimitError,
+    NoSpaceError,
+    NotPermittedError,
+    UnreachableError,
+)
 from dios.lib import catalogue
-from dios.lib.catalogue import CatalogueEntry, Part, pack_parts
-from dios.lib.kept import records
-from dios.lib.kept.records import KEPT_NAME, KeptPromise, KeptState
-from dios.sim.kept.nodes import ModelCluster, StoredReplica, object_name
-from dios.wire.types import ObjectType
+from dios.lib.catalogue import CatalogueEntry
+from dios.lib.files.catalogue_places import CATALOGUE_ALIAS, KeyringCatalogue
+from dios.lib.files.downloads import copy_out
+from dios.lib.files.group_files import GroupFiles
+from dios.lib.files.staging import StagedFiles
+from dios.lib.kept.promises import Promises
+from dios.lib.tier.outward import tier_out
+from dios.lib.tier.store import TierStore
+from dios.sim.kept.calls import ModelSession
+from dios.sim.kept.file_history import Change, FileHistory
+from dios.sim.kept.links import ModelProgram
+from dios.sim.kept.nodes import ModelCluster
+from dios.sim.kept.safety import Fault, Safety
+from dios.wire.types import ObjectType, Semantics
 
-LIST: Final = object_name("catalogue")
-_LARGE: Final = limits.INLINE_BYTES_MAX + 1
-_STEP_S: Final = 0.05
-_PAUSE_S: Final = 4
+if TYPE_CHECKING:
+    from dios.client.keyring import Keyring
+    from dios.client.sync.node import Node
+
+ALIAS: Final = "papers"
+_PAUSE_S: Final = 1.5
 _CARELESS: Final = 0.05
-"""The part of the writes that go to any replica."""
-
-
-class _NewPart(NamedTuple):
-    name: Name
-    write: int
-    data: bytes
+"""The part of the writes to single objects that go to any replica."""
+_SHARED_PATHS: Final = 4
+_OWN_PATHS: Final = 8
+_KILLED: Final = 0.5
+"""The part of the programs that are killed at one of their first changes."""
+_CHANGES_MAX: Final = 60
+_FRAMES: Final = 5
+_EDITED_MAX: Final = 4
 
 
 class Users:
     """The user's programs in one run. ``puts`` and ``writes`` count those that were acknowledged."""
 
-    def __init__(self, cluster: ModelCluster, group: bytes, acknowledge: int) -> None:
-        self._cluster: Final = cluster
-        self._random: Final = cluster.random
-        self._group: Final = group
-        self._acknowledge: Final = acknowledge
+    def __init__(self, cluster: ModelCluster, group: bytes, store: TierStore) -> None:
+        self.cluster: Final = cluster
+        self.random: Final = cluster.random
+        self.files: Final = FileHistory()
+        self.safety: Final = Safety(cluster, self.files)
+        self.store: Final = store
+        self.group: Final = group
+        self.objects: Final[dict[str, bytes]] = {}
+        """The names in the user's keyring, by alias."""
+        self.log: Callable[[str], None] = lambda _: None
+        """Called with a line for each event of the run's story."""
         self.puts = 0
         self.writes = 0
+        self.killed = 0
+        self.numbers = 0
         self.edited: Final[list[bytes]] = []
         """Objects with promises of their own, to which programs write."""
-        self.promised = 0
-        """The latest promise for the group whose storage was acknowledged."""
+        self.promised: Final[list[int]] = []
+        """The numbers that may be promised for the group: one, or more after a change that failed."""
+        self.stored: Final[set[bytes]] = set()
+        """The objects of the files that were acknowledged."""
+        self.strayed: Final[set[bytes]] = set()
+        """The objects to which a program wrote directly."""
 
-    # -- promises -----------------------------------------------------------------------------------
-    def promise(self, promise: KeptPromise) -> bool:
-        """Store a promise on all nodes within reach of a node, with the time of its clock."""
-        up = [node for node in self._cluster.nodes if node.is_up and not node.full]
-        if not up:
-            return False
-        node = self._random.choice(up)
-        copies = [
-            one
-            for other in self._cluster.nodes
-            if self._cluster.reach(node.number, other.number)
-            for one in other.replicas.values()
-            if one.name == KEPT_NAME and one.type is ObjectType.DURABLE_BLOB and one.held_by is None
-        ]
-        if not copies:
-            return False
-        former = records.merged(records.decode(one.data) for one in copies)
-        now_ms = int((1_000_000 + node.clock_s + trio.current_time()) * 1000)
-        changed = records.with_promise(former, promise, now_ms=now_ms)
-        for one in copies:
-            one.data, one.v_w = (
-                records.encode(records.merged([records.decode(one.data), changed])),
-                one.v_w + 1,
-            )
-        if not promise.is_single:
-            self.promised = promise.replicas
-        return True
+    @property
+    def list_name(self) -> bytes:
+        """The name of the group's list of files."""
+        return self.objects[CATALOGUE_ALIAS + ALIAS]
 
-    def set_up(self, replicas: int, *, apart: bool) -> None:
-        """Make the records on every node, the catalogue on one, and promise replicas for the group."""
-        for node in self._cluster.nodes:
-            self._cluster.store(KEPT_NAME, node.number, records.encode(KeptState()), -1)
-        write = self._cluster.history.begin()
-        self._cluster.store(LIST, 0, catalogue.encode(()), write)
-        self._cluster.history.acknowledge(LIST, write)
-        self.promise(KeptPromise(0, self._group, LIST, "papers", replicas, apart))
+    def open(self, program: ModelProgram, session: ModelSession) -> tuple[Node, GroupFiles]:
+        """Return a node of the blocking client, and the files of the group."""
+        program.clock_s = self.cluster.nodes[session.number].clock_s
+        node = program.node(session)
+        keyring = cast("Keyring", SimpleNamespace(objects=self.objects, path=""))
+        return node, GroupFiles(node, node.groups[0], KeyringCatalogue(node, keyring, ALIAS, node.groups[0]))
 
-    # -- programs -----------------------------------------------------------------------------------
-    async def run(self, span_s: float) -> None:
-        """Do one thing after the other for a span of time."""
+    async def set_up(self, replicas: int, *, apart: bool) -> None:
+        """Make the list of the group on node 0, and promise replicas for the group."""
+
+        def work(program: ModelProgram) -> None:
+            node, files = self.open(program, ModelSession(self.cluster, 0, self.group))
+            kind = ObjectType.DURABLE_BLOB
+            made = node.create(kind, groups=[files.group], data=catalogue.encode(()))
+            self.objects[CATALOGUE_ALIAS + ALIAS] = self.safety.list_name = made.name or b""
+            Promises(node).keep_group(files.group, made, label=ALIAS, replicas=replicas, apart=apart)
+
+        await ModelProgram(work).run()
+        self.promised.append(replicas)
+
+    async def run(self, number: int, span_s: float) -> None:
+        """Run one program after the other for a span of time."""
         end = trio.current_time() + span_s
         while trio.current_time() < end:
-            await trio.sleep(self._random.expovariate(1 / _PAUSE_S))
-            with suppress(DiosError):
-                await self._do_something()
+            await trio.sleep(self.random.expovariate(1 / _PAUSE_S))
+            up = [node.number for node in self.cluster.nodes if node.is_up]
+            if not up:
+                continue
+            kill_at = self.random.randint(1, _CHANGES_MAX) if self.random.random() < _KILLED else None
+            session = ModelSession(self.cluster, self.random.choice(up), self.group, kill_at=kill_at)
 
-    async def _do_something(self) -> None:
-        up = [node.number for node in self._cluster.nodes if node.is_up]
-        if not up:
-            return
-        here = self._random.choice(up)
-        kind = self._random.random()
-        if kind < 0.35 and self.puts < 8:
-            await self._put(here)
-        elif kind < 0.5 and len(self.edited) < 6:
-            await self._create(here)
-        elif self.edited:
-            await self._write(here, self._random.choice(self.edited))
+            def work(program: ModelProgram, session: ModelSession = session) -> None:
+                one = _OneProgram(self, program, session, number)
+                while self.cluster.now() < end and not session.closed:
+                    program.sleep(self.random.expovariate(1 / _PAUSE_S))
+                    one.do_something()
 
-    async def _put(self, here: int) -> None:
-        """Store the objects of a file, then its entry in the catalogue, on as many disks as are wanted."""
-        places = [here, *self._others(here)][: self._acknowledge]
-        if len(places) < self._acknowledge:
-            return
-        parts = [self._new_part() for _ in range(self._random.choice((1, 1, 3)))]
-        made: list[StoredReplica] = []
+            await ModelProgram(work).run()
+            if session.killed:
+                self.killed += 1
+                self.log(f"program {number} on n{session.number} was killed")
+            session.close()
+
+
+class _OneProgram:
+    """One program, from its start to its end."""
+
+    def __init__(self, users: Users, program: ModelProgram, session: ModelSession, number: int) -> None:
+        self._users: Final = users
+        self._random: Final = users.random
+        self._session: Final = session
+        self._number: Final = number
+        self._node, self._files = users.open(program, session)
+
+    def do_something(self) -> None:
+        """Do one thing; errors that the library documents end it."""
+        kind = self._random.choices(
+            (self._put, self._remove, self._move, self._read, self._tier, self._create, self._write),
+            (45, 8, 5, 20, 8, 4, 10),
+        )[0]
         try:
-            for part in parts:
-                for place in places:
-                    await self._reach(here, place, fills=True)
-                    v_w = int(len(part.data) >= _LARGE)
-                    made.append(self._cluster.store(part.name, place, part.data, part.write, v_w=v_w))
-            await self._list(here, _entry(parts))
-        except DiosError:
-            for one in made:
-                self._cluster.nodes[one.node].replicas.pop(one.object_id, None)
-            raise
-        for part in parts:
-            self._cluster.history.acknowledge(part.name, part.write)
-            self._cluster.history.forget_lost(
-                part.name, [one.write for one in self._cluster.living(part.name)]
+            kind()
+        except (DiosError, OSError) as error:
+            self._log(f"{kind.__name__.strip('_')} failed: {error}")
+        except Exception as error:  # noqa: BLE001 - no program ends with another one
+            self._users.safety.faults.append(Fault("error", where_raised(error)))
+
+    # -- files --------------------------------------------------------------------------------------
+    def _path(self) -> str:
+        if self._random.random() < 0.4:
+            return f"shared/{self._random.randrange(_SHARED_PATHS)}"
+        return f"{self._number}/{self._random.randrange(_OWN_PATHS)}"
+
+    def _known_path(self) -> str:
+        """Return the path of a file that there is, in most cases."""
+        there = sorted(self._files.tree().files)
+        return self._random.choice(there) if there and self._random.random() < 0.9 else self._path()
+
+    def _content(self) -> bytes:
+        self._users.numbers += 1
+        text = f"content {self._users.numbers} ".encode()
+        size = self._random.choice(
+            (
+                0,
+                0,
+                0,
+                limits.INLINE_BYTES_MAX + 1,
+                limits.FILE_WHOLE_BYTES_MAX + 1,
+                3 * limits.FILE_PART_BYTES,
             )
-        self.puts += 1
+        )
+        return text * (size // len(text) + 1)
 
-    def _new_part(self) -> _NewPart:
-        write = self._cluster.history.begin()
-        return _NewPart(object_name(f"file {write}"), write, self._bytes())
+    def _log(self, text: str) -> None:
+        self._users.log(f"program {self._number} on n{self._session.number}: {text}")
 
-    async def _list(self, here: int, entry: CatalogueEntry) -> None:
-        """Add an entry: in the latest replica of the catalogue, then in the others that are equal to it."""
-        there = await self._found(here, LIST)
-        latest = max(there, key=lambda one: (one.v_w, -one.object_id), default=None)
-        if latest is None:
-            raise UnreachableError("the catalogue is on no node that answers")
-        version, former = latest.v_w, latest.data
-        equal = [one for one in there if one is not latest and one.v_w == version and one.data == former]
-        data = catalogue.encode((*catalogue.decode(latest.data), entry))
-        await self._reach(here, latest.node, fills=True)
-        if not self._write_to(latest, version, data):
-            raise UnreachableError("another program writes the catalogue")
-        written = 1
-        write = latest.write
-        for one in equal:
-            with suppress(DiosError):
-                await self._reach(here, one.node, fills=True)
-                written += self._write_to(one, version, data)
-        if written >= self._acknowledge:
-            self._cluster.history.acknowledge(LIST, write)
-            self._cluster.history.forget_lost(LIST, [one.write for one in self._cluster.living(LIST)])
+    def _begin(self, contents: dict[str, bytes | None], text: str) -> Change:
+        shown_contents = ", ".join(f"{path} ({shown(content)})" for path, content in contents.items())
+        self._log(f"{text} {shown_contents}")
+        return self._users.files.begin(contents, self._users.cluster.now())
 
-    async def _create(self, here: int) -> None:
+    def _acknowledge(self, change: Change, entries: Iterable[CatalogueEntry] = ()) -> None:
+        self._log(f"done with {', '.join(change.contents)}")
+        change.acknowledge(self._users.cluster.now(), entries)
+        for entry in change.entries.values():
+            self._users.stored.update(entry.names)
+        self._users.safety.note_acknowledged(change)
+
+    def _put(self) -> None:
+        """Put files as `dios put --replace` does, in most cases on as many disks as are promised."""
+        contents = {self._path(): self._content() for _ in range(self._random.choice((1, 1, 2, 4)))}
+        disks = 1 if self._random.random() < 0.2 else max(self._users.promised)
+        change = self._begin(dict(contents), f"put acknowledged by {disks}")
+        change.disks = disks
+        staged = StagedFiles(self._files)
+        try:
+            for path, data in contents.items():
+                staged.add_bytes(path, data)
+            if disks > 1:
+                staged.hold(disks)
+        except (DiosError, OSError):
+            change.refuse()
+            staged.suspend()
+            raise
+        try:
+            entries = staged.publish()
+        except UnreachableError:
+            raise
+        except (OSError, Busy, Conflict, InvalidError, LimitError, NoSpaceError, NotPermittedError):
+            change.refuse()
+            raise
+        if disks > 1:
+            self._files.hold_list(disks)
+        self._acknowledge(change, entries)
+        self._users.puts += 1
+
+    def _remove(self) -> None:
+        path = self._known_path()
+        self._files.entry(path)
+        change = self._begin({path: None}, "remove")
+        self._files.remove([path])
+        self._acknowledge(change)
+
+    def _move(self) -> None:
+        """Move a file of this program's own, if its content is certain."""
+        old, new = (f"{self._number}/{self._random.randrange(_OWN_PATHS)}" for _ in range(2))
+        now = self._users.cluster.now()
+        (content,) = known if len(known := self._users.files.allowed(old, now, now)) == 1 else {None}
+        if content is None or old == new or self._users.files.is_excused(old, now):
+            return
+        change = self._begin({old: None, new: content}, "move")
+        self._files.move({old: new})
+        self._acknowledge(change)
+
+    def _read(self) -> None:
+        path = self._known_path()
+        begun = self._users.cluster.now()
+        try:
+            entry = self._files.entry(path)
+        except FileNotFoundError:
+            content = None
+        else:
+            content = self.content_of(self._files, entry)
+        now = self._users.cluster.now()
+        if content not in self._users.files.allowed(path, begun, now) and not self._users.files.is_excused(
+            path, begun
+        ):
+            text = f"{path} was read as {shown(content)} at {begun:.3f}"
+            self._users.safety.faults.append(Fault("read", text))
+
+    @staticmethod
+    def content_of(files: GroupFiles, entry: CatalogueEntry) -> bytes:
+        """Return the bytes of a file. Raises as ``copy_out`` does."""
+        found = bytearray()
+        copy_out(files, entry, SimpleNamespace(write=found.extend))
+        return bytes(found)
+
+    def _tier(self) -> None:
+        """Move a file into the store, or read one back."""
+        path = self._known_path()
+        is_tiered = self._files.entry(path).tiered
+        self._log(f"tier {'in' if is_tiered else 'out'} {path}")
+        if is_tiered:
+            self._files.view(path)
+            self._users.stored.update(self._files.entry(path).names)
+        else:
+            tier_out(self._files, self._users.store, [path])
+
+    # -- single objects -----------------------------------------------------------------------------
+    def _create(self) -> None:
         """Create an object that programs write to, empty or not, and promise replicas for it."""
-        await self._reach(here, here, fills=True)
-        name = object_name(f"object {len(self._cluster.history.parents)}")
-        write = self._cluster.history.begin()
-        self._cluster.store(name, here, self._random.choice((b"", bytes(_LARGE), self._bytes())), write)
+        if len(self._users.edited) >= _EDITED_MAX:
+            return
+        large = bytes(limits.INLINE_BYTES_MAX + 1)
+        data = self._random.choice((b"", large, self._content()))
+        made = self._node.create(ObjectType.DURABLE_BLOB, groups=[self._files.group], data=data)
+        name, write = made.name or b"", self._session.written
         replicas = self._random.randint(2, 3)
-        if self.promise(KeptPromise(0, self._group, name, name.decode(), replicas, is_single=True)):
-            self._cluster.history.acknowledge(name, write)
-            self.edited.append(name)
+        Promises(self._node).keep_objects(self._files.group, {name: "object"}, replicas=replicas)
+        self._note_write(name, write)
+        self._users.edited.append(name)
 
-    async def _write(self, here: int, name: bytes) -> None:
+    def _write(self) -> None:
         """Write new bytes to one replica of an object, in most cases to a latest one."""
-        there = await self._found(here, name)
-        if there:
-            one = max(there, key=lambda one: (one.v_w, -one.object_id))
-            if self._random.random() < _CARELESS:
-                one = self._random.choice(there)
-            await self._reach(here, one.node, fills=True)
-            if self._write_to(one, one.v_w, self._bytes()):
-                self._cluster.history.acknowledge(name, one.write)
-                self.writes += 1
+        if not self._users.edited:
+            return
+        found = self._node.lookup(self._random.choice(self._users.edited), group=self._files.group)
+        if not found:
+            return
+        one = max(found, key=lambda one: (one.v_w, -one.object_id))
+        if self._random.random() < _CARELESS:
+            one = self._random.choice(found)
+        data = self._content()
+        with one.write(len(data), Semantics.EXCL, blank=True, replace=True) as request:
+            if request.v_w != one.v_w:
+                raise Conflict("another program was faster")
+            request.fill(memoryview(data))
+        self._note_write(one.name or b"", self._session.written)
+        self._users.writes += 1
 
-    # -- the model ----------------------------------------------------------------------------------
-    def _write_to(self, one: StoredReplica, version: int, data: bytes) -> bool:
-        there = self._cluster.nodes[one.node].replicas
-        if one.object_id not in there or one.held_by is not None or one.v_w != version:
-            return False
-        one.write = self._cluster.history.after(one.write, data)
-        one.data, one.v_w = data, one.v_w + 1
-        return True
-
-    def _bytes(self) -> bytes:
-        small = self._random.randbytes(16)
-        return small * (_LARGE // 16 + 1) if self._random.random() < 0.3 else small
-
-    def _others(self, here: int) -> list[int]:
-        others = [node.number for node in self._cluster.nodes if self._cluster.reach(here, node.number)]
-        self._random.shuffle(others)
-        return [one for one in others if one != here]
-
-    async def _reach(self, here: int, node: int, *, fills: bool = False) -> None:
-        await trio.sleep(self._random.uniform(0, _STEP_S))
-        if not self._cluster.reach(here, node):
-            raise UnreachableError(f"n{node} does not answer")
-        if fills and self._cluster.nodes[node].full:
-            raise NoSpaceError("the disk is full")
-
-    async def _found(self, here: int, name: bytes) -> list[StoredReplica]:
-        await trio.sleep(self._random.uniform(0, _STEP_S))
-        return [
-            one
-            for node in self._cluster.nodes
-            if self._cluster.reach(here, node.number)
-            for one in node.replicas.values()
-            if one.name == name
-        ]
+    def _note_write(self, name: bytes, write: int) -> None:
+        history = self._users.cluster.history
+        history.acknowledge(name, write)
+        history.forget_lost(name, [one.write for one in self._users.cluster.living(name)])
 
 
-def _entry(parts: list[_NewPart]) -> CatalogueEntry:
-    """Return the entry of a file, which is in parts if there are several."""
-    size = sum(len(part.data) for part in parts)
-    file, name = f"file {parts[0].write}", parts[0].name
-    if len(parts) == 1:
-        return CatalogueEntry(file, name, size, 0, blake3(parts[0].data).digest())
-    packed = pack_parts(Part(part.name, blake3(part.data).digest()) for part in parts)
-    return CatalogueEntry(file, name, size, 0, b"", max(len(part.data) for part in parts), packed)
+def where_raised(error: BaseException) -> str:
+    """Return an error with the places in the library from which it came."""
+    frames = traceback.extract_tb(error.__traceback__)
+    places = [f"{frame.filename.rpartition('/')[2]}:{frame.lineno}" for frame in frames]
+    return f"{type(error).__name__}: {error} ({' '.join(places[-_FRAMES:])})"
 
 
-def promises_of(cluster: ModelCluster) -> KeptState:
-    """Return the promises that living nodes have."""
-    copies = [one for one in cluster.living(KEPT_NAME) if one.data]
-    return records.merged(msgspec.structs.replace(records.decode(one.data), seen={}) for one in copies)
+def shown(content: bytes | None) -> str:
+    """Return the beginning of a content for a message."""
+    return "no file" if content is None else " ".join(content[:24].decode(errors="replace").split()[:2])

@@ -1,0 +1,159 @@
+"""The connections of both clients to the model, in place of sockets.
+
+A program of the blocking client is a thread. It runs only while the event loop waits for it, from one call to
+the next, so that a run depends on its seed alone.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Awaitable, Callable
+from functools import partial
+from typing import Final, TypeVar, cast
+
+import trio
+
+from dios.client.aio.connection import AsyncConnection
+from dios.client.aio.node import AsyncNode
+from dios.client.session import Operation
+from dios.client.sync.connection import Connection
+from dios.client.sync.node import Node
+from dios.sim.kept.calls import Killed, ModelSession
+
+T = TypeVar("T")
+
+
+class AsyncModelLink:
+    """A connection of the async client."""
+
+    page = None
+    held_calls = 0
+
+    def __init__(self, session: ModelSession) -> None:
+        self._session: Final = session
+
+    @property
+    def loop(self) -> AsyncModelLink:
+        """Return the part of the event loop that handles need."""
+        return self
+
+    async def run(self, operation: Operation[T]) -> T:
+        """Run an operation."""
+        return await self._session.run(operation)
+
+    async def shielded(self, function: Callable[[], Awaitable[T]]) -> T:
+        """Run a function to its end, also after a cancellation."""
+        with trio.CancelScope(shield=True):
+            result = await function()
+        return result  # noqa: RET504 - a scope may end the body early
+
+    def close(self) -> None:
+        """Close the session."""
+        self._session.close()
+
+
+class ModelLink:
+    """A connection of the blocking client, for the thread of one program."""
+
+    page = None
+    held_calls = 0
+    forked = False
+
+    def __init__(self, session: ModelSession, program: ModelProgram) -> None:
+        self._session: Final = session
+        self._program: Final = program
+
+    def run(self, operation: Operation[T]) -> T:
+        """Run an operation. Raises Killed when the program is killed."""
+        return self._program.wait(lambda: self._session.run(operation))
+
+    def close(self) -> None:
+        """Close the session."""
+        self._session.close()
+
+
+def async_node(session: ModelSession) -> AsyncNode:
+    """Return a node of the async client."""
+    return AsyncNode(cast("AsyncConnection", AsyncModelLink(session)), session.welcome())
+
+
+class ModelProgram:
+    """A thread of a program, which runs alternately with the event loop.
+
+    ``clock_s`` is the error of the clock of the day of its machine.
+    """
+
+    def __init__(self, work: Callable[[ModelProgram], None]) -> None:
+        self._work: Final = work
+        self._turn: Final = threading.Lock()
+        self._back: Final = threading.Lock()
+        self._turn.acquire()
+        self._back.acquire()
+        self._asked: Callable[[], Awaitable[object]] | None = None
+        self._answer: object = None
+        self._error: BaseException | None = None
+        self.clock_s = 0.0
+
+    def node(self, session: ModelSession) -> Node:
+        """Return a node of the blocking client."""
+        return Node(cast("Connection", ModelLink(session, self)), session.welcome())
+
+    def sleep(self, seconds: float) -> None:
+        """Sleep in virtual time."""
+        self.wait(partial(trio.sleep, seconds))
+
+    def wait(self, action: Callable[[], Awaitable[T]]) -> T:
+        """Let the event loop run an action, and return its result; for the program's own thread."""
+        self._asked = action
+        self._back.release()
+        self._turn.acquire()
+        error, self._error = self._error, None
+        if error is not None:
+            raise error
+        return cast("T", self._answer)
+
+    def _main(self) -> None:
+        self._turn.acquire()
+        _here.program = self
+        try:
+            if self._error is None:
+                self._work(self)
+        except Killed:
+            self._error = None
+        except BaseException as error:  # noqa: BLE001 - the event loop raises it
+            self._error = error
+        self._asked = None
+        self._back.release()
+
+    async def run(self) -> None:
+        """Run the program to its end. Raises its error."""
+        thread = threading.Thread(target=self._main, daemon=True)
+        thread.start()
+        cancelled: trio.Cancelled | None = None
+        while True:
+            self._turn.release()
+            self._back.acquire()
+            asked = self._asked
+            if asked is None:
+                break
+            try:
+                if cancelled is None:
+                    self._answer = await asked()
+                else:
+                    self._error = Killed()
+            except trio.Cancelled as error:
+                cancelled, self._error = error, Killed()
+            except BaseException as error:  # noqa: BLE001 - the program gets it
+                self._error = error
+        thread.join()
+        failure = cancelled or self._error
+        if failure is not None:
+            raise failure
+
+
+_here: Final = threading.local()
+
+
+def present_program() -> ModelProgram | None:
+    """Return the program whose thread calls, or None on the thread of the event loop."""
+    return getattr(_here, "program", None)

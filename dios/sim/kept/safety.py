@@ -1,0 +1,212 @@
+"""The safety of acknowledged files while a run goes on: the disks that have them, and who takes them away.
+
+A file is on a disk if the disk has all of its bytes, and listed on a disk if that has a list with its entry.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import lru_cache
+from typing import Final, NamedTuple
+
+from blake3 import blake3
+
+from dios.lib import catalogue
+from dios.lib.catalogue import CatalogueEntry, Listed
+from dios.sim.kept.file_history import Change, FileHistory, Outcome
+from dios.sim.kept.nodes import ModelCluster, StoredReplica
+from dios.wire.nametext import fingerprint
+
+SAFE_DISKS: Final = 2
+"""The least number of replicas that a run promises: what was on as many disks stays on as many."""
+_IN_STORE: Final = 100
+"""The number of disks that count for a file in a store outside of the cluster."""
+
+
+class Fault(NamedTuple):
+    """A claim that does not hold, and how."""
+
+    claim: str
+    text: str
+
+
+class _Disks(NamedTuple):
+    """The numbers of disks that have the bytes of a file, and its list entry."""
+
+    content: int
+    listing: int
+
+
+@lru_cache(4096)
+def digest_of(data: bytes) -> bytes:
+    """Return the digest of bytes."""
+    return blake3(data).digest()
+
+
+@lru_cache(1024)
+def decoded(data: bytes) -> Listed:
+    """Return the content of a list."""
+    return catalogue.decode_all(data)
+
+
+def objects_of(entry: CatalogueEntry) -> dict[bytes, bytes]:
+    """Return the digests of the objects of a local file, by their names."""
+    if entry.tiered or not entry.name:
+        return {}
+    if entry.in_parts:
+        return {part.name: part.digest for part in entry.parts()}
+    return {entry.name: entry.digest}
+
+
+class Safety:
+    """Follows the disks of acknowledged files through faults, and what programs and keepers destroy."""
+
+    def __init__(self, cluster: ModelCluster, files: FileHistory) -> None:
+        self._cluster: Final = cluster
+        self._files: Final = files
+        self.list_name = b""
+        self.log: Callable[[str], None] = lambda _: None
+        """Called with a line for each object of a file that is destroyed."""
+        self.faults: Final[list[Fault]] = []
+        self.lost = 0
+        """The acknowledged contents that were lost with as many disks as had them."""
+        self._last_fault = float("-inf")
+        self._contents: Final[dict[bytes, set[tuple[str, bytes]]]] = {}
+        """The paths and digests of the files that an object was part of, by its name."""
+
+    # -- disks --------------------------------------------------------------------------------------
+    def lists(self) -> Iterator[tuple[StoredReplica, Listed]]:
+        """Yield the living replicas of the list that can be read, and their contents."""
+        for replica in self._cluster.living(self.list_name):
+            if not replica.damaged:
+                yield replica, decoded(replica.data)
+
+    def sound(self, name: bytes, digest: bytes) -> list[StoredReplica]:
+        """Return the replicas of an object that have the bytes of a digest."""
+        living = self._cluster.living(name)
+        return [one for one in living if not one.damaged and digest_of(one.data) == digest]
+
+    def _disks(self, path: str, content: bytes, *, without: bytes = b"") -> _Disks:
+        """Return where a content is; its bytes in a store under the mark ``without`` do not count."""
+        digest = digest_of(content)
+        variants: set[CatalogueEntry] = set()
+        listing: set[int] = set()
+        for replica, listed in self.lists():
+            for entry in listed.entries:
+                if entry.file == path and entry.digest == digest:
+                    variants.add(entry)
+                    listing.add(replica.node)
+        most = max((self._disks_of(entry, without) for entry in variants), default=0)
+        return _Disks(most, len(listing))
+
+    def _disks_of(self, entry: CatalogueEntry, without: bytes) -> int:
+        if entry.tier is not None and entry.tier.manifest and entry.tier.mark != without:
+            return _IN_STORE
+        if entry.tiered:
+            return 0
+        places = [{one.node for one in self.sound(*row)} for row in objects_of(entry).items()]
+        return min(map(len, places))
+
+    # -- faults -------------------------------------------------------------------------------------
+    @contextmanager
+    def fault(self) -> Iterator[None]:
+        """Follow a fault, in the body, that takes bytes away.
+
+        A content is excused if it is on no disk then. It had to be on as many disks as acknowledged it, at
+        least on SAFE_DISKS; so as many faults must have taken it away.
+        """
+        before = {
+            (path, change): self._disks(path, change.contents[path] or b"")
+            for path, change in self._files.present(self._cluster.now())
+        }
+        yield
+        self._last_fault = self._cluster.now()
+        for (path, change), former in before.items():
+            self._follow(path, change, former, self._disks(path, change.contents[path] or b""))
+
+    def _follow(self, path: str, change: Change, former: _Disks, disks: _Disks) -> None:
+        least = min(change.disks, SAFE_DISKS)
+        gone: list[int] = []
+        for number, (had, has) in enumerate(zip(former, disks, strict=True)):
+            taken = 0 if had >= least else change.taken[number]
+            change.taken[number] = taken + max(had - has, 0)
+            if not has:
+                gone.append(change.taken[number])
+        if gone:
+            change.excused.add(path)
+            self.lost += 1
+            if min(gone) < least and self._is_latest(path, change):
+                what = "the bytes" if not disks.content else "the list entry"
+                self._note(
+                    "safe",
+                    f"{what} of {path}, acknowledged by {change.disks} disks at {change.ended:.3f}, were lost"
+                    f" with {min(gone)} of them",
+                )
+
+    def note_acknowledged(self, change: Change) -> None:
+        """Check that a content is on as many disks as have acknowledged it."""
+        disturbed = self._last_fault >= change.begun
+        for path, content in change.contents.items():
+            if content is None or not change.disks:
+                continue
+            disks = self._disks(path, content)
+            if disturbed:
+                change.taken[:] = [max(change.disks - has, 0) for has in disks]
+                if not min(disks):
+                    change.excused.add(path)
+                    self.lost += 1
+            elif min(disks) < change.disks and self._is_latest(path, change):
+                self._note(
+                    "acknowledged",
+                    f"{change.disks} disks acknowledged {path}, which is on {disks.content} and listed on"
+                    f" {disks.listing}",
+                )
+
+    def _is_latest(self, path: str, change: Change) -> bool:
+        now = self._cluster.now()
+        return list(self._files.candidates(path, now, now)) == [change]
+
+    # -- destruction --------------------------------------------------------------------------------
+    def note_list(self, data: bytes) -> None:
+        """Note the objects of the files in a list that is stored."""
+        for entry in decoded(data).entries:
+            for name in objects_of(entry):
+                self._contents.setdefault(name, set()).add((entry.file, entry.digest))
+
+    def note_destroyed(self, gone: StoredReplica, by: str) -> None:
+        """Check that an object that is destroyed was not the last safe copy of a file.
+
+        There must be another copy, a safe content that replaces it, or somebody who removed it.
+        """
+        known = self._contents.get(gone.name, set())
+        for path, _ in sorted(known):
+            self.log(f"{by} destroyed {fingerprint(gone.name)[:12]} of {path} on n{gone.node}")
+        if not gone.damaged and not self.sound(gone.name, digest_of(gone.data)):
+            for path, digest in known:
+                self._require_safe(path, digest, b"", f"{by} destroyed it")
+
+    def note_removed(self, mark: bytes) -> None:
+        """Check that bytes that are removed from a store were not the last safe copy of a file."""
+        self.log(f"the bytes under {mark.hex()[:12]} were removed from the store")
+        for _, listed in self.lists():
+            for entry in listed.entries:
+                if entry.tier is not None and entry.tier.mark == mark and entry.tier.left:
+                    self._require_safe(entry.file, entry.digest, mark, "it was removed from its store")
+
+    def _require_safe(self, path: str, digest: bytes, mark: bytes, how: str) -> None:
+        now = self._cluster.now()
+        if not any(
+            change.disks >= SAFE_DISKS and path not in change.excused
+            for change in self._files.of(path)
+            if digest_of(change.contents[path] or b"") == digest and change.outcome is Outcome.DONE
+        ):
+            return
+        for change in self._files.candidates(path, now, now):
+            content = None if change is None else change.contents[path]
+            if content is None or self._disks(path, content, without=mark).content >= SAFE_DISKS:
+                return
+        self._note("last copy", f"{path} has no other safe copy, and {how} at {now:.3f}")
+
+    def _note(self, claim: str, text: str) -> None:
+        self.faults.append(Fault(claim, text))
