@@ -571,7 +571,7 @@ class Keeper:
         name = part.name
 
         async def charge(count: int) -> None:
-            self._charge(leading, count)
+            self._reserve(leading, count)  # other comparisons wait, and copies do not
 
         try:
             group = await self._group(promise.group, leading)
@@ -665,9 +665,13 @@ class Keeper:
 
     async def _pace(self, leading: Leading, count: int) -> None:
         """Wait until bytes may be read for a comparison."""
-        now = trio.current_time()
-        leading.compares_not_before = max(leading.compares_not_before, now) + count / self._rate
-        await trio.sleep_until(leading.compares_not_before)
+        await trio.sleep_until(self._reserve(leading, count))
+
+    def _reserve(self, leading: Leading, count: int) -> float:
+        """Let the next comparisons wait for this number of bytes, and return the time until which."""
+        begin = max(leading.compares_not_before, trio.current_time())
+        leading.compares_not_before = begin + count / self._rate
+        return leading.compares_not_before
 
     # -- notes --------------------------------------------------------------------------------------
     def _begin_notes(self, state: KeptState, leading: Leading, nursery: trio.Nursery) -> None:

@@ -13,6 +13,7 @@ from dios.lib.catalogue import (
     checked_file,
     decode,
     decode_all,
+    decode_notes,
     decode_slowly,
     encode,
     matches,
@@ -143,6 +144,16 @@ def test_the_bound_on_entries_holds(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(limits, "CATALOGUE_ENTRIES_MAX", 2)
     with pytest.raises(LimitError):
         encode([entry("a"), entry("b"), entry("c")])
+
+
+def test_notes_can_be_read_without_the_entries() -> None:
+    """With the same result, and the same refusals."""
+    notes = (Note(entry("a", 1), entry("a", 2).packed_objects, 1), Note(entry("b", 3), b"", 2))
+    assert decode_notes(encode([entry("a", 2)], [], notes)) == notes
+    assert decode_notes(encode([entry("a", 2)])) == decode_notes(b"") == ()
+    for bad in (b"\xc1", b"\x94\x05\x90\x90\x01"):
+        with pytest.raises(DamagedError):
+            decode_notes(bad)
 
 
 @pytest.mark.parametrize("bound", ["CATALOGUE_NOTES_MAX", "CATALOGUE_NOTES_PARTS_MAX"])

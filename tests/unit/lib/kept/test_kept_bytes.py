@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterable
 from random import Random
-from typing import cast
 
 import msgspec
 import pytest
@@ -16,18 +15,23 @@ import trio.testing
 from blake3 import blake3
 
 from dios import limits
-from dios.client.aio.node import AsyncNode
+from dios.client.aio.node import AsyncReference
+from dios.errors import ClosedError
 from dios.ids import Name
 from dios.lib import catalogue
-from dios.lib.catalogue import CatalogueEntry, Note, Part, pack_parts
+from dios.lib.catalogue import CatalogueEntry, Listed, Note, Part, pack_parts
 from dios.lib.kept import comparisons, notes
 from dios.lib.kept.keeper import Keeper
+from dios.lib.kept.lists import edit_list
 from dios.lib.kept.notes import waiting_notes
+from dios.lib.kept.promises import Promises
 from dios.lib.kept.records import KEPT_NAME, KeptPromise
+from dios.sim.kept.calls import ModelSession
 from dios.sim.kept.history import History
+from dios.sim.kept.links import ModelProgram, async_node
 from dios.sim.kept.nodes import ModelCluster, StoredReplica, object_name
-from dios.sim.kept.session import ModelReference, ModelSession
-from dios.sim.kept.users import LIST, Users
+from dios.sim.kept.surroundings import tier_store
+from dios.sim.kept.users import Users
 from dios.wire.nametext import fingerprint
 from dios.wire.types import ObjectType
 
@@ -35,8 +39,6 @@ GROUP = object_name("group")
 OLD, NEW = object_name("old"), object_name("new")
 BYTES = {OLD: b"the first version", NEW: b"the second version"}
 FALSE = b"not the thesis"
-_NO_WRITE = -1
-"""The history of the model does not follow these objects: the test says what may be destroyed."""
 
 
 def entry(name: Name, file: str = "thesis") -> CatalogueEntry:
@@ -77,18 +79,34 @@ class Room:
         self.users = users
         self.nursery = nursery
 
-    def lists(self, *entries: CatalogueEntry, notes: Iterable[Note] = ()) -> None:
-        """Write the list in all its replicas."""
-        for one in self.cluster.living(LIST):
-            one.data, one.v_w = catalogue.encode(entries, (), notes), one.v_w + 1
+    async def lists(self, *entries: CatalogueEntry, notes: Iterable[Note] = ()) -> None:
+        """Write the list."""
+        session = async_node(ModelSession(self.cluster, 0, GROUP, keeps=True))
+        group = await session.group(GROUP)
+        assert group is not None
+        await edit_list(session, group, self.promise(2), lambda _: Listed(entries, (), tuple(notes)))
 
-    def listed(self) -> catalogue.Listed:
+    def promise(self, replicas: int) -> KeptPromise:
+        """The promise for the group."""
+        return KeptPromise(0, GROUP, self.users.list_name, "papers", replicas)
+
+    async def take_back(self) -> None:
+        """End the promise for the group."""
+
+        def work(program: ModelProgram) -> None:
+            Promises(program.node(ModelSession(self.cluster, 0, GROUP))).end(self.promise(0).key)
+
+        await ModelProgram(work).run()
+
+    def listed(self) -> Listed:
         """The content of the latest list."""
-        return catalogue.decode_all(max(self.cluster.living(LIST), key=lambda one: one.v_w).data)
+        lists = self.cluster.living(self.users.list_name)
+        return catalogue.decode_all(max(lists, key=lambda one: one.v_w).data)
 
     def store(self, name: Name, node: int, data: bytes | None = None, *, v_w: int = 0) -> StoredReplica:
         """Make a replica, by default with the bytes that were put."""
-        return self.cluster.store(name, node, BYTES[name] if data is None else data, _NO_WRITE, v_w=v_w)
+        write = self.cluster.history.begin()
+        return self.cluster.store(name, node, BYTES[name] if data is None else data, write, v_w=v_w)
 
     def there(self, name: Name) -> list[tuple[int, bytes]]:
         """The nodes and the bytes of the replicas of an object."""
@@ -101,8 +119,8 @@ class Room:
     def start(self, *, rate: int = 1 << 20) -> None:
         """Start a keeper on each node."""
         for node in self.cluster.nodes:
-            session = cast("AsyncNode", ModelSession(self.cluster, node.number))
-            self.nursery.start_soon(Keeper(session, lambda _: None, grace_ms=1_000, rate=rate).run)
+            session = async_node(ModelSession(self.cluster, node.number, GROUP, keeps=True))
+            self.nursery.start_soon(until_closed, Keeper(session, lambda _: None, grace_ms=1_000, rate=rate))
 
     async def until(self, holds: Callable[[], bool]) -> None:
         """Wait for a condition, in virtual time."""
@@ -141,14 +159,23 @@ class Room:
         return next((one.unverified for one in self.board().promises.values()), None)
 
 
+async def until_closed(kept: Keeper) -> None:
+    """Run a keeper until its node ends."""
+    try:
+        await kept.run()
+    except* ClosedError:
+        pass
+
+
 def keeps(scenario: Callable[[Room], Awaitable[None]], replicas: int = 2) -> None:
     """Run a scenario in a room whose group has a promise."""
+    random = Random(1)  # noqa: S311 - repeatable on purpose
 
     async def run() -> None:
         async with trio.open_nursery() as nursery:
-            cluster = ModelCluster(Random(1), 3, 0, History(), nursery)  # noqa: S311 - repeatable on purpose
-            users = Users(cluster, GROUP, acknowledge=1)
-            users.set_up(replicas, apart=False)
+            cluster = ModelCluster(random, 3, 0, History(), nursery)
+            users = Users(cluster, GROUP, tier_store(random))
+            await users.set_up(replicas, apart=False)
             await scenario(Room(cluster, users, nursery))
             nursery.cancel_scope.cancel()
 
@@ -160,7 +187,7 @@ def test_a_replica_that_was_written_directly_replaces_nothing_and_is_replaced() 
     """Its version is the highest. The others stay, and it is shown with its node, also when it is gone."""
 
     async def scenario(room: Room) -> None:
-        room.lists(entry(NEW))
+        await room.lists(entry(NEW))
         for node in range(3):
             room.store(NEW, node)
         room.start()
@@ -182,7 +209,7 @@ def test_false_bytes_are_no_reason_to_drop_the_true_ones(v_w: int) -> None:
     """Also with the version of what was put, and in the replicas that stay by the order of dropping."""
 
     async def scenario(room: Room) -> None:
-        room.lists(entry(NEW))
+        await room.lists(entry(NEW))
         room.store(NEW, 0, FALSE, v_w=v_w)
         room.store(NEW, 1, FALSE, v_w=v_w)
         room.store(NEW, 2)
@@ -197,7 +224,7 @@ def test_without_a_sound_replica_everything_stays_and_is_shown() -> None:
     """Nothing is copied and nothing is dropped: a person may have use for the bytes."""
 
     async def scenario(room: Room) -> None:
-        room.lists(entry(NEW))
+        await room.lists(entry(NEW))
         for node, data in enumerate((FALSE, b"other bytes", b"others still")):
             room.store(NEW, node, data, v_w=node)
         before = room.there(NEW)
@@ -213,7 +240,7 @@ def test_a_replica_is_compared_before_it_is_copied() -> None:
     """Its version is that of what was put, and it is the only one."""
 
     async def scenario(room: Room) -> None:
-        room.lists(entry(NEW))
+        await room.lists(entry(NEW))
         room.store(NEW, 0, FALSE)
         room.start()
         await room.until(lambda: "other bytes" in room.reason(NEW))
@@ -231,16 +258,16 @@ def test_the_bytes_of_a_replica_are_read_once_for_each_version(monkeypatch: pyte
     async def counted(
         self: comparisons.Comparisons,
         part: Part,
-        one: ModelReference,
+        one: AsyncReference,
         pace: Callable[[int], Awaitable[None]],
     ) -> bool:
         compared.append(one.object_id)
-        return await compare(self, part, one, pace)  # type: ignore[arg-type]
+        return await compare(self, part, one, pace)
 
     monkeypatch.setattr(comparisons.Comparisons, "compare", counted)
 
     async def scenario(room: Room) -> None:
-        room.lists(entry(NEW))
+        await room.lists(entry(NEW))
         two = sorted(room.store(NEW, node).object_id for node in range(2))
         room.start()
         await room.until(lambda: room.unverified() == 0)
@@ -259,10 +286,10 @@ def test_comparing_keeps_to_the_rate() -> None:
     data = bytes(10_000)
 
     async def scenario(room: Room) -> None:
-        room.lists(*(CatalogueEntry(n.hex(), n, 10_000, 0, blake3(data).digest()) for n in names))
+        await room.lists(*(CatalogueEntry(n.hex(), n, 10_000, 0, blake3(data).digest()) for n in names))
         for name in names:
             for node in range(2):
-                room.cluster.store(name, node, data, _NO_WRITE)
+                room.cluster.store(name, node, data, 0)
         written = room.cluster.living(names[10])[1]
         written.data, written.v_w = FALSE, 2
         began = trio.current_time()
@@ -283,7 +310,7 @@ def test_a_former_file_goes_when_its_replacement_is_kept() -> None:
         room.store(OLD, 0)
         room.store(OLD, 1)
         room.store(NEW, 0)
-        room.lists(entry(NEW), notes=[Note(entry(OLD), parts(NEW), 0)])
+        await room.lists(entry(NEW), notes=[Note(entry(OLD), parts(NEW), 0)])
         for node in (1, 2):
             room.cluster.nodes[node].full = True
         room.start()
@@ -292,7 +319,7 @@ def test_a_former_file_goes_when_its_replacement_is_kept() -> None:
         room.cluster.nodes[2].full = False
         await room.until(lambda: not room.there(OLD))
         assert room.sound(NEW, 0, 2)
-        await room.until(lambda: room.listed() == catalogue.Listed((entry(NEW),)))
+        await room.until(lambda: room.listed() == Listed((entry(NEW),)))
 
     keeps(scenario)
 
@@ -305,7 +332,7 @@ def test_a_replacement_with_other_bytes_does_not_end_the_former_file() -> None:
         room.store(OLD, 1)
         room.store(NEW, 0, FALSE)
         room.store(NEW, 1, FALSE)
-        room.lists(entry(NEW), notes=[Note(entry(OLD), parts(NEW), 0)])
+        await room.lists(entry(NEW), notes=[Note(entry(OLD), parts(NEW), 0)])
         room.start()
         await room.until(lambda: "other bytes" in room.reason(NEW))
         await room.remains(lambda: room.sound(OLD, 0, 1))
@@ -322,7 +349,7 @@ def test_a_former_file_waits_for_a_node_that_is_away() -> None:
             room.store(OLD, node)
         for node in range(2):
             room.store(NEW, node)
-        room.lists(entry(NEW), notes=[Note(entry(OLD), parts(NEW), 0)])
+        await room.lists(entry(NEW), notes=[Note(entry(OLD), parts(NEW), 0)])
         room.cluster.crash(room.cluster.nodes[2], for_ever=False)
         room.start()
         await room.until(lambda: room.unverified() == 0)
@@ -343,7 +370,7 @@ def test_objects_that_a_present_file_has_are_not_destroyed() -> None:
             room.store(name, 0)
             room.store(name, 1)
         gone = CatalogueEntry("gone", object_name("gone"), 1, 0, b"d" * 32)
-        room.lists(
+        await room.lists(
             entry(NEW),
             entry(OLD, "kept under another path"),
             notes=[Note(entry(OLD), parts(NEW), 0), Note(gone, b"", 0)],
@@ -361,8 +388,8 @@ def test_a_promise_that_was_taken_back_strands_no_note() -> None:
     async def scenario(room: Room) -> None:
         replica = room.store(NEW, 0, FALSE)
         room.store(OLD, 1)
-        room.lists(entry(NEW), notes=[Note(entry(OLD), parts(NEW), 0)])
-        room.users.promise(KeptPromise(0, GROUP, LIST, "papers", 0))
+        await room.lists(entry(NEW), notes=[Note(entry(OLD), parts(NEW), 0)])
+        await room.take_back()
         room.start()
         await room.remains(lambda: room.sound(OLD, 1), limits.KEPT_ENDED_LOOK_MS / 1000 * 3)
         replica.data = BYTES[NEW]
@@ -400,6 +427,6 @@ def test_a_note_waits_for_the_objects_that_replaced_those_it_names() -> None:
 def test_files_and_unfinished_files_need_their_objects() -> None:
     """Also the objects that a tiered file had before, which its entry still names."""
     begun = catalogue.UnfinishedFile("u", b"r" * 32, 0, 0, 1, pack_parts([Part(THIRD, b"")]))
-    content = catalogue.Listed((entry(NEW),), (begun,), (note(OLD, NEW),))
+    content = Listed((entry(NEW),), (begun,), (note(OLD, NEW),))
     assert notes.needed_names(content) == {NEW, THIRD}
     assert notes.without(content, {note(OLD, NEW)}).notes == ()

@@ -207,6 +207,28 @@ def test_no_losses_short_of_all_replicas_lose_an_object(
         assert found.short == max(replicas - len(group.nodes), 0)
 
 
+# -- bytes --------------------------------------------------------------------------------------------
+def test_replicas_with_other_bytes_count_for_nothing_and_go_at_last() -> None:
+    """When there are enough others on nodes that answer, and not before that."""
+    other = Copied(9, "n2", CREATED, 5)
+    short = steps(THREE, copies("n0", "n1"), FIVE[:3], unsound=[other])
+    assert (short.current, short.short, short.targets, short.drop) == (2, 1, ("n2",), ())
+    kept = steps(THREE, copies("n0", "n1", "n2"), FIVE[:3], unsound=[other])
+    assert (kept.current, kept.short, kept.drop) == (3, 0, (other,))
+    assert steps(THREE, copies("n0", "n1", "n2"), FIVE[:3], unsound=[other], whole=False).drop == ()
+    alone = steps(THREE, [], FIVE[:3], unsound=[other])
+    assert (alone.source, alone.targets, alone.drop, alone.short) == (None, (), (), 3)
+    away = changed(FIVE, "n2", usable=False)
+    assert other not in steps(KeptWish(2), copies("n0", "n1"), away, unsound=[other]).drop
+
+
+def test_a_replica_whose_bytes_were_compared_is_copied_first() -> None:
+    """The others may have other bytes."""
+    there = copies("n0", "n1")
+    there[1] = there[1]._replace(verified=True)
+    assert steps(THREE, there).source == there[1]
+
+
 # -- versions -----------------------------------------------------------------------------------------
 def state(v_w: int, digest: bytes = b"") -> VersionState:
     """A state; by default each version has bytes of its own."""

@@ -84,6 +84,15 @@ def test_the_number_of_promises_is_limited() -> None:
     assert len([one for one in left if not one.replicas]) <= limits.KEPT_ENDED_KEPT
 
 
+def test_ended_promises_for_groups_outlive_those_for_objects() -> None:
+    """The lists of these groups may have notes of former files, which would be stranded."""
+    groups = [KeptPromise(1, number.to_bytes(32, "little"), bytes(32), "g", 0) for number in range(1, 10)]
+    objects = [promise(number, 0, 2, is_single=True) for number in range(limits.KEPT_ENDED_KEPT + 5)]
+    left = records.decode(records.encode(state(*groups, *objects))).promises
+    assert {one.key for one in groups} <= left.keys()
+    assert len(left) == len(groups) + limits.KEPT_ENDED_KEPT
+
+
 @pytest.mark.parametrize("replicas", [0, limits.KEPT_REPLICAS_MAX + 1])
 def test_impossible_numbers_are_refused(replicas: int) -> None:
     """No replicas, or more than nodes can be expected."""
