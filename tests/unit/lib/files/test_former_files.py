@@ -1,0 +1,386 @@
+"""Former files of a group: nothing is destroyed before its replacement is kept, or the user removed it."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, ParamSpec, cast
+
+import pytest
+from blake3 import blake3
+
+from dios import limits
+from dios.client.ops.cluster import Gathered
+from dios.errors import DamagedError, NotPermittedError, UnreachableError
+from dios.lib.catalogue import CatalogueEntry, Part, Tiered, UnfinishedFile, pack_parts
+from dios.lib.files import group_files
+from dios.lib.files.cached_catalogue import CachedCatalogue
+from dios.lib.files.catalogue_places import CataloguePlace
+from dios.lib.files.formers import copy_former
+from dios.lib.files.group_files import GroupFiles
+from dios.lib.files.staging import StagedFiles
+from dios.lib.files.uploads import PartsUpload
+from dios.wire.types import ObjectType, Permission, Semantics
+from tests.unit.lib.files.test_cached_catalogue import Memory
+
+if TYPE_CHECKING:
+    from typing import Self
+
+    from dios.client.sync.node import Group, Node
+
+_P = ParamSpec("_P")
+GROUP = SimpleNamespace(fingerprint="0123456789ab")
+
+
+class Replica:
+    """A replica of an object on one of the nodes."""
+
+    type = ObjectType.DURABLE_BLOB
+
+    def __init__(self, cluster: Cluster, name: bytes, node: str) -> None:
+        self._cluster = cluster
+        self.name = name
+        self.node = node
+        self.object_id = hash((name, node))
+        self.size = len(self.view_bytes())
+        self.permissions = 0 if name in cluster.protected else Permission.DELETE
+
+    def view_bytes(self) -> memoryview:
+        """The bytes."""
+        return memoryview(self._cluster.objects[self.name][self.node])
+
+    @contextmanager
+    def read(self, _: Semantics, *, size: int, offset: int) -> Iterator[SimpleNamespace]:
+        """A range of the bytes."""
+        yield SimpleNamespace(view=self.view_bytes()[offset : offset + size])
+
+    def destroy(self) -> None:
+        """Destroy it."""
+        del self._cluster.objects[self.name][self.node]
+
+    def close(self) -> None:
+        """Close the reference."""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        pass
+
+
+class Cluster:
+    """Nodes with replicas; those that are away do not answer."""
+
+    def __init__(self) -> None:
+        self.objects: dict[bytes, dict[str, bytes]] = {}
+        self.away: set[str] = set()
+        self.protected: set[bytes] = set()
+
+    def store(self, text: str, *nodes: str) -> tuple[bytes, int, bytes]:
+        """Store an object on nodes, and return its name, size and digest."""
+        data, name = text.encode(), blake3(text.encode(), derive_key_context="name").digest()
+        self.objects[name] = dict.fromkeys(nodes, data)
+        return name, len(data), blake3(data).digest()
+
+    def nodes_of(self, text: str) -> set[str]:
+        """The nodes that have the object of a text."""
+        return set(self.objects[blake3(text.encode(), derive_key_context="name").digest()])
+
+    def lookup(self, name: bytes, **_: object) -> Gathered[Replica]:
+        """The replicas on nodes that answer."""
+        there = [node for node in self.objects.get(name, {}) if node not in self.away]
+        return Gathered([Replica(self, name, node) for node in there], incomplete=bool(self.away))
+
+    def find(self, name: bytes, **_: object) -> Replica | None:
+        """One of the replicas."""
+        return next(iter(self.lookup(name)), None)
+
+    @contextmanager
+    def batch(self) -> Iterator[SimpleNamespace]:
+        """Calls that are made at once."""
+
+        def add(call: Callable[_P, object], *arguments: _P.args, **named: _P.kwargs) -> SimpleNamespace:
+            value = call(*arguments, **named)
+            return SimpleNamespace(result=lambda: value, error=None)
+
+        yield SimpleNamespace(add=add)
+
+
+class Files(GroupFiles):
+    """The files of a group whose catalogue is in memory, and replicated unless a test says otherwise."""
+
+    is_replicated = True
+
+    def __init__(self, cluster: Cluster) -> None:
+        place = cast("CataloguePlace", None)
+        super().__init__(cast("Node", cluster), cast("Group", GROUP), place)
+        self.cluster = cluster
+        self._memory = CachedCatalogue(Memory())
+
+    def _known(self) -> CachedCatalogue:
+        return self._memory
+
+    def put(self, path: str, text: str, *nodes: str) -> None:
+        """Store a file on these nodes, and give it its path."""
+        staged = StagedFiles(self)
+        staged.add_object(path, *self.cluster.store(text, *(nodes or ("n1",))))
+        staged.publish()
+
+    @property
+    def noted(self) -> dict[str, int]:
+        """The path of each former file, and the number of objects that it waits for."""
+        return {note.former.file: len(note.replacement) for note in self.tree().notes}
+
+
+class Promised:
+    """The promise of the group, as the code under test reads it."""
+
+    def __init__(self) -> None:
+        self.replicas = 0
+
+    def known(self) -> list[SimpleNamespace]:
+        """The promise of the group."""
+        promise = SimpleNamespace(key=GROUP.fingerprint, is_single=False, replicas=self.replicas)
+        return [promise] if self.replicas else []
+
+    def promise(self, _: Group) -> SimpleNamespace | None:
+        """The promise of the group, or None."""
+        return next(iter(self.known()), None)
+
+
+@pytest.fixture
+def promised(monkeypatch: pytest.MonkeyPatch) -> Promised:
+    """The promise of the group: none at first."""
+    made = Promised()
+    monkeypatch.setattr(group_files, "Promises", lambda _: made)
+    return made
+
+
+@pytest.fixture
+def files(promised: Promised) -> Files:
+    """A group with one file on two nodes."""
+    made = Files(Cluster())
+    made.put("a", "one", "n1", "n2")
+    assert promised.replicas == 0
+    return made
+
+
+def test_a_replaced_file_stays_until_the_promise_holds_for_the_new_one(
+    files: Files, promised: Promised
+) -> None:
+    """With one replica of two it stays, and can be read; with two it goes, and so does its note."""
+    promised.replicas = 2
+    files.put("a", "two")
+    assert files.sweep() == 0
+    assert files.cluster.nodes_of("one") == {"n1", "n2"}
+    assert files.noted == {"a": 1}
+    (former,) = files.formers("a")
+    written = io.BytesIO()
+    copy_former(files, former, written)
+    assert written.getvalue() == b"one"
+
+    files.cluster.store("two", "n1", "n3")
+    assert files.sweep() == 1
+    assert files.cluster.nodes_of("one") == set()
+    assert files.noted == {}
+    assert files.cluster.nodes_of("two") == {"n1", "n3"}
+
+
+def test_a_replica_with_other_bytes_is_no_replacement(files: Files) -> None:
+    """Without a promise one replica suffices, of which the bytes are read."""
+    files.put("a", "two")
+    sound = dict(files.cluster.objects[files.entry("a").name])
+    files.cluster.objects[files.entry("a").name] = {"n1": b"too"}
+    assert files.sweep() == 0
+    assert files.cluster.nodes_of("one") == {"n1", "n2"}
+    files.cluster.objects[files.entry("a").name] = sound
+    assert files.sweep() == 1
+    assert files.cluster.nodes_of("one") == set()
+
+
+def test_a_list_with_one_replica_has_no_notes(files: Files, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The replaced file is destroyed at once."""
+    monkeypatch.setattr(Files, "is_replicated", False)
+    files.put("a", "two")
+    assert files.cluster.nodes_of("one") == set()
+    assert files.noted == {}
+
+
+def test_a_file_whose_path_another_one_takes_stays_until_that_one_is_kept(files: Files) -> None:
+    """Moving is replacing."""
+    files.put("b", "two")
+    files.move({"b": "a"})
+    assert files.noted == {"a": 1}
+    assert files.cluster.nodes_of("one") == {"n1", "n2"}
+    assert files.sweep() == 1
+    assert files.cluster.nodes_of("one") == set()
+
+
+def test_a_removed_file_goes_at_once_with_the_versions_before_it(files: Files, promised: Promised) -> None:
+    """The user said so, whatever is promised."""
+    promised.replicas = 2
+    files.put("a", "two")
+    files.remove(["a"])
+    assert files.tree().entries == ()
+    assert files.noted == {}
+    assert files.cluster.nodes_of("one") == files.cluster.nodes_of("two") == set()
+
+
+def test_a_removed_file_leaves_no_replica_on_a_node_that_was_away(files: Files) -> None:
+    """It is not listed any more; its note remains until the node is back."""
+    files.cluster.away = {"n2"}
+    files.remove(["a"])
+    assert files.tree().entries == ()
+    assert files.noted == {"a": 0}
+    assert files.formers("a") == [], "the user removed it"
+    files.cluster.away = set()
+    assert files.cluster.nodes_of("one") == {"n2"}
+    assert files.sweep() == 1
+    assert files.cluster.nodes_of("one") == set()
+    assert files.noted == {}
+
+
+def test_without_notes_a_removed_file_stays_listed_while_a_node_is_away(
+    files: Files, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nobody else would know of its replica there."""
+    monkeypatch.setattr(Files, "is_replicated", False)
+    files.cluster.away = {"n2"}
+    with pytest.raises(UnreachableError, match="files stay"):
+        files.remove(["a"])
+    assert files.tree().is_file("a")
+
+
+def test_a_program_that_is_lost_after_the_removal_leaves_a_note(
+    files: Files, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nothing is destroyed before the note is written."""
+
+    def lost(*_: object) -> None:
+        assert files.noted == {"a": 0}
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(group_files, "destroy", lost)
+    with pytest.raises(KeyboardInterrupt):
+        files.remove(["a"])
+    monkeypatch.undo()
+    assert files.noted == {"a": 0}
+
+
+def test_an_object_that_may_not_be_destroyed_changes_nothing(files: Files) -> None:
+    """The file stays listed, without a note."""
+    files.cluster.protected = {files.entry("a").name}
+    with pytest.raises(NotPermittedError):
+        files.remove(["a"])
+    assert files.tree().is_file("a")
+    assert files.noted == {}
+
+
+@pytest.mark.parametrize(("replicas", "left"), [(0, {}), (1, {"a": 1})])
+def test_old_notes_of_a_group_without_a_promise_are_executed_by_the_next_change(
+    files: Files, promised: Promised, monkeypatch: pytest.MonkeyPatch, replicas: int, left: dict[str, int]
+) -> None:
+    """Where a promise is, the keeper does it."""
+    promised.replicas = replicas
+    files.put("a", "two")
+    files.put("b", "three")
+    assert files.noted == {"a": 1}
+    monkeypatch.setattr(limits, "NOTE_SWEEP_MS", -1_000)
+    files.put("c", "four")
+    assert files.noted == left
+
+
+def test_an_error_after_the_change_is_none_of_the_change(
+    files: Files, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The file is removed, and its note remains."""
+
+    def lost(*_: object) -> None:
+        raise UnreachableError("the connection ended")
+
+    monkeypatch.setattr(group_files, "destroy", lost)
+    files.remove(["a"])
+    assert files.noted == {"a": 0}
+
+
+def test_what_a_store_has_of_a_former_file_goes_after_the_replacement_is_kept(
+    files: Files, promised: Promised, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The packs are the last safe copy until then."""
+    removed: list[CatalogueEntry] = []
+    removal = SimpleNamespace(remove_unneeded=lambda _, entries: removed.extend(entries))
+    monkeypatch.setattr(group_files, "_removal", lambda: removal)
+    tiered = CatalogueEntry(
+        "t", b"\x07" * 32, 3, 9, b"\x08" * 32, tier=Tiered("/s", b"\x0c" * 32, stored=True)
+    )
+    files.edit(lambda tree: [*tree.entries, tiered])
+    promised.replicas = 2
+    files.put("t", "two")
+    files.sweep()
+    assert removed == []
+    files.cluster.store("two", "n1", "n2")
+    files.sweep()
+    assert removed == [tiered]
+
+
+def test_objects_that_a_stored_file_does_not_need_have_a_note_until_they_are_destroyed(files: Files) -> None:
+    """A node that is away keeps the note."""
+    needed, spare = files.cluster.store("two", "n1"), files.cluster.store("spare", "n2")
+    staged = StagedFiles(files)
+    staged.add_object("b", *spare)
+    staged.add_object("b", *needed)
+    files.cluster.away = {"n2"}
+    staged.publish()
+    assert files.noted == {"b": 0}
+    files.cluster.away = set()
+    files.sweep()
+    assert files.cluster.nodes_of("spare") == set()
+    assert files.cluster.nodes_of("two") == {"n1"}
+
+
+def test_unfinished_files_that_are_removed_have_notes_of_their_parts(files: Files) -> None:
+    """They and their parts go in the same write."""
+    name, _, _ = files.cluster.store("part", "n1")
+    begun = UnfinishedFile("u", bytes(16), 0, 1, 4, pack_parts([Part(name, b"")]))
+    files.edit(lambda tree: tree.entries, lambda _: [begun])
+    due = files.unlist([], ["u"])
+    assert due is not None
+    assert [note.former.local_names for note in due] == [[name]]
+    assert files.noted == {"u": 0}
+    assert files.tree().unfinished == {}
+
+
+def test_a_program_destroys_no_part_that_another_one_has_taken_over(files: Files) -> None:
+    """Neither while it is a part of another unfinished file, nor of the file that has the path."""
+    upload = PartsUpload(files, "u", None)
+    name, size, digest = files.cluster.store("part", "n1")
+    upload._parts.append(Part(name, digest))
+    other = UnfinishedFile("u", b"\x01" * 16, 0, 1, 4, pack_parts([Part(name, digest)]))
+    files.edit(lambda tree: tree.entries, lambda _: [other])
+    upload.discard()
+    assert files.cluster.nodes_of("part") == {"n1"}
+    assert files.tree().unfinished == {"u": other}
+    files.edit(lambda tree: [*tree.entries, CatalogueEntry("u", name, size, 1, digest)], lambda _: [])
+    upload.discard()
+    assert files.cluster.nodes_of("part") == {"n1"}
+    files.forget([files.entry("u")])
+    upload.discard()
+    assert files.cluster.nodes_of("part") == set()
+
+
+def test_a_former_file_is_read_from_a_replica_that_has_its_bytes(files: Files) -> None:
+    """A damaged replica is passed over; if all are, the error names the last one."""
+    files.put("a", "two")
+    (former,) = files.formers("a")
+    files.cluster.objects[former.name]["n1"] = b"xxx"
+    written = io.BytesIO()
+    copy_former(files, former, written)
+    assert written.getvalue() == b"one"
+    files.cluster.objects[former.name]["n2"] = b"xxx"
+    with pytest.raises(DamagedError, match="the replica on n2 has other bytes"):
+        copy_former(files, former, written)
+    files.cluster.objects[former.name].clear()
+    with pytest.raises(FileNotFoundError):
+        copy_former(files, former, written)
