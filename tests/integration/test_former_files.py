@@ -58,8 +58,8 @@ def fill(three: Keeping, text: str) -> None:
         three.person.writes(file, text * (SIZE // len(text)))
 
 
-def first(three: Keeping, file: str, *options: str) -> str:
-    """The first letter of a file, or "" if it cannot be read."""
+def got(three: Keeping, file: str, *options: str) -> tuple[str, str]:
+    """The first letter of a file, or "" and the errors if it cannot be read."""
     command = f"dios get papers/{file} {' '.join(options)}"
     done = subprocess.run(
         three.person.command(command),
@@ -69,7 +69,7 @@ def first(three: Keeping, file: str, *options: str) -> str:
         text=True,
         check=False,
     )
-    return done.stdout[:1] if done.returncode == 0 else ""
+    return (done.stdout[:1], "") if done.returncode == 0 else ("", done.stderr)
 
 
 def test_a_replaced_file_outlives_the_loss_of_its_replacement(three: Keeping) -> None:
@@ -83,10 +83,12 @@ def test_a_replaced_file_outlives_the_loss_of_its_replacement(three: Keeping) ->
     three.kill("n1")
     living = three.made.nodes[1]
     three.person.environment["DIOS_NODE"] = str(living.data)
-    found = {file: (first(three, file), first(three, file, "--former")) for file in FILES}
-    assert all("n" in versions[0] or "o" in versions[1] for versions in found.values()), found
-    lost = [file for file, versions in found.items() if not versions[0]]
+    news = {file: got(three, file) for file in FILES}
+    lost = [file for file, (letter, _) in news.items() if not letter]
     assert lost, "the keeper copies slowly"
+    for file in lost:
+        assert f"dios get papers/{file} --former" in news[file][1]
+        assert got(three, file, "--former") == ("o", "")
     described = three.asks("dios group describe papers", Described)
     assert set(lost) <= {one.file for one in described.former}
     assert "dios get papers/" in three.types("dios group describe papers")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from itertools import chain
 from pathlib import Path
 from typing import Annotated, Final
@@ -47,10 +47,10 @@ from dios.cli.objects.removal import (
 )
 from dios.client.written_files import naming
 from dios.core.model.names import KEPT, SERVICES, special_name
-from dios.errors import ExistsError, InvalidError, UnreachableError
+from dios.errors import DiosError, ExistsError, InvalidError, UnreachableError
 from dios.lib.catalogue import CatalogueEntry, shown_path
 from dios.lib.files import downloads, synchronize
-from dios.lib.files.formers import copy_former
+from dios.lib.files.former_files import copy_former
 from dios.lib.files.group_files import GroupFiles
 from dios.lib.files.paths import checked_path, path_of_local, stored_path
 from dios.lib.files.staging import StagedFiles
@@ -707,7 +707,7 @@ def get(
             raise InvalidError(
                 "--json would mix with the object's bytes on standard output; add --output FILE"
             )
-        with opened(node) as place:
+        with opened(node) as place, _showing_former(place, name, group):
             if recursive:
                 written = _get_directory(place, f"{group}/{name}" if group else name, output)
                 if as_json:
@@ -744,6 +744,24 @@ def get(
                 downloads.copy_view(request.view, file, moved)
             if as_json:
                 write_json({"file": str(output), "size": size, "fingerprint": reference.fingerprint})
+
+
+@contextmanager
+def _showing_former(place: CommandContext, text: str, group: str) -> Iterator[None]:
+    """Say how to get the former version of a file that cannot be read, if it is still stored."""
+    try:
+        yield
+    except BrokenPipeError:
+        raise
+    except (DiosError, OSError):
+        with suppress(DiosError, OSError):
+            listed = place.find(text, group)[1]
+            if listed is not None and place.files(listed.group).formers(listed.path):
+                say(
+                    "the version before this one is still stored: "
+                    f"dios get {listed.group}/{listed.path} --former"
+                )
+        raise
 
 
 def _get_former(place: CommandContext, text: str, output: Path | None) -> CatalogueEntry:

@@ -369,6 +369,7 @@ def prune(
         files = place.files(group)
         found = begin_store(store, None, files.group)
         with waiting("removing packs"):
+            files.sweep()
             removed = prune_store(files, found)
         if as_json:
             row: PrunedStoreRow = {"store": found.place, "packs": removed}

@@ -8,10 +8,12 @@ Read in this order:
 - ``further_disks``: replicas for puts that several disks acknowledge; ``kept_copies``: the check of their
   bytes before something else is destroyed
 - ``catalogue_replicas``: the replicas of a catalogue, read and written as one
+- ``notes``: the notes of former files that a change of the catalogue leaves
 - ``cached_catalogue``: the tree of a catalogue, read again only when it has changed
 - ``parts``: reading large files, which are several objects
 - ``group_files``: reading, changing, moving and removing files; ``staging``: files that are stored but not
   visible yet
+- ``former_files``: reading files that were replaced and are still stored
 - ``sources``: the bytes of a new file; ``uploads``: storing a large one in parts
 - ``downloads``: writes stored files to local ones, and continues interrupted large ones
 - ``pages``: the bytes of a file that is being written; ``writers``: files for writing

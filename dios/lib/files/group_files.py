@@ -462,9 +462,10 @@ class GroupFiles:
         return True
 
     def _sweep_old(self, notes: Iterable[Note]) -> None:
-        """Execute old notes of a group without a promise, for which no keeper does it."""
-        old = time.time_ns() - limits.NOTE_SWEEP_MS * 1_000_000
-        if any(note.noted_ns < old for note in notes) and Promises(self.node).promise(self.group) is None:
+        """Execute old notes that no keeper executes: without a promise, and of files in a store."""
+        oldest = time.time_ns() - limits.NOTE_SWEEP_MS * 1_000_000
+        old = [note for note in notes if note.noted_ns < oldest]
+        if any(note.former.tier for note in old) or (old and Promises(self.node).promise(self.group) is None):
             self.sweep()
 
     def formers(self, path: str) -> list[CatalogueEntry]:

@@ -38,8 +38,9 @@ def remove_unneeded(files: GroupFiles, entries: Iterable[CatalogueEntry]) -> Non
 def prune(files: GroupFiles, store: TierStore, moved: Callable[[int], object] = lambda _: None) -> int:
     """Remove the packs of the group's store that no file of the group needs; return their number.
 
-    A file that was brought back needs them until it meets the promise of its replicas. Raises
-    UnreachableError if a node that may have a later list of files does not answer.
+    A file that was brought back needs them until it meets the promise of its replicas, and a former file
+    until its replacement is kept. Raises UnreachableError if a node that may have a later list of files does
+    not answer.
     """
     present = store.packs()
     # Read after the packs were listed: a mark is in the catalogue before its first pack is stored.
@@ -50,7 +51,8 @@ def prune(files: GroupFiles, store: TierStore, moved: Callable[[int], object] = 
             call="lookup",
         )
     release(files, came_back(files, store.place))
-    for entry in files.entries():
+    formers = [note.former for note in files.tree().notes]
+    for entry in (*files.entries(), *formers):
         if entry.tier is not None:
             present.difference_update(packs_of(entry.tier.mark, entry.size))
     for pack in present:

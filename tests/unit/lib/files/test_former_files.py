@@ -18,10 +18,12 @@ from dios.lib.catalogue import CatalogueEntry, Part, Tiered, UnfinishedFile, pac
 from dios.lib.files import group_files
 from dios.lib.files.cached_catalogue import CachedCatalogue
 from dios.lib.files.catalogue_places import CataloguePlace
-from dios.lib.files.formers import copy_former
+from dios.lib.files.former_files import copy_former
 from dios.lib.files.group_files import GroupFiles
 from dios.lib.files.staging import StagedFiles
 from dios.lib.files.uploads import PartsUpload
+from dios.lib.tier import removal
+from dios.lib.tier.marks import packs_of
 from dios.wire.types import ObjectType, Permission, Semantics
 from tests.unit.lib.files.test_cached_catalogue import Memory
 
@@ -29,6 +31,7 @@ if TYPE_CHECKING:
     from typing import Self
 
     from dios.client.sync.node import Group, Node
+    from dios.lib.tier.store import TierStore
 
 _P = ParamSpec("_P")
 GROUP = SimpleNamespace(fingerprint="0123456789ab")
@@ -148,6 +151,25 @@ class Promised:
     def promise(self, _: Group) -> SimpleNamespace | None:
         """The promise of the group, or None."""
         return next(iter(self.known()), None)
+
+
+class Store:
+    """A store with the packs of one file."""
+
+    def __init__(self, mark: bytes) -> None:
+        self.present = set(packs_of(mark, 3))
+
+    def remove(self, *_: object) -> None:
+        """Remove everything."""
+        self.present = set()
+
+    def packs(self) -> set[bytes]:
+        """The packs."""
+        return set(self.present)
+
+    def remove_pack(self, pack: bytes) -> None:
+        """Remove a pack."""
+        self.present.remove(pack)
 
 
 @pytest.fixture
@@ -305,24 +327,42 @@ def test_an_error_after_the_change_is_none_of_the_change(
     assert files.noted == {"a": 0}
 
 
-def test_what_a_store_has_of_a_former_file_goes_after_the_replacement_is_kept(
-    files: Files, promised: Promised, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The packs are the last safe copy until then."""
-    removed: list[CatalogueEntry] = []
-    removal = SimpleNamespace(remove_unneeded=lambda _, entries: removed.extend(entries))
-    monkeypatch.setattr(group_files, "_removal", lambda: removal)
-    tiered = CatalogueEntry(
-        "t", b"\x07" * 32, 3, 9, b"\x08" * 32, tier=Tiered("/s", b"\x0c" * 32, stored=True)
-    )
+@pytest.fixture
+def store(files: Files, promised: Promised, monkeypatch: pytest.MonkeyPatch) -> Store:
+    """A store with the packs of a file, in a group with a promise of two replicas."""
+    tier = Tiered("/s", b"\x0c" * 32, stored=True)
+    tiered = CatalogueEntry("t", b"\x07" * 32, 3, 9, b"\x08" * 32, tier=tier)
     files.edit(lambda tree: [*tree.entries, tiered])
     promised.replicas = 2
+    store = Store(tier.mark)
+    monkeypatch.setattr(removal, "known_store", lambda *_: store)
+    monkeypatch.setattr(Files, "list_is_complete", lambda _: True)
+    return store
+
+
+def test_what_a_store_has_of_a_former_file_goes_after_the_replacement_is_kept(
+    files: Files, store: Store
+) -> None:
+    """The packs are the last safe copy until then, also for pruning."""
     files.put("t", "two")
-    files.sweep()
-    assert removed == []
+    assert files.sweep() == 0
+    assert removal.prune(files, cast("TierStore", store)) == 0
+    assert store.present
     files.cluster.store("two", "n1", "n2")
-    files.sweep()
-    assert removed == [tiered]
+    assert files.sweep() == 1
+    assert not store.present
+    assert files.noted == {}
+
+
+def test_the_next_change_executes_old_notes_of_files_in_a_store(
+    files: Files, store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The keeper cannot: it has no key of the store."""
+    files.put("t", "two", "n1", "n2")
+    assert store.present
+    monkeypatch.setattr(limits, "NOTE_SWEEP_MS", -1_000)
+    files.put("b", "three")
+    assert not store.present
 
 
 def test_objects_that_a_stored_file_does_not_need_have_a_note_until_they_are_destroyed(files: Files) -> None:
