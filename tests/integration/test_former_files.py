@@ -115,3 +115,22 @@ def test_a_removed_file_is_gone_from_a_node_that_comes_back(three: Keeping) -> N
         PATIENCE_S,
     )
     assert three.asks("dios group describe papers", Described).former == []
+
+
+def test_a_group_is_destroyed_with_its_former_files(three: Keeping) -> None:
+    """Without a promise they stay for a while; nothing of them is left on any node."""
+    fill(three, "old ")
+    three.types("dios group create papers")
+    three.types(f"dios put {' '.join(FILES)} --group papers --acknowledge 2")
+    fill(three, "new ")
+    three.types(f"dios put {' '.join(FILES)} --group papers --replace")
+    assert got(three, "f0") == ("n", "")
+    assert got(three, "f0", "--former") == ("o", "")
+    three.types("dios rm papers/f0")
+    described = three.asks("dios group describe papers", Described)
+    assert [one.file for one in described.former] == FILES[1:]
+    three.types("dios group rm papers --all --yes")
+    for node in three.made.nodes:
+        three.person.environment["DIOS_NODE"] = str(node.data)
+        orphans = three.person.types("dios ls --orphans --json").stdout
+        assert msgspec.json.decode(orphans, type=list[Orphan]) == []

@@ -49,13 +49,15 @@ def added(before: FileTree, after: Sequence[CatalogueEntry], now_ns: int) -> lis
     It waits for the file that has the path now, and for nothing if there is none.
     """
     same = set(map(id, after))
-    gone = [entry for entry in before.entries if entry.name and id(entry) not in same]
+    gone = [entry for entry in before.entries if id(entry) not in same and entry.name]
     if not gone:
         return []
     known = set(map(id, before.entries))
-    at = {stored_path(one.file): one for one in after if one.name and id(one) not in known}
-    names = {one.name for one in after}
-    marks = {one.tier.mark for one in after if one.tier is not None}
+    at = {stored_path(one.file): one for one in after if id(one) not in known and one.name}
+    former = {entry.name for entry in gone}
+    names = {one.name for one in after if one.name in former}
+    stored = any(entry.tier is not None for entry in gone)
+    marks = {one.tier.mark for one in after if one.tier is not None} if stored else set()
     notes: list[Note] = []
     for entry in gone:
         if entry.name in names:
