@@ -165,7 +165,8 @@ class LmdbStore:
 
         ``named`` and ``read`` return the others. The costs follow from the number of resident objects and of
         large contents. Damaged rows of other objects are reported when they are read. A store without an
-        index gets one; ``progress`` is called with the number of rows in it and of all rows.
+        index gets one; ``progress`` is called with the number of rows in it and of all rows. No file is removed
+        if the index lacks rows, because they could not be read when it was built.
         """
         with translate_errors(self._path), self._map_lock:
             self._make_index(progress)
@@ -178,14 +179,16 @@ class LmdbStore:
                 lost = self._lost_extents(txn, extents)
                 objects = txn.stat(self._objects)["entries"]
                 content_bytes, extent_count = row_index.read_total(txn, self._index)
-            known = {each.extent for each in extents}
-            self._extents.remove([extent for extent in self._extents.stored() if extent not in known])
+            has_all_rows = len(keys) + sum(count for _, count, _ in use.owners) >= objects
+            if has_all_rows:
+                known = {each.extent for each in extents}
+                self._extents.remove([extent for extent in self._extents.stored() if extent not in known])
         counts = _Tally()
         counts.objects, counts.bytes, counts.extents = objects, content_bytes, extent_count
         self._counts = counts
         self._log_groups = row_index.log_groups_of(found.records)
         with translate_errors(self._path):
-            logs = self.logs.settle(found.records, complete=not found.rows_lost)
+            logs = self.logs.settle(found.records, complete=has_all_rows and not found.rows_lost)
         self.damaged = found.damaged + lost + logs
         return found.records, use
 

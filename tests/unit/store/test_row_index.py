@@ -18,6 +18,7 @@ from dios.store import row_index, schema
 from dios.store.check import Inventory, hold_directory, read_index
 from dios.store.findings import FindingKind
 from dios.store.lmdb_store import LmdbStore
+from dios.store.log_files import LogFrame
 from dios.store.protocol import Change, Drop, InlinePayload, Put
 from dios.store.repair import repair
 from dios.wire.types import Buffering, Deletion, ObjectType
@@ -165,6 +166,32 @@ def test_a_damaged_row_that_is_replaced_makes_the_next_start_build_the_index(
     _, use = third.recover_resident()
     third.close()
     assert use.owners == (("uid:5", 2, len(b"other value") + len(b"value")),)
+
+
+def test_files_stay_while_the_index_lacks_a_row(store: LmdbStore, tmp_path: Path) -> None:
+    """The large content and the log of a row that was damaged before the index was built can be rescued."""
+    store.apply([put(2, LARGE), put(3), Put(record(4, kind=ObjectType.DURABLE_STREAM))])
+    entry = LogFrame(ObjectId(4), 0, b"an entry")
+    store.logs.write([entry])
+    store.close()
+    path = tmp_path / "data"
+    forget_index(path)
+    with lmdb.open(str(path / "store"), max_dbs=3, map_size=limits.STORE_MAP_BYTES_DEFAULT) as env:
+        objects = env.open_db(b"objects")
+        with env.begin(objects, write=True) as txn:
+            for number in (2, 4):
+                txn.put(schema.key_of(ObjectId(number)), b"rubbish")
+
+    def files() -> list[Path]:
+        return [file for name in ("extents", "logs") for file in (path / name).glob("??/*")]
+
+    before = files()
+    assert len(before) == 2
+    for _ in range(2):
+        again = LmdbStore(path)
+        again.recover_resident()
+        again.close()
+        assert files() == before
 
 
 # -- dios-node check ---------------------------------------------------------------------------------
