@@ -10,6 +10,7 @@ from typing import NamedTuple
 
 from dios.errors import InvalidError
 from dios.lib.backup import records
+from dios.lib.backup.failures import DamagedBackupError
 from dios.lib.backup.repository import Repository
 
 
@@ -26,7 +27,8 @@ def prune(repository: Repository, keep: int) -> Pruned:
     """Remove all but the newest ``keep`` snapshots, then the packs that none of these names.
 
     The caller holds the lock of the writer. Raises DamagedBackupError before anything is removed if one of
-    the snapshots that stay, or a list of files of it, cannot be read: its packs are not known then.
+    the snapshots that stay, or a list of files of it, cannot be read, or if a pack of it is missing: an older
+    snapshot may be the last one that can be restored.
     """
     if keep < 1:
         raise InvalidError("at least one snapshot has to stay")
@@ -36,9 +38,14 @@ def prune(repository: Repository, keep: int) -> Pruned:
     for sequence in stay:
         for group in repository.read(sequence).snapshot.groups:
             used.update(group.packs, repository.files(group).packs)
+    present = records.pack_ids(repository.target.names(records.PACKS))
+    if used - present:
+        raise DamagedBackupError(
+            f"{len(used - present)} packs of the snapshots that stay are missing. Nothing was removed. `dios "
+            "backup verify` shows which files they had; make a new backup before you prune."
+        )
     for sequence in gone:
         _remove(repository, records.snapshot_path(sequence))
-    present = records.pack_ids(repository.target.names(records.PACKS))
     unused = present - used
     for pack in sorted(unused):
         _remove(repository, records.pack_path(pack))

@@ -271,6 +271,19 @@ def test_pruning_removes_nothing_that_a_snapshot_needs() -> None:
     assert target.files.keys() == before.keys()
 
 
+def test_pruning_keeps_old_snapshots_while_the_newest_lacks_a_pack() -> None:
+    """The files of the newest snapshot cannot all be restored then, and those of an older one can."""
+    target = backup()
+    repository = open_repository(target, PAIR)
+    (group,) = repository.read(repository.sequences()[-1]).snapshot.groups
+    (lost, *_) = set(repository.files(group).packs) - set(group.packs)
+    target.remove(records.pack_path(lost))
+    before = dict(target.files)
+    with pytest.raises(DamagedBackupError, match="1 packs of the snapshots that stay are missing"):
+        prune(open_repository(target, PAIR), 1)
+    assert target.files.keys() == before.keys()
+
+
 def test_a_backup_without_compression_stays_one(monkeypatch: pytest.MonkeyPatch) -> None:
     """Its other readers may be older: a machine that has zstd continues it as it is."""
     with monkeypatch.context() as patch:
