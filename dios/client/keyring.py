@@ -347,6 +347,12 @@ def _write(path: Path, sections: Mapping[Section, _Entries]) -> _File:
     except BaseException:
         temporary.unlink(missing_ok=True)
         raise
+    folder = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        # A name that is lost with the power makes its group unreachable.
+        os.fsync(folder)
+    finally:
+        os.close(folder)
     return written
 
 

@@ -193,6 +193,20 @@ def test_a_name_that_cannot_be_stored_is_not_added(tmp_path: Path, monkeypatch: 
     assert dict(Keyring.load(path).groups) == {"a": ONE, "b": TWO}
 
 
+def test_a_new_file_is_synced_with_its_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A machine that stops right after a name was added has the name."""
+    synced: list[Path] = []
+    sync = os.fsync
+
+    def noting(fd: int) -> None:
+        synced.append(Path(f"/proc/self/fd/{fd}").readlink())
+        sync(fd)
+
+    monkeypatch.setattr(os, "fsync", noting)
+    Keyring.load(tmp_path / "keyring.toml").add("a", ONE)
+    assert synced == [tmp_path / "keyring.toml.new", tmp_path]
+
+
 def test_a_file_with_tables_is_changed(tmp_path: Path) -> None:
     """A keyring in the form of two tables is read, and a change keeps its names."""
     path = tmp_path / "keyring.toml"
