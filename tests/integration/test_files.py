@@ -15,8 +15,10 @@ from pathlib import Path
 import pytest
 
 import dios
-from dios.errors import Conflict, InvalidError
+from dios.errors import Conflict, DamagedError, InvalidError, UnreachableError
 from dios.lib.files.groups import files_for_task
+from dios.lib.kept.promises import Promises
+from dios.lib.kept.records import KeptPromise
 from tests.support.node.running_node import RunningNode, running_node
 
 fsspec = pytest.importorskip("fsspec", reason="fsspec is not installed: make setup")
@@ -398,3 +400,46 @@ def test_libraries_use_the_files_inside_pure_tasks(running: RunningNode, library
         assert status.exit_status == 0, told
         assert told.strip().endswith("499500")
     DiosFileSystem().rm("other/", recursive=True)
+
+
+def test_a_file_leaves_its_group_when_the_copy_is_kept(
+    files: DiosFileSystem, running: RunningNode, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A move to another group keeps the file while its copy has other bytes, or is on too few nodes."""
+    files.pipe("analytics/leaving", b"1" * 50_000)
+    group = files._groups.files("other").group
+    with monkeypatch.context() as patch:
+        promise = KeptPromise(0, bytes(group.read_name()), bytes(32), "other", 2)
+        patch.setattr(Promises, "known", lambda _: [promise])
+        with pytest.raises(UnreachableError, match="1 of 2 disks"):
+            files.mv("analytics/leaving", "other/moved")
+    assert files.cat("analytics/leaving") == b"1" * 50_000
+    with dios.connect(running.place, groups=["analytics"]) as node:
+        name = files._groups.files("analytics").entry("leaving").name
+        with node.lookup(name)[0] as reference:
+            reference.write_bytes(b"2" * 50_000)
+    with pytest.raises(DamagedError):
+        files.mv("analytics/leaving", "other/moved")
+    assert files.exists("analytics/leaving")
+    with files.transaction, pytest.raises(InvalidError, match="transaction"):
+        files.mv("analytics/leaving", "other/moved")
+    assert files.exists("analytics/leaving")
+    files.rm("analytics/leaving")
+
+
+def test_a_local_file_stays_until_its_replacement_is_complete(
+    files: DiosFileSystem, running: RunningNode, tmp_path: Path
+) -> None:
+    """A file that cannot be read leaves what the local path had."""
+    (tmp_path / "local").write_bytes(b"before")
+    files.pipe("analytics/damaged", b"1" * 50_000)
+    files.get_file("analytics/damaged", str(tmp_path / "local"))
+    assert (tmp_path / "local").read_bytes() == b"1" * 50_000
+    with dios.connect(running.place, groups=["analytics"]) as node:
+        name = files._groups.files("analytics").entry("damaged").name
+        with node.lookup(name)[0] as reference:
+            reference.write_bytes(b"2" * 50_000)
+    with pytest.raises(DamagedError):
+        files.get_file("analytics/damaged", str(tmp_path / "local"))
+    assert (tmp_path / "local").read_bytes() == b"1" * 50_000
+    files.rm("analytics/damaged")

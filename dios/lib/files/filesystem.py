@@ -23,14 +23,18 @@ from fsspec.utils import isfilelike, stringify_path
 
 from dios.client.blob_file import BlobFile
 from dios.client.ops.handles import Data
+from dios.errors import DamagedError, InvalidError
 from dios.lib.catalogue import CatalogueEntry
-from dios.lib.files.downloads import copy_out
+from dios.lib.files.downloads import copy_out, download
+from dios.lib.files.further_disks import hold_on
 from dios.lib.files.group_files import GroupFiles
 from dios.lib.files.groups import ReachableGroups
+from dios.lib.files.kept_copies import has_kept_copies, promised_disks
 from dios.lib.files.paths import PROTOCOL, parent_of, split_group
 from dios.lib.files.staging import StagedFiles
 from dios.lib.files.tree import FileTree
 from dios.lib.files.writers import FileWriter, TextWriter
+from dios.lib.kept.promises import Promises
 from dios.wire.nametext import fingerprint
 
 Info: TypeAlias = dict[str, object]
@@ -344,7 +348,10 @@ class DiosFileSystem(AbstractFileSystem):  # type: ignore[misc] # fsspec has no 
         outfile: io.IOBase | None = None,
         **_options: object,
     ) -> None:
-        """Write a file to a local path or open file; make a local directory for a directory."""
+        """Write a file to a local path, which it takes when it is complete, or to an open file.
+
+        For a directory a local directory is made.
+        """
         output = lpath if outfile is None and isfilelike(lpath) else outfile
         if output is None and self.isdir(rpath):
             Path(str(lpath)).mkdir(parents=True, exist_ok=True)
@@ -352,12 +359,17 @@ class DiosFileSystem(AbstractFileSystem):  # type: ignore[misc] # fsspec has no 
         files, _, inner = self._place(rpath)
         entry = files.entry(inner)
         callback.set_size(entry.size)
-        with contextlib.ExitStack() as stack:
-            if output is None:
-                target = Path(str(lpath))
-                target.parent.mkdir(parents=True, exist_ok=True)
-                output = stack.enter_context(target.open("wb"))
+        if output is not None:
             copy_out(files, entry, cast("io.BufferedIOBase", output), callback.relative_update)
+            return
+        target = Path(str(lpath)).resolve()
+        target.parent.mkdir(parents=True, exist_ok=True)
+        if target.exists() and not target.is_file():
+            # A device or a pipe is written, and not replaced for everybody.
+            with target.open("wb") as device:
+                copy_out(files, entry, device, callback.relative_update)
+            return
+        download(files, entry, target, callback.relative_update)
 
     # -- writing --------------------------------------------------------------------------------------
     @contextlib.contextmanager
@@ -530,8 +542,38 @@ class DiosFileSystem(AbstractFileSystem):  # type: ignore[misc] # fsspec has no 
         for alias, moved in inside.items():
             self._groups.files(alias).move(moved)
         if across:
+            if self._intrans:
+                raise InvalidError(
+                    "in a transaction no file is moved to another group: its copy is not visible before the "
+                    "end, and the file would be removed at once. Move it before or afterwards."
+                )
             self.copy([old for old, _ in across], [new for _, new in across])
+            for old, new in across:
+                self._require_kept(old, new)
             self._remove([old for old, _ in across])
+
+    def _require_kept(self, path: str, copied: str) -> None:
+        """Make the promised replicas of a copy of a file in another group, and compare their bytes with it.
+
+        Raises DamagedError, or UnreachableError if too few nodes take them. Both files stay then.
+        """
+        source, _, inner = self._place(path)
+        target, _, place = self._place(copied)
+        if not source.tree().is_file(inner):
+            return
+        former, entry = source.entry(inner), target.entry(place)
+        if (former.digest or entry.digest) != entry.digest:
+            raise DamagedError(
+                f"{copied} does not have the bytes that were put as {path}, which stays. Look at its "
+                "replicas with `dios stat`."
+            )
+        disks = promised_disks(Promises(target.node).known(), target.group, entry)
+        for name in entry.names if disks > 1 else ():
+            hold_on(target.node, target.group, name, disks)
+        if not has_kept_copies(target.node, target.group, entry, disks):
+            raise DamagedError(
+                f"{copied} is on fewer than {disks} nodes with the right bytes, so that {path} stays, too"
+            )
 
     def rm_file(self, path: str) -> None:
         """Remove a file."""
