@@ -11,7 +11,7 @@ Read in this order:
 - ``tracing``: spans of the calls of this process
 - ``locate``, ``keyring``: the paths of a user's node and files, and the user's names
 - ``program_node``: the rule which programs have a private node; ``private_node``: its process
-- ``written_files``: errors of files that this process writes
+- ``written_files``: errors of files that this process writes, and the sync of their folders
 - ``refused_arguments``: calls that are no valid message, in the words of their callers
 - ``node_socket``: connecting, and the command that starts a node which does not answer
 - ``plain_text``: text of others with its control characters escaped

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Final, Literal, NamedTuple, TypeAlias
 
 from dios.client.locate import config_directory
-from dios.client.written_files import naming
+from dios.client.written_files import make_folder, naming, sync_folder
 from dios.errors import ExistsError, InvalidError, LimitError, NotPermittedError
 from dios.ids import Name
 from dios.limits import GROUPS_PER_CALL_MAX, GROUPS_PRESENTED_MAX, KEYRING_NAMES_MAX
@@ -170,7 +170,7 @@ class Keyring:
     @contextlib.contextmanager
     def _locked(self) -> Iterator[None]:
         """Let no other process change the file during the body, and have its content as it is now."""
-        self.path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        make_folder(self.path.parent)
         require_trusted(self.path.parent, "the keyring's folder")
         lock = os.open(
             self.path.with_name(self.path.name + ".lock"), os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600
@@ -347,12 +347,8 @@ def _write(path: Path, sections: Mapping[Section, _Entries]) -> _File:
     except BaseException:
         temporary.unlink(missing_ok=True)
         raise
-    folder = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        # A name that is lost with the power makes its group unreachable.
-        os.fsync(folder)
-    finally:
-        os.close(folder)
+    # A name that is lost with the power makes its group unreachable.
+    sync_folder(path.parent)
     return written
 
 

@@ -1,9 +1,10 @@
-"""Errors of files that this process writes: they name the file that the user knows."""
+"""Files that this process writes: errors name the file that the user knows, and folders are synced."""
 
 from __future__ import annotations
 
 import contextlib
 import errno
+import os
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -27,6 +28,23 @@ def naming(path: Path) -> Iterator[None]:
         if error.errno is None or not _is_about(error.filename, path):
             raise
         raise OSError(error.errno, error.strerror, str(about)) from error
+
+
+def make_folder(folder: Path) -> None:
+    """Create a folder for its owner alone, with those above it, durably; it may exist."""
+    missing = [each for each in (folder, *folder.parents) if not each.is_dir()]
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    for each in missing:
+        sync_folder(each.parent)
+
+
+def sync_folder(folder: Path) -> None:
+    """Make the entries of a folder durable: of files that were created, renamed or removed there."""
+    fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)
 
 
 def _is_about(filename: object, path: Path) -> bool:

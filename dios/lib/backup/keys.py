@@ -18,6 +18,7 @@ from cryptography.hazmat.primitives.ciphers.aead import ChaCha20Poly1305
 from cryptography.hazmat.primitives.hashes import SHA256
 from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 
+from dios.client.written_files import sync_folder
 from dios.errors import InvalidError, NotPermittedError
 from dios.lib.backup.failures import DamagedBackupError
 from dios.trusted_files import require_trusted
@@ -127,13 +128,14 @@ def save_pair(path: Path, key: PrivateKey) -> Path:
 
 
 def write_private(path: Path, text: str) -> None:
-    """Write a new file that only its owner can read, and sync it. Raises FileExistsError."""
+    """Write a new file that only its owner can read, and sync it and its folder. Raises FileExistsError."""
     fd = os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_CLOEXEC, 0o600)
     try:
         with os.fdopen(fd, "w", encoding="utf-8") as file:
             file.write(text)
             file.flush()
             os.fsync(file.fileno())
+        sync_folder(path.parent)
     except BaseException:
         path.unlink(missing_ok=True)
         raise

@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Final, Protocol, cast
 
-from dios.client.written_files import naming
+from dios.client.written_files import make_folder, naming, sync_folder
 from dios.errors import DiosError, InvalidError
 from dios.installation import extra_command
 from dios.lib.backup.failures import DamagedBackupError, TargetError
@@ -79,8 +79,7 @@ class LocalTarget:
     def write(self, path: str, data: bytes) -> None:
         """Store a new file, and sync it, its folder, and the folders of those that are new."""
         place = self._folder / path
-        missing = [folder for folder in place.parents if not folder.is_dir()]
-        place.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        make_folder(place.parent)
         if place.exists():
             raise FileExistsError(17, "the file exists already", str(place))
         fd, temporary = tempfile.mkstemp(prefix=_NEW, dir=place.parent)
@@ -93,8 +92,7 @@ class LocalTarget:
         except BaseException:
             Path(temporary).unlink(missing_ok=True)
             raise
-        for folder in (place.parent, *(made.parent for made in missing)):
-            _sync_folder(folder)
+        sync_folder(place.parent)
 
     def names(self, folder: str) -> list[str]:
         """Return the names of files."""
@@ -107,14 +105,6 @@ class LocalTarget:
     def remove(self, path: str) -> None:
         """Remove a file."""
         (self._folder / path).unlink()
-
-
-def _sync_folder(folder: Path) -> None:
-    fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        os.fsync(fd)
-    finally:
-        os.close(fd)
 
 
 class _FileSystem(Protocol):

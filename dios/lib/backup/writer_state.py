@@ -18,6 +18,7 @@ from blake3 import blake3
 
 from dios import limits
 from dios.client.locate import config_directory
+from dios.client.written_files import make_folder, sync_folder
 from dios.errors import Busy, InvalidError, NotPermittedError
 from dios.lib.backup.keys import KEY_BYTES, write_private
 from dios.lib.backup.packs import StoredChunk
@@ -85,8 +86,8 @@ class StateFile:
         return WriterState(repository, key, found.sequence, found.time_ns, digest)
 
     def save(self, state: WriterState) -> None:
-        """Replace the state in one step."""
-        self.path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        """Replace the state in one step, and sync it: without its key nobody could read what follows."""
+        make_folder(self.path.parent)
         told = _Stored(
             _VERSION,
             self._place,
@@ -101,6 +102,7 @@ class StateFile:
         temporary.unlink(missing_ok=True)
         write_private(temporary, msgspec.json.encode(told).decode() + "\n")
         temporary.replace(self.path)
+        sync_folder(self.path.parent)
 
     # -- the packs of a run -------------------------------------------------------------------------
     @property
@@ -136,7 +138,7 @@ class StateFile:
     @contextlib.contextmanager
     def locked(self) -> Iterator[None]:
         """Keep other commands of this user from changing the same target. Raises Busy."""
-        self.path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        make_folder(self.path.parent)
         fd = os.open(self.path.with_suffix(".lock"), os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600)
         try:
             try:

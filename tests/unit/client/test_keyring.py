@@ -194,7 +194,7 @@ def test_a_name_that_cannot_be_stored_is_not_added(tmp_path: Path, monkeypatch: 
 
 
 def test_a_new_file_is_synced_with_its_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A machine that stops right after a name was added has the name."""
+    """A machine that stops right after a name was added has the name, also in a new folder."""
     synced: list[Path] = []
     sync = os.fsync
 
@@ -203,8 +203,9 @@ def test_a_new_file_is_synced_with_its_folder(tmp_path: Path, monkeypatch: pytes
         sync(fd)
 
     monkeypatch.setattr(os, "fsync", noting)
-    Keyring.load(tmp_path / "keyring.toml").add("a", ONE)
-    assert synced == [tmp_path / "keyring.toml.new", tmp_path]
+    folder = tmp_path / "config"
+    Keyring.load(folder / "keyring.toml").add("a", ONE)
+    assert synced == [tmp_path, folder / "keyring.toml.new", folder]
 
 
 def test_a_file_with_tables_is_changed(tmp_path: Path) -> None:

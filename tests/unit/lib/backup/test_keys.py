@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import stat
 from pathlib import Path
 
@@ -19,6 +20,7 @@ from dios.lib.backup.keys import (
     unwrap,
     wrap,
 )
+from dios.lib.backup.writer_state import StateFile, WriterState
 
 PAIR = PrivateKey(bytes(range(32)), bytes(range(32, 64)))
 
@@ -78,3 +80,23 @@ def test_who_knows_only_the_public_key_makes_no_backup_of_ours() -> None:
     forged = wrap(bytes(32), Recipient(PAIR.recipient().public, bytes(32)), bytes(16))
     with pytest.raises(DamagedBackupError):
         unwrap(forged, PAIR, bytes(16))
+
+
+def test_keys_are_synced_with_their_folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A machine that stops right after a key was written has it: whatever it seals is of no use otherwise."""
+    synced: list[Path] = []
+    sync = os.fsync
+
+    def noting(fd: int) -> None:
+        synced.append(Path(f"/proc/self/fd/{fd}").readlink())
+        sync(fd)
+
+    monkeypatch.setattr(os, "fsync", noting)
+    save_pair(tmp_path / "key", PAIR)
+    assert synced.count(tmp_path) == 2
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
+    state = StateFile("place")
+    state.save(WriterState(bytes(16), bytes(32)))
+    folder = state.path.parent
+    assert {tmp_path / "config", folder.parent} <= set(synced)
+    assert synced.index(state.path.with_suffix(".new")) < len(synced) - 1 - synced[::-1].index(folder)
