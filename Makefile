@@ -215,8 +215,8 @@ fuzz-replay: setup ## Send the frames of FINDING=file to a fresh node.
 crashtest: setup ## Kill a real node ROUNDS times (default 500) under load, and see that it keeps its word.
 	@PYTHONPATH=.:tests/support/programs $(BIN)/python -m tests.crash.run --rounds $(ROUNDS) $(if $(SEED),--seed $(SEED)) $(if $(REPORT),--report $(REPORT))
 
-chaos: setup ## Kill, freeze and stop the nodes of a cluster for MINUTES (30) under load, and check the clients' records.
-	@PYTHONPATH=.:tests/support/programs $(BIN)/python -m tests.chaos.run --minutes $(MINUTES) $(if $(SEED),--seed $(SEED)) $(if $(REPORT),--report $(REPORT))
+chaos: setup ## Let nodes fail for MINUTES (30) under load and check the clients' records; KEPT=1 ROUNDS=200: kept replicas.
+	@PYTHONPATH=.:tests/support/programs $(BIN)/python -m tests.chaos.run $(if $(KEPT),--kept --rounds $(ROUNDS) $(if $(NODES),--nodes $(NODES)) $(if $(PROGRAMS),--programs $(PROGRAMS)) $(if $(FAULTS),--faults "$(FAULTS)"),--minutes $(MINUTES)) $(if $(SEED),--seed $(SEED)) $(if $(REPORT),--report $(REPORT))
 
 starved: BUSY = 20
 starved: setup ## Use nodes beside BUSY (20) busy loops, with processes stopped for 15 s (ONLY=word of a play, REPORT=file.md).

@@ -1,4 +1,4 @@
-"""A checker of linearizability for single keys: registers with distinct values, and counters.
+"""A checker of linearizability for single keys: registers, and counters.
 
 The search is that of Wing and Gong (1993) with the memory of visited configurations of Lowe (2017): take any
 operation next that was called before every other untaken one had returned, and never search a configuration
@@ -31,7 +31,7 @@ class _Step(NamedTuple):
 
 def violation(operations: Iterable[Operation], initial: int = 0) -> str | None:
     """Return None if the operations on one key are linearizable from ``initial`` on, else what is wrong."""
-    steps = _reduced(list(operations))
+    steps = _reduced(list(operations), initial)
     seen: set[tuple[int, frozenset[int], int]] = set()
     todo: list[tuple[int, frozenset[int], int]] = [(0, frozenset(), initial)]
     deepest = (-1, initial)
@@ -89,23 +89,25 @@ def _applied(operation: Operation, state: int) -> int | None:
 
 def _is_spent(step: _Step, state: int) -> bool:
     """Return True if an optional increment can never take effect any more."""
-    return step.optional and state >= step.operation.value
+    increments = step.operation.action is Action.INCREMENT
+    return step.optional and increments and state >= step.operation.value
 
 
-def _reduced(operations: list[Operation]) -> list[_Step]:
+def _reduced(operations: list[Operation], initial: int) -> list[_Step]:
     """Return the steps of a history, without operations of unknown outcome that no answer proves."""
     known = [one for one in operations if one.returned is not None]
     unknown = [one for one in operations if one.returned is None]
     steps = [_Step(one, float(one.returned or 0), optional=False) for one in known]
     reached = {one.value for one in known if one.action is Action.INCREMENT}
     rivals = Counter(one.value for one in unknown if one.action is Action.INCREMENT)
+    written = Counter(one.value for one in operations if one.action is Action.WRITE) + Counter([initial])
     for one in unknown:
         proofs = [float(each.returned or 0) for each in known if _proves(each, one)]
         if not proofs or (one.action is Action.INCREMENT and one.value in reached):
             # A counter passes each value once.
             continue
         # It had taken effect by the first answer that proves it, unless another one did it.
-        alone = one.action is Action.WRITE or rivals[one.value] == 1
+        alone = (written if one.action is Action.WRITE else rivals)[one.value] == 1
         steps.append(_Step(replace(one), min(proofs) if alone else math.inf, optional=not alone))
     return sorted(steps, key=lambda step: step.operation.called)
 

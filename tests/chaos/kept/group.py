@@ -1,0 +1,203 @@
+"""The group of a kept round: made with a promise, looked at when the faults are over, and destroyed."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Final
+
+from blake3 import blake3
+
+import dios
+from dios.client.keyring import Keyring
+from dios.errors import DiosError
+from dios.ids import Name
+from dios.lib import catalogue
+from dios.lib.backup.keys import generate, save_pair
+from dios.lib.catalogue import CatalogueEntry
+from dios.lib.files.catalogue_places import CATALOGUE_ALIAS, KeyringCatalogue
+from dios.lib.files.group_files import GroupFiles
+from dios.lib.files.groups import ReachableGroups
+from dios.lib.kept.promises import Promises
+from dios.lib.kept.records import KEPT_RECORDS
+from dios.wire.nametext import fingerprint
+from dios.wire.types import ObjectType
+from tests.chaos.kept.content import ABSENT, value_of
+from tests.chaos.kept.verdict import NO_LIST, THE_LIST, Observation, Replica
+
+CONVERGE_S: Final = 40.0
+CONFLICT_S: Final = 5.0
+"""How long a conflict must last to be a finding."""
+_LOOK_S: Final = 0.2
+
+
+class KeptGroup:
+    """A group with a promise, of a user whose keyring is in the folder of the run."""
+
+    def __init__(self, alias: str, replicas: int) -> None:
+        self.alias: Final = alias
+        self.replicas: Final = replicas
+
+    def create(self, socket: Path) -> None:
+        """Make the group, its list and its promise."""
+        with dios.connect(str(socket), groups=(), start=False) as node:
+            group = node.create_group()
+            keyring = Keyring.load()
+            keyring.add(self.alias, Name(group.name or b""))
+            made = KeyringCatalogue(node, keyring, self.alias, group).create()
+            Promises(node).keep_group(group, made, label=self.alias, replicas=self.replicas)
+
+    @contextlib.contextmanager
+    def files(self, socket: Path) -> Iterator[GroupFiles]:
+        """Open the files of the group on a node."""
+        groups = ReachableGroups(str(socket))  # it closes the connection with its own end
+        found = groups.files(self.alias)
+        try:
+            yield found
+        finally:
+            found.node.close()
+
+    # -- convergence --------------------------------------------------------------------------------
+    def wait_kept(self, socket: Path, seen: Observation) -> None:
+        """Wait until the keeper says that the promise is kept and the number of replicas is exact."""
+        deadline = time.monotonic() + CONVERGE_S
+        conflict_since: float | None = None
+        while True:
+            seen.kept, seen.why, seen.conflicts = False, "", 0
+            try:
+                with self.files(socket) as files:
+                    self._look(files, seen)
+            except (DiosError, OSError) as error:
+                seen.why = f"{type(error).__name__}: {error}"
+            now = time.monotonic()
+            if seen.kept:
+                return
+            conflict_since = None if not seen.conflicts else conflict_since or now
+            if now > deadline or (conflict_since is not None and now - conflict_since > CONFLICT_S):
+                return
+            time.sleep(_LOOK_S)
+
+    def _look(self, files: GroupFiles, seen: Observation) -> None:
+        promise = Promises(files.node).promise(files.group)
+        if promise is None:
+            seen.why = "no node knows the promise"
+            return
+        seen.conflicts = promise.conflicts
+        entries = files.entries()
+        wanted = 1 + sum(len(entry.local_names) for entry in entries)
+        if not promise.checked or promise.short or promise.objects != wanted:
+            seen.why = (
+                f"leader {promise.leader or 'unknown'}, {promise.objects} of {wanted} objects known, "
+                f"{promise.short} short ({promise.reason})"
+            )
+            return
+        seen.replicas = self._replicas(files, entries)
+        uneven = [path for path, several in seen.replicas.items() if len(several) != self.replicas]
+        seen.kept = not uneven and all(one.same for several in seen.replicas.values() for one in several)
+        if not seen.kept:
+            seen.why = f"the keeper says yes, but {len(uneven)} objects have another number: {uneven[:3]}"
+
+    def _replicas(self, files: GroupFiles, entries: tuple[CatalogueEntry, ...]) -> dict[str, list[Replica]]:
+        found: dict[str, list[Replica]] = {}
+        for entry in entries:
+            for name in entry.local_names:
+                with _looked_up(files, name) as several:
+                    found[entry.file] = [
+                        Replica(one.node, one.v_w, blake3(one.read_bytes()).digest() == entry.digest)
+                        for one in several
+                    ]
+        name = bytes(Keyring.load().objects[CATALOGUE_ALIAS + self.alias])
+        with _looked_up(files, name) as several:
+            lists = [catalogue.decode_all(one.read_bytes()) for one in several]
+            found[THE_LIST] = [
+                Replica(one.node, one.v_w, each == lists[0]) for one, each in zip(several, lists, strict=True)
+            ]
+        return found
+
+    # -- reading ------------------------------------------------------------------------------------
+    def read_all(self, socket: Path, paths: set[str]) -> dict[str, int | str]:
+        """Return what a node reads of all paths that it lists, and of others that were ever written."""
+        try:
+            with self.files(socket) as files:
+                listed = set(files.tree().files)
+                return {
+                    path: _read(files, path) if path in listed else ABSENT for path in sorted(paths | listed)
+                }
+        except (DiosError, OSError) as error:
+            return dict.fromkeys(paths, f"{NO_LIST}{type(error).__name__}: {error}")
+
+    def orphans(self, socket: Path) -> list[str]:
+        """Return the user's stored objects on a node that ``dios ls --orphans`` would show."""
+        with self.files(socket) as files:
+            node = files.node
+            known = {fingerprint(name) for entry in files.entries() for name in entry.names}
+            known |= {fingerprint(bytes(name)) for name in Keyring.load().objects.values()}
+            for one in node.lookup(KEPT_RECORDS.special_name):
+                known.add(one.fingerprint)
+                one.close()
+            owner = f"uid:{os.getuid()}"
+            return [
+                str(row["fingerprint"])
+                for row in node.read_table("objects")
+                if row["type"] == ObjectType.DURABLE_BLOB.name
+                and row["owner"] == owner
+                and row["fingerprint"] not in known
+                and not row["references"]
+            ]
+
+    # -- the end ------------------------------------------------------------------------------------
+    def destroy(self, socket: Path) -> None:
+        """Destroy the files, the promise, the list and the group, as far as that is possible."""
+        with contextlib.suppress(DiosError, OSError, KeyError), self.files(socket) as files:
+            with contextlib.suppress(DiosError, OSError, KeyError):
+                files.remove(list(files.tree().files))
+            with contextlib.suppress(DiosError):
+                Promises(files.node).end(files.group.fingerprint)
+            keyring = Keyring.load()
+            with _looked_up(files, bytes(keyring.objects[CATALOGUE_ALIAS + self.alias])) as several:
+                for one in several:
+                    one.destroy()
+            files.group.destroy()
+        keyring = Keyring.load()
+        with contextlib.suppress(DiosError):
+            keyring.remove(self.alias)
+        with contextlib.suppress(DiosError):
+            keyring.remove(CATALOGUE_ALIAS + self.alias, section="objects")
+
+
+def _read(files: GroupFiles, path: str) -> int | str:
+    try:
+        data = bytes(files.view(path))
+    except (DiosError, OSError) as error:
+        return f"{type(error).__name__}: {error}"
+    value = value_of(data)
+    return f"{len(data)} bytes that were never put" if value is None else value
+
+
+@contextlib.contextmanager
+def _looked_up(files: GroupFiles, name: bytes) -> Iterator[list[dios.Reference]]:
+    found = files.node.lookup(name, group=files.group)
+    try:
+        yield [one for one in found if one.type is ObjectType.DURABLE_BLOB]
+    finally:
+        for one in found:
+            with contextlib.suppress(DiosError):
+                one.close()
+
+
+def make_recipient(folder: Path) -> Path:
+    """Make the key pair of the stores of tiered files, and return the recipient's file."""
+    return save_pair(folder / "tier.key", generate())
+
+
+def settled(condition: Callable[[], bool], seconds: float) -> bool:
+    """Wait for a condition for some time; return True if it holds."""
+    deadline = time.monotonic() + seconds
+    while not condition():
+        if time.monotonic() > deadline:
+            return False
+        time.sleep(_LOOK_S)
+    return True

@@ -1,0 +1,77 @@
+"""The notes of all programs of a round, as histories of the paths, and the objects that they stored."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import msgspec
+
+from tests.chaos.history import Action, Operation, Outcome
+from tests.chaos.kept.client import Note
+
+
+@dataclass(slots=True)
+class Notes:
+    """What the programs of a round noted."""
+
+    operations: dict[str, list[Operation]] = field(default_factory=dict)
+    """The reads and writes of each path that did or may have taken effect."""
+    counts: Counter[tuple[str, str]] = field(default_factory=Counter)
+    acknowledged: dict[int, str] = field(default_factory=dict)
+    """The values whose put was acknowledged, and the paths that they were put to."""
+    objects: dict[str, int] = field(default_factory=dict)
+    """The values of the objects that the programs know, by fingerprint."""
+    half_removed: set[str] = field(default_factory=set)
+    """The paths with a removal that did not end: they may be listed without bytes until a later removal."""
+    unnamed: int = 0
+    """The number of files of calls that ended before the program knew its objects."""
+    unexpected: list[str] = field(default_factory=list)
+    last_ns: int = 0
+
+
+def read_notes(files: Iterable[Path]) -> Notes:
+    """Read the notes of programs. A last line that a kill has cut off is no note."""
+    found = Notes()
+    for file in files:
+        calls: dict[int, list[Note]] = {}
+        for line in file.read_bytes().splitlines():
+            try:
+                note = msgspec.json.decode(line, type=Note)
+            except (msgspec.DecodeError, json.JSONDecodeError):
+                continue
+            calls.setdefault(note.call, []).append(note)
+        for notes in calls.values():
+            _add(found, file.stem, notes)
+    return found
+
+
+def _add(found: Notes, program: str, notes: list[Note]) -> None:
+    begun = notes[0]
+    answer = next((one for one in notes if one.outcome), None)
+    outcome = Outcome(answer.outcome) if answer else Outcome.UNKNOWN
+    found.counts[begun.operation, str(outcome)] += 1
+    named = {mark: value for one in notes for mark, value in one.objects.items()}
+    found.objects |= named
+    if begun.operation == "put" and not named:
+        found.unnamed += len(begun.values)
+    if answer is not None:
+        found.last_ns = max(found.last_ns, answer.moment_ns)
+        if answer.why.startswith("unexpected"):
+            found.unexpected.append(f"{begun.operation} by {program}: {answer.why}")
+    if begun.operation == "remove" and outcome is Outcome.UNKNOWN:
+        found.half_removed.update(begun.values)
+    if outcome is Outcome.FAILED or (begun.operation == "read" and outcome is not Outcome.DONE):
+        return
+    values = answer.values if answer is not None and begun.operation == "read" else begun.values
+    action = Action.READ if begun.operation == "read" else Action.WRITE
+    returned = answer.moment_ns if answer is not None and outcome is Outcome.DONE else None
+    for path, value in values.items():
+        found.operations.setdefault(path, []).append(
+            Operation(path, action, value, begun.moment_ns, program, returned)
+        )
+        if begun.operation == "put" and outcome is Outcome.DONE:
+            found.acknowledged[value] = path

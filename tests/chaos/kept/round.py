@@ -1,0 +1,191 @@
+"""A round of kept replicas on real nodes: programs, faults, convergence, and the verdict."""
+
+from __future__ import annotations
+
+import contextlib
+import multiprocessing
+import time
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from multiprocessing.context import ForkServerContext, ForkServerProcess
+from pathlib import Path
+from typing import Final
+
+import dios
+from dios.errors import DiosError
+from tests.chaos.kept import client
+from tests.chaos.kept.client import Program
+from tests.chaos.kept.cluster import KeptCluster
+from tests.chaos.kept.faults import Faults
+from tests.chaos.kept.group import KeptGroup, make_recipient, settled
+from tests.chaos.kept.notes import Notes, read_notes
+from tests.chaos.kept.plan import Plan
+from tests.chaos.kept.verdict import Broken, Finding, Observation, judge, judge_orphans
+
+_END_S: Final = 60.0
+_ORPHANS_S: Final = 10.0
+"""The time in which objects that nobody needs must disappear after the promise is kept."""
+
+
+@dataclass(slots=True)
+class Result:
+    """The outcome of a round."""
+
+    plan: Plan
+    folder: Path
+    findings: list[Finding]
+    notes: Notes
+    faults: Counter[str] = field(default_factory=Counter)
+    """The number of faults that were carried out, by kind."""
+    seconds: dict[str, float] = field(default_factory=dict)
+
+
+class Programs:
+    """The programs of a round, each a process that was forked from one that has loaded all modules."""
+
+    def __init__(self, folder: Path, make: Callable[[int], Program]) -> None:
+        self._context: Final[ForkServerContext] = multiprocessing.get_context("forkserver")
+        self._context.set_forkserver_preload([client.__name__])
+        self._stop: Final = self._context.Event()
+        self._folder: Final = folder
+        self._make: Final = make
+        self._running: Final[list[ForkServerProcess]] = []
+        self._number = 0
+
+    def start(self) -> ForkServerProcess:
+        """Start one more program."""
+        process = self._context.Process(target=client.main, args=(self._make(self._number), self._stop))
+        self._number += 1
+        process.start()
+        self._running.append(process)
+        return process
+
+    def kill(self, number: int) -> None:
+        """Kill one of the programs that were started first, and start another one."""
+        process = self._running[number]
+        process.kill()
+        process.join(_END_S)
+        self.start()
+
+    def end(self) -> list[str]:
+        """Stop all programs; return a line for each that does not end by itself."""
+        self._stop.set()
+        late = []
+        deadline = time.monotonic() + _END_S
+        for number, process in enumerate(self._running):
+            process.join(max(0.0, deadline - time.monotonic()))
+            if process.is_alive():
+                late.append(f"program {number} waits for an answer for more than {_END_S:g} s")
+                process.kill()
+                process.join(_END_S)
+        return late
+
+    def notes(self) -> Notes:
+        """Return what the programs noted."""
+        return read_notes(sorted(self._folder.glob("*.notes")))
+
+
+class Rounds:
+    """Rounds on one cluster, whose nodes live on, or are followed by others when they are lost."""
+
+    def __init__(
+        self, cluster: KeptCluster, folder: Path, say: Callable[[str], None] = lambda _: None
+    ) -> None:
+        self._cluster: Final = cluster
+        self._folder: Final = folder
+        self._say: Final = say
+        folder.mkdir()
+        self._recipient: Final = make_recipient(folder)
+        self._left: Final[set[str]] = set()
+        """Objects that former rounds left over, which are no finding again."""
+
+    def play(self, plan: Plan, name: str, programs_count: int) -> Result:
+        """Play one round and return its findings."""
+        folder = self._folder / name
+        folder.mkdir()
+        cluster, nodes = self._cluster, self._cluster.nodes
+        seconds: dict[str, float] = {}
+        moment = time.monotonic()
+
+        def lap(what: str) -> None:
+            nonlocal moment
+            now = time.monotonic()
+            seconds[what], moment = now - moment, now
+
+        group = KeptGroup(name, plan.replicas)
+        group.create(nodes[0].socket)
+        sockets = tuple(str(node.socket) for node in nodes)
+        store = folder / "store" if plan.tiers else None
+        programs = Programs(
+            folder,
+            lambda number: Program(
+                number + 1,
+                number % len(nodes),
+                sockets,
+                name,
+                f"{plan.seed}",
+                plan.replicas,
+                folder / f"{number + 1}.notes",
+                store,
+                self._recipient,
+            ),
+        )
+        troubles: list[Finding] = []
+        faults = Faults(cluster, plan, programs.kill, self._say)
+        try:
+            for _ in range(programs_count):
+                programs.start()
+            lap("begin")
+            faults.carry_out()
+            lap("faults")
+        finally:
+            with contextlib.suppress(AssertionError):
+                cluster.heal_network()
+            try:
+                cluster.wait_whole()
+            except AssertionError as error:
+                troubles.append(Finding(Broken.NODE, str(error)))
+            troubles += [Finding(Broken.UNEXPECTED, text) for text in programs.end()]
+        lap("heal")
+        troubles += [Finding(Broken.NODE, text) for text in cluster.failures]
+        cluster.failures.clear()
+        seen = Observation()
+        if not any(one.kind is Broken.NODE for one in troubles):
+            group.wait_kept(nodes[0].socket, seen)
+        lap("converge")
+        notes = programs.notes()
+        self._observe(group, notes, seen)
+        lap("read")
+        findings = [*troubles, *judge(notes, seen, replicas=plan.replicas)]
+        group.destroy(nodes[0].socket)
+        lap("clean")
+        if findings:
+            self._forget_left()
+        return Result(plan, folder, findings, notes, faults.carried_out, seconds)
+
+    def _observe(self, group: KeptGroup, notes: Notes, seen: Observation) -> None:
+        def orphans_are_gone() -> bool:
+            with contextlib.suppress(DiosError, OSError):
+                seen.orphans = {
+                    node.name: [mark for mark in group.orphans(node.socket) if mark not in self._left]
+                    for node in self._cluster.nodes
+                }
+            return not judge_orphans(notes, seen.orphans)
+
+        settled(orphans_are_gone, _ORPHANS_S if seen.kept else 0.0)
+        self._left.update(mark for marks in seen.orphans.values() for mark in marks)
+        for node in self._cluster.nodes:
+            seen.reads[node.name] = group.read_all(node.socket, set(notes.operations))
+
+    def _forget_left(self) -> None:
+        """Leave out in later rounds what this one could not destroy."""
+        for node in self._cluster.nodes:
+            with contextlib.suppress(DiosError, OSError):
+                self._left.update(stored_objects(node.socket))
+
+
+def stored_objects(socket: Path) -> set[str]:
+    """Return the fingerprints of all durable objects of a node."""
+    with dios.connect(str(socket), groups=(), start=False) as node:
+        return {str(row["fingerprint"]) for row in node.read_table("objects")}
