@@ -24,6 +24,8 @@ _STROBE_PERIOD_NS: Final = 50_000_000
 _SLOW_NS: Final = 50_000_000
 _ARMED_S: Final = 0.3
 """The time for which writes are recorded before a power cut."""
+_ARMED_SYNC_NS: Final = 80_000_000
+"""How long syncs take then, so that the power is often cut during one."""
 _BUSY_LOOPS_PER_CPU: Final = 3
 _BUSY: Final = (sys.executable, "-c", "while True: pass")
 
@@ -98,7 +100,7 @@ class Faults:
                 self._later(end, lambda: self._start(node, busy=fault.kind is Kind.OVERLOAD))
             case Kind.POWER:
                 self._leave(fault)
-                _set(node, journal=1)
+                _set(node, journal=1, sync_delay_ns=_ARMED_SYNC_NS)
                 self._later(fault.at_s + _ARMED_S, lambda: self._cut_power(node, end))
             case Kind.LOSE:
                 self._leave(fault)
