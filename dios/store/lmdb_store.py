@@ -165,8 +165,8 @@ class LmdbStore:
 
         ``named`` and ``read`` return the others. The costs follow from the number of resident objects and of
         large contents. Damaged rows of other objects are reported when they are read. A store without an
-        index gets one; ``progress`` is called with the number of rows in it and of all rows. No file is removed
-        if the index lacks rows, because they could not be read when it was built.
+        index gets one; ``progress`` is called with the number of rows in it and of all rows. No file is
+        removed if the index lacks rows, because they could not be read when it was built.
         """
         with translate_errors(self._path), self._map_lock:
             self._make_index(progress)

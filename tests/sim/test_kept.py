@@ -20,7 +20,7 @@ from dios.lib.files.group_files import GroupFiles
 from dios.lib.files.staging import StagedFiles
 from dios.lib.kept import decisions, keeper, replicas
 from dios.lib.kept.decisions import KeptSteps
-from dios.lib.kept.objects import LookOrder
+from dios.lib.kept.objects import LookOrder, PromisedObject
 from dios.lib.kept.versions import Seen, VersionState
 from dios.sim.kept import world
 from dios.sim.kept.calls import Killed, ModelSession
@@ -232,7 +232,7 @@ def test_a_new_file_does_not_make_the_keeper_look_at_all_files(monkeypatch: pyte
     done: dict[LookOrder, list[str]] = defaultdict(list)
     replace, hurry = LookOrder.replace, LookOrder.hurry
 
-    def replaced(self: LookOrder, promises: dict[bytes, str]) -> Iterator[None]:
+    def replaced(self: LookOrder, promises: dict[bytes, PromisedObject]) -> Iterator[None]:
         done[self].append("replace")
         return replace(self, promises)
 

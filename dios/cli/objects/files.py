@@ -105,7 +105,7 @@ def put(
     ] = False,
     replace: Annotated[
         bool,
-        typer.Option("--replace", help="Replace files that have these paths."),
+        typer.Option("--replace", help="Replace files that have these paths, when the new ones are kept."),
     ] = False,
     acknowledge: Annotated[
         int | None,
@@ -113,7 +113,7 @@ def put(
             "--acknowledge",
             metavar="N",
             min=1,
-            help="End when the files are on the disks of N nodes; by default the promised number.",
+            help="End when N nodes have the files.",
         ),
     ] = None,
     replicas: Annotated[
@@ -128,20 +128,16 @@ def put(
     """Store files as durable objects, and add them to the group's catalogue.
 
     They become visible together, each under its path as you typed it. If a file has one of these paths,
-    nothing is stored, unless --replace is given; `dios sync` stores only what differs. A replaced file is
-    destroyed, in a group with promised replicas when the new one has them.
+    nothing is stored, unless --replace is given; `dios sync` stores only what differs.
 
-    When the command ends successfully, the files and the list of them are on the disks of as many nodes as
-    are promised for the group, and survive the loss of all but one of these; without a promise, a power
-    failure. --acknowledge N chooses another number: 1 is faster, and the replicas follow. If fewer nodes take
-    the files, nothing is stored. --replicas promises a number for these files, whatever is promised for the
-    group.
+    After success files and list are on the disks of as many nodes as are promised for the group, or of N.
+    With 1 the command is faster, and the replicas follow. If fewer nodes take them, nothing is stored.
 
     A file of more than 256 MiB is stored in parts. If the command is interrupted, the same command continues
     after the parts that are stored.
 
-    With --recursive, what cannot be stored is left out and named, and the exit status is 1: names that are no
-    UTF-8 text, devices, pipes, sockets, and links to nothing.
+    With --recursive, what cannot be stored is left out and named, with exit status 1: names that are no UTF-8
+    text, devices, pipes, sockets, and links to nothing.
     """
     with reporting("dios put", as_json=as_json):
         if label and len(files) != 1:

@@ -135,6 +135,22 @@ class AsyncReference(ReferenceOps["AsyncReference"], ContentOps):
         """
         return AsyncWriteRequest(self, size, offset, semantics, blank=blank, replace=replace)
 
+    def begin_write_op(
+        self,
+        size: int = 0,
+        semantics: Semantics = Semantics.MRSW,
+        *,
+        offset: int = 0,
+        blank: bool = False,
+        replace: bool = False,
+    ) -> Operation[AsyncWriteRequest]:
+        """Acquire a request to write and return it; ``write`` has the parameters."""
+        request = AsyncWriteRequest(self, size, offset, semantics, blank=blank, replace=replace)
+        yield from request.acquire_op()
+        return request
+
+    begin_write = awaited(begin_write_op)
+
     read_bytes = awaited(ReferenceOps["AsyncReference"].read_bytes_op)
     view_bytes = awaited(ContentOps.view_bytes_op)
     open = awaited(ContentOps.open_op)

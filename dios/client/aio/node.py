@@ -181,6 +181,7 @@ class AsyncNode(
     run = awaited(_Ops.run_op)
     next_event = awaited(_Ops.next_event_op)
     vector = awaited(_Ops.vector_op)
+    finish_writes = awaited(_Ops.finish_writes_op)
     tasks = awaited(_Ops.tasks_op)
     info = awaited(_Ops.info_op)
     nodes = awaited(_Ops.nodes_op)

@@ -141,7 +141,7 @@ class Reference(ReferenceOps["Reference"], ContentOps):
         blank: bool = False,
         replace: bool = False,
     ) -> Operation[WriteRequest]:
-        """Acquire a request as ``write`` does, also within a batch."""
+        """Acquire a request to write and return it, also within a batch; ``write`` has the parameters."""
         request = WriteRequest(self, size, offset, semantics, blank=blank, replace=replace)
         yield from request.acquire_op()
         return request

@@ -117,13 +117,17 @@ class Files(GroupFiles):
     is_replicated = True
 
     def __init__(self, cluster: Cluster) -> None:
-        place = cast("CataloguePlace", None)
+        place = cast("CataloguePlace", SimpleNamespace(replicas=list))
         super().__init__(cast("Node", cluster), cast("Group", GROUP), place)
         self.cluster = cluster
         self._memory = CachedCatalogue(Memory())
 
-    def _known(self) -> CachedCatalogue:
+    def _known(self) -> CachedCatalogue[int]:  # type: ignore[override] # versions in memory are numbers
         return self._memory
+
+    def default_disks(self) -> int:
+        """One disk acknowledges what a test stores, whatever is promised."""
+        return 1
 
     def put(self, path: str, text: str, *nodes: str) -> None:
         """Store a file on these nodes, and give it its path."""
@@ -155,6 +159,8 @@ class Promised:
 
 class Store:
     """A store with the packs of one file."""
+
+    place = "a place"
 
     def __init__(self, mark: bytes) -> None:
         self.present = set(packs_of(mark, 3))
