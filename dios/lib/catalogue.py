@@ -387,8 +387,11 @@ class CatalogueObject(Protocol[V]):
         """Return content and version; Conflict if a writer came between."""
         ...
 
-    def replace(self, data: bytes, version: V) -> V:
-        """Write the content and return its version; Conflict if it was not ``version`` any more."""
+    def replace(self, data: bytes, version: V) -> V | None:
+        """Write the content and return its version; Conflict if it was not ``version`` any more.
+
+        Return None if others have changed the content again since.
+        """
         ...
 
 

@@ -100,5 +100,6 @@ class CachedCatalogue(Generic[V]):
                         raise
                     pauses.wait(conflict)
                 else:
-                    self._known = _Known(version, after)
+                    # Of a version that has changes of others, too, the content is not known.
+                    self._known = None if version is None else _Known(version, after)
                     return

@@ -90,10 +90,10 @@ class CatalogueRecord:
         self._note(reading, near, began)
         return reading
 
-    def replace(self, data: bytes, version: CatalogueVersion) -> CatalogueVersion:
+    def replace(self, data: bytes, version: CatalogueVersion) -> CatalogueVersion | None:
         """Write the content if the catalogue has ``version``, and return the new version.
 
-        Raises Conflict and Busy if others write, and UnreachableError without a majority of the replicas.
+        Return None if others have changed it again since. Raises Conflict and Busy if others write, and UnreachableError without a majority of the replicas.
         """
         only = self._only
         if only is not None and (only.object_id, version[1]) == version:
@@ -110,7 +110,7 @@ class CatalogueRecord:
             raise
         written = Reading(outcome.value, outcome.holders, decided=True, is_plain=False)
         self._note(written, self._replicas.near_commit, began)
-        return _version(outcome.value)
+        return _version(outcome.value) if outcome.value.content == data else None
 
     @property
     def _only(self) -> Reference | None:

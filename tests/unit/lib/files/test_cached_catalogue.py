@@ -52,6 +52,22 @@ def test_an_edit_that_was_overtaken_keeps_both() -> None:
     assert sorted(catalogue.tree().files) == ["mine", "theirs"]
 
 
+def test_an_edit_that_others_have_changed_again_is_read_again() -> None:
+    """Their changes are not lost with the next edit, which begins with what is stored then."""
+
+    class Followed(Memory):
+        def replace(self, data: bytes, version: int) -> int | None:  # type: ignore[override]
+            super().replace(data, version)
+            self.data = encode([*decode(self.data), entry("theirs", self.number)])
+            return None
+
+    stored = Followed()
+    catalogue = CachedCatalogue(stored)
+    for number in (10, 11):
+        catalogue.edit(lambda tree, number=number: [*tree.entries, entry("mine", number)])  # type: ignore[misc]
+    assert [found.file for found in decode(stored.data)] == ["mine", "theirs", "mine", "theirs"]
+
+
 def test_an_edit_gives_up_in_the_end() -> None:
     """An edit that is overtaken every time ends with Conflict and writes nothing of its own."""
     stored = Memory()
