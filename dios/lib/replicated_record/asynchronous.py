@@ -23,6 +23,7 @@ from dios.lib.replicated_record.steps import (
     Step,
     Steps,
     Wait,
+    not_found,
 )
 from dios.lib.retrying import Pauses
 from dios.wire.types import ObjectType, Semantics
@@ -87,9 +88,14 @@ class AsyncReplicas:
             case Look(fresh):
                 return await self._look(fresh=fresh)
             case ReadReplicas(sizes):
-                return await _together({one: self._reading(one, size) for one, size in sizes.items()})
+                reads = {
+                    one: self._reading(one, size) for one, size in sizes.items() if one in self.references
+                }
+                return not_found(sizes, self.references) | await _together(reads)
             case HoldReplicas(object_ids, size, blank):
-                return await _together({one: self._holding(one, size, blank=blank) for one in object_ids})
+                there = [one for one in object_ids if one in self.references]
+                held = await _together({one: self._holding(one, size, blank=blank) for one in there})
+                return not_found(object_ids, self.references) | held
             case CommitReplicas(data):
                 return await self._commit(data)
             case ReleaseReplicas(object_ids):

@@ -25,6 +25,7 @@ from dios.lib.replicated_record.steps import (
     Step,
     Steps,
     Wait,
+    not_found,
 )
 from dios.lib.retrying import Pauses
 from dios.wire.types import ObjectType, Semantics
@@ -120,8 +121,10 @@ class BlockingReplicas:
             pending = {
                 object_id: batch.add(self._references[object_id].read_bytes, size)
                 for object_id, size in sizes.items()
+                if object_id in self._references
             }
-        return {object_id: one.error or one.result() for object_id, one in pending.items()}
+        found = {object_id: one.error or one.result() for object_id, one in pending.items()}
+        return not_found(sizes, self._references) | found
 
     def _hold(self, object_ids: Sequence[int], size: int, *, blank: bool) -> Results[Held]:
         with self._node.batch() as batch:
@@ -130,8 +133,9 @@ class BlockingReplicas:
                     self._references[object_id].begin_write, size, Semantics.MRSW, blank=blank, replace=True
                 )
                 for object_id in object_ids
+                if object_id in self._references
             }
-        results: Results[Held] = {}
+        results: Results[Held] = not_found(object_ids, self._references)
         for object_id, one in pending.items():
             if one.error is not None:
                 results[object_id] = one.error

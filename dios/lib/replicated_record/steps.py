@@ -6,11 +6,11 @@ independent: they are carried out together, and each has a result of its own, wh
 
 from __future__ import annotations
 
-from collections.abc import Generator, Mapping
+from collections.abc import Container, Generator, Iterable, Mapping
 from dataclasses import dataclass
 from typing import NamedTuple, TypeAlias, TypeVar
 
-from dios.errors import Busy, Conflict, DiosError
+from dios.errors import Busy, Conflict, DiosError, UnreachableError
 from dios.lib.replicated_record.frame import Member
 
 T = TypeVar("T")
@@ -91,3 +91,9 @@ Step: TypeAlias = Look | ReadReplicas | HoldReplicas | CommitReplicas | ReleaseR
 Results: TypeAlias = dict[int, T | DiosError]
 
 Steps: TypeAlias = Generator[Step, object, T]
+
+
+def not_found(object_ids: Iterable[int], there: Container[int]) -> Results[T]:
+    """Return the errors of the replicas that were not found at the last look."""
+    error = UnreachableError("a replica was not found", call="lookup")
+    return {one: error for one in object_ids if one not in there}
