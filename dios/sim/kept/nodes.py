@@ -285,11 +285,12 @@ class ModelCluster:
         self.note_silence()
 
     def swap_disks(self, one: ModelNode, other: ModelNode) -> None:
-        """Exchange the disks of two nodes that are down."""
-        one.replicas, other.replicas = other.replicas, one.replicas
-        for node in (one, other):
-            for replica in node.replicas.values():
-                replica.node = node.number
+        """Exchange the disks of the machines of two nodes that are down.
+
+        The identity of a node is on its disk. So the nodes are on each other's machines then.
+        """
+        one.rack, other.rack = other.rack, one.rack
+        one.clock_s, other.clock_s = other.clock_s, one.clock_s
 
     def damage(self, replica: StoredReplica) -> None:
         """Damage the bytes of a replica, which its node repairs from a sound one when it reaches one."""

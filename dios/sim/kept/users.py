@@ -20,7 +20,6 @@ from dios.errors import (
     DiosError,
     InvalidError,
     LimitError,
-    NoSpaceError,
     NotPermittedError,
     UnreachableError,
 )
@@ -200,15 +199,13 @@ class _OneProgram:
     def _put(self) -> None:
         """Put files as `dios put --replace` does, in most cases on as many disks as are promised."""
         contents = {self._path(): self._content() for _ in range(self._random.choice((1, 1, 2, 4)))}
-        disks = 1 if self._random.random() < 0.2 else max(self._users.promised)
-        change = self._begin(dict(contents), f"put acknowledged by {disks}")
-        change.disks = disks
-        staged = StagedFiles(self._files)
+        disks = 1 if self._random.random() < 0.2 else None
+        change = self._begin(dict(contents), "put" if disks is None else "put on one disk")
+        staged = StagedFiles(self._files, disks=disks)
         try:
             for path, data in contents.items():
                 staged.add_bytes(path, data)
-            if disks > 1:
-                staged.hold(disks)
+            change.disks = staged.disks
         except (DiosError, OSError):
             change.refuse()
             staged.suspend()
@@ -217,11 +214,9 @@ class _OneProgram:
             entries = staged.publish()
         except UnreachableError:
             raise
-        except (OSError, Busy, Conflict, InvalidError, LimitError, NoSpaceError, NotPermittedError):
+        except (OSError, Busy, Conflict, InvalidError, LimitError, NotPermittedError):
             change.refuse()
             raise
-        if disks > 1:
-            self._files.hold_list(disks)
         self._acknowledge(change, entries)
         self._users.puts += 1
 
@@ -317,6 +312,8 @@ class _OneProgram:
 
 def where_raised(error: BaseException) -> str:
     """Return an error with the places in the library from which it came."""
+    while isinstance(error, BaseExceptionGroup):
+        error = error.exceptions[0]
     frames = traceback.extract_tb(error.__traceback__)
     places = [f"{frame.filename.rpartition('/')[2]}:{frame.lineno}" for frame in frames]
     return f"{type(error).__name__}: {error} ({' '.join(places[-_FRAMES:])})"

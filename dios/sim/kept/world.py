@@ -26,7 +26,7 @@ from dios.sim.kept.nodes import ModelCluster, ModelNode, object_name
 from dios.sim.kept.safety import Fault
 from dios.sim.kept.surroundings import ModelTierStore, surroundings, tier_store
 from dios.sim.kept.troubles import Troubles
-from dios.sim.kept.users import Users
+from dios.sim.kept.users import Users, where_raised
 from dios.sim.node.checker import BrokenPromiseError
 
 TROUBLE_S: Final = 75.0
@@ -73,7 +73,11 @@ class _Run:
     cluster: ModelCluster
     keepers: dict[int, tuple[ModelSession, trio.CancelScope]] = field(default_factory=dict)
     lines: list[str] = field(default_factory=list)
+    faults: list[Fault] = field(default_factory=list)
     drops: int = 0
+
+    def fail(self, text: str) -> None:
+        self.faults.append(Fault("error", text))
 
     def log(self, line: str) -> None:
         self.lines.append(f"{self.cluster.now():.6f} {line}")
@@ -138,6 +142,7 @@ async def _simulate(random: Random, store: ModelTierStore, programs: int) -> Kep
         troubles.end()
         await trio.sleep(REST_S)
         faults, counts = await Claims(users).check()
+        faults += run.faults
         if faults:
             raise BrokenClaimsError(faults, run.lines)
         for _, scope in run.keepers.values():
@@ -178,6 +183,10 @@ def _start_keeper(run: _Run, node: ModelNode) -> None:
                 await keeper.run()
         except* ClosedError:
             pass  # the node ended during a call
+        except* BrokenPromiseError:
+            raise
+        except* Exception as several:  # noqa: BLE001 - a keeper ends with no other one
+            run.fail(f"the keeper on {node.name} ended with {where_raised(several)}")
 
     run.cluster.nursery.start_soon(keep)
 
