@@ -93,7 +93,8 @@ class CatalogueRecord:
     def replace(self, data: bytes, version: CatalogueVersion) -> CatalogueVersion | None:
         """Write the content if the catalogue has ``version``, and return the new version.
 
-        Return None if others have changed it again since. Raises Conflict and Busy if others write, and UnreachableError without a majority of the replicas.
+        Return None if others have changed it again since. Raises Conflict and Busy if others write, and
+        UnreachableError without a majority of the replicas.
         """
         only = self._only
         if only is not None and (only.object_id, version[1]) == version:
