@@ -22,19 +22,25 @@ T = TypeVar("T")
 
 class Pauses:
     """The pauses between attempts: random, up to a bound that doubles each time, so that tasks which collided
-    once do not collide for ever.
+    once do not collide for ever. ``most_us`` is the bound of all pauses, in microseconds.
     """
 
-    def __init__(self, timeout: float | None = None) -> None:
+    def __init__(self, timeout: float | None = None, *, most_us: float = RETRY_PAUSE_US_MAX) -> None:
         self._timeout: Final = timeout
+        self._longest_us: Final = most_us
         self._began: Final = time.monotonic()
         self._most_us: float = RETRY_PAUSE_US_MIN
         self._random: Final = random.SystemRandom()
 
+    @property
+    def is_over(self) -> bool:
+        """True if no time is left for another attempt."""
+        return self._timeout is not None and time.monotonic() - self._began >= self._timeout
+
     def after(self, conflict: Busy | Conflict) -> float:
         """Return the seconds to wait now; TimeLimitError if no time is left for another attempt."""
         pause = self._random.uniform(RETRY_PAUSE_US_MIN, self._most_us) / 1e6
-        self._most_us = min(2 * self._most_us, RETRY_PAUSE_US_MAX)
+        self._most_us = min(2 * self._most_us, self._longest_us)
         if self._timeout is None:
             return pause
         left = self._timeout - (time.monotonic() - self._began)

@@ -62,13 +62,14 @@ class CachedCatalogue(Generic[V]):
             return known
 
     def _read(self) -> tuple[bytes, V]:
-        pauses = Pauses()
-        for _ in range(limits.CATALOGUE_EDITS_MAX):
+        pauses = _pauses()
+        while True:
             try:
                 return self._stored.read()
             except (Busy, Conflict) as conflict:
+                if pauses.is_over:
+                    raise
                 pauses.wait(conflict)
-        return self._stored.read()
 
     def edit(
         self,
@@ -81,11 +82,11 @@ class CachedCatalogue(Generic[V]):
         ``unfinished`` returns the unfinished files, by default the present ones, and ``notes`` the notes, by
         default those that ``followed`` returns. All may be called several times, ``change`` first; an
         exception that they raise ends the edit. Raises LimitError if the catalogue is full, and Busy or
-        Conflict after CATALOGUE_EDITS_MAX attempts.
+        Conflict after CATALOGUE_EDIT_S.
         """
         with self._lock:
-            pauses = Pauses()
-            for attempt in range(limits.CATALOGUE_EDITS_MAX):
+            pauses = _pauses()
+            while True:
                 known = self._current()
                 entries = tuple(change(known.tree))
                 begun = known.tree.unfinished.values() if unfinished is None else unfinished(known.tree)
@@ -96,10 +97,14 @@ class CachedCatalogue(Generic[V]):
                     version = self._stored.replace(data, known.version)
                 except (Busy, Conflict) as conflict:
                     self._known = None
-                    if attempt == limits.CATALOGUE_EDITS_MAX - 1:
+                    if pauses.is_over:
                         raise
                     pauses.wait(conflict)
                 else:
                     # Of a version that has changes of others, too, the content is not known.
                     self._known = None if version is None else _Known(version, after)
                     return
+
+
+def _pauses() -> Pauses:
+    return Pauses(limits.CATALOGUE_EDIT_S, most_us=limits.CATALOGUE_PAUSE_US_MAX)

@@ -161,8 +161,8 @@ class CatalogueRecord:
         if known is not None and known.decided and self._near is not None and known.disks >= disks:
             return
         refusals: dict[str, str] = {}
-        pauses = Pauses()
-        for _ in range(limits.CATALOGUE_EDITS_MAX):
+        pauses = Pauses(limits.CATALOGUE_EDIT_S, most_us=limits.CATALOGUE_PAUSE_US_MAX)
+        while True:
             try:
                 reading = self.read_record()
                 nodes = {member.node for member in reading.value.members}
@@ -173,8 +173,9 @@ class CatalogueRecord:
                     return
                 self._extend(reading, disks, refusals)
             except (Busy, Conflict) as conflict:
+                if pauses.is_over:
+                    raise
                 pauses.wait(conflict)
-        raise Busy("other programs change the catalogue without a pause. Try again.")
 
     def _settle(self, disks: int) -> None:
         """Let all replicas that answer accept the present value again."""

@@ -33,10 +33,10 @@ async def edit_list(
     """Change the list in one write, even if others edit it at the same time.
 
     ``change`` may be called several times. Raises UnreachableError if too few nodes have the list, and Busy
-    or Conflict after CATALOGUE_EDITS_MAX attempts.
+    or Conflict after CATALOGUE_EDIT_S.
     """
-    pauses = Pauses()
-    for attempt in range(limits.CATALOGUE_EDITS_MAX):
+    pauses = Pauses(limits.CATALOGUE_EDIT_S, most_us=limits.CATALOGUE_PAUSE_US_MAX)
+    while True:
         try:
             async with AsyncReplicas(node, promise.target, group) as record:
                 reading = await record.run(protocol.read_record(record.writer))
@@ -44,7 +44,7 @@ async def edit_list(
                 data = catalogue.encode(*change(listed))
                 await record.run(protocol.replace(reading.value, data, record.writer))
         except (Busy, Conflict) as conflict:
-            if attempt == limits.CATALOGUE_EDITS_MAX - 1:
+            if pauses.is_over:
                 raise
             await trio.sleep(pauses.after(conflict))
         else:

@@ -9,10 +9,12 @@ from typing import TYPE_CHECKING, Final, Self, TypeVar
 
 import trio
 
-from dios.errors import DiosError
+from dios import limits
+from dios.errors import Busy, DiosError
 from dios.lib.replicated_record.frame import Member
 from dios.lib.replicated_record.steps import (
     CommitReplicas,
+    Committed,
     Held,
     HoldReplicas,
     Look,
@@ -70,7 +72,7 @@ class AsyncReplicas:
 
     async def run(self, steps: Steps[T]) -> T:
         """Carry out the steps, and return their result."""
-        pauses = Pauses()
+        pauses = Pauses(most_us=limits.CATALOGUE_PAUSE_US_MAX)
         result: object = None
         try:
             while True:
@@ -96,8 +98,8 @@ class AsyncReplicas:
                 there = [one for one in object_ids if one in self.references]
                 held = await _together({one: self._holding(one, size, blank=blank) for one in there})
                 return not_found(object_ids, self.references) | held
-            case CommitReplicas(data):
-                return await self._commit(data)
+            case CommitReplicas(data, hold):
+                return await self._commit(data, hold=hold)
             case ReleaseReplicas(object_ids):
                 await self._release(object_ids)
             case Wait(conflict):
@@ -133,14 +135,27 @@ class AsyncReplicas:
 
         return hold
 
-    async def _commit(self, data: Mapping[int, bytes]) -> Results[int]:
-        def committing(object_id: int) -> Callable[[], Awaitable[int]]:
+    async def _commit(self, data: Mapping[int, bytes], *, hold: bool) -> Results[Committed]:
+        def committing(object_id: int) -> Callable[[], Awaitable[Committed]]:
             request = self._held.pop(object_id)
 
-            async def commit() -> int:
+            async def commit() -> Committed:
                 request.fill(memoryview(data[object_id]))
-                await request.finish(len(data[object_id]))
-                return request.v_w
+                if not hold:
+                    await request.finish(len(data[object_id]))
+                    return Committed(request.v_w, is_held=False)
+                try:
+                    await request.reacquire()
+                except Busy:
+                    # It was committed, and is not admitted again.
+                    await request.release()
+                    return Committed(request.v_w, is_held=False)
+                except DiosError:
+                    with suppress(DiosError):
+                        await request.release()
+                    raise
+                self._held[object_id] = request
+                return Committed(request.v_w, is_held=True)
 
             return commit
 

@@ -11,10 +11,11 @@ from typing import Final, TypeVar
 from dios import limits
 from dios.client.sync.handles import Reference, WriteRequest
 from dios.client.sync.node import Node
-from dios.errors import DiosError
+from dios.errors import Busy, DiosError
 from dios.lib.replicated_record.frame import Member
 from dios.lib.replicated_record.steps import (
     CommitReplicas,
+    Committed,
     Held,
     HoldReplicas,
     Look,
@@ -28,7 +29,7 @@ from dios.lib.replicated_record.steps import (
     not_found,
 )
 from dios.lib.retrying import Pauses
-from dios.wire.types import ObjectType, Semantics
+from dios.wire.types import ObjectType, Proximity, Semantics
 
 T = TypeVar("T")
 
@@ -67,7 +68,7 @@ class BlockingReplicas:
 
     def run(self, steps: Steps[T]) -> T:
         """Carry out the steps, and return their result."""
-        pauses = Pauses()
+        pauses = Pauses(most_us=limits.CATALOGUE_PAUSE_US_MAX)
         result: object = None
         try:
             while True:
@@ -88,8 +89,8 @@ class BlockingReplicas:
                 return self._read(sizes)
             case HoldReplicas(object_ids, size, blank):
                 return self._hold(object_ids, size, blank=blank)
-            case CommitReplicas(data):
-                return self._commit(data)
+            case CommitReplicas(data, hold):
+                return self._commit_and_hold(data) if hold else self._commit(data)
             case ReleaseReplicas(object_ids):
                 self._release(object_ids)
             case Wait(conflict):
@@ -144,13 +145,45 @@ class BlockingReplicas:
             results[object_id] = Held(request.v_w, b"" if blank else bytes(request.view))
         return results
 
-    def _commit(self, data: Mapping[int, bytes]) -> Results[int]:
+    def _commit(self, data: Mapping[int, bytes]) -> Results[Committed]:
         held = {object_id: self._held.pop(object_id) for object_id in data}
         for object_id, request in held.items():
             request.fill(memoryview(data[object_id]))
         errors = self._node.finish_writes({one: len(data[object_id]) for object_id, one in held.items()})
-        results = {object_id: errors[one] or one.v_w for object_id, one in held.items()}
-        self._commits = {one: v_w for one, v_w in results.items() if not isinstance(v_w, DiosError)}
+        return self._committed({one: errors[request] for one, request in held.items()}, held, is_held=False)
+
+    def _commit_and_hold(self, data: Mapping[int, bytes]) -> Results[Committed]:
+        held = {object_id: self._held.pop(object_id) for object_id in data}
+        errors: dict[int, DiosError | None] = {}
+        # Bytes for other nodes and bytes for this one are not sent in the same message.
+        for remote in (True, False):
+            with self._node.batch() as batch:
+                pending = {}
+                for object_id, request in held.items():
+                    if (self._references[object_id].proximity > Proximity.NODE) is remote:
+                        request.fill(memoryview(data[object_id]))
+                        pending[object_id] = batch.add(request.reacquire)
+            errors |= {object_id: one.error for object_id, one in pending.items()}
+        for object_id, error in errors.items():
+            if error is None:
+                self._held[object_id] = held[object_id]
+            else:
+                with suppress(DiosError):
+                    held[object_id].release()
+        # A request that is not admitted again was committed.
+        failed = {one: None if isinstance(error, Busy) else error for one, error in errors.items()}
+        return {
+            object_id: one if isinstance(one, DiosError) else one._replace(is_held=object_id in self._held)
+            for object_id, one in self._committed(failed, held, is_held=True).items()
+        }
+
+    def _committed(
+        self, errors: Mapping[int, DiosError | None], held: Mapping[int, WriteRequest], *, is_held: bool
+    ) -> Results[Committed]:
+        results: Results[Committed] = {
+            object_id: error or Committed(held[object_id].v_w, is_held) for object_id, error in errors.items()
+        }
+        self._commits = {one: done.v_w for one, done in results.items() if not isinstance(done, DiosError)}
         return results
 
     def _release(self, object_ids: Sequence[int]) -> None:

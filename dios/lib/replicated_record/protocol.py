@@ -13,6 +13,7 @@ import secrets
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Final, NamedTuple, cast
 
+from dios import limits
 from dios.errors import Busy, Conflict, DamagedError, DiosError, InvalidError, UnreachableError
 from dios.lib.replicated_record import frame
 from dios.lib.replicated_record.frame import (
@@ -27,6 +28,7 @@ from dios.lib.replicated_record.frame import (
 from dios.lib.replicated_record.quorums import is_decided, is_latest
 from dios.lib.replicated_record.steps import (
     CommitReplicas,
+    Committed,
     Held,
     HoldReplicas,
     Look,
@@ -39,8 +41,11 @@ from dios.lib.replicated_record.steps import (
 )
 
 _ATTEMPTS: Final = 32
-_LOOKS_BEFORE_SETTLING: Final = 3
+_READS: Final = 256
+_LOOKS_BEFORE_SETTLING: Final = 5
 _HOLDS: Final = 8
+_ROOM_BYTES: Final = HEADER_BYTES_MAX + 32 * limits.KIB
+"""The room for a header, and for the growth of the content by one change."""
 
 
 class Reading(NamedTuple):
@@ -141,8 +146,10 @@ def read_record(writer: int) -> Steps[Reading]:
 
     Raises UnreachableError if too few members answer to know it, and DamagedError if no replica is sound.
     """
-    for attempt in range(_ATTEMPTS):
-        sighting = yield from _look(fresh=attempt > 0)
+    undecided: Ballot | None = None
+    looks = 0
+    for _ in range(_READS):
+        sighting = yield from _look(fresh=looks > 0)
         found = yield from _read_states(sighting)
         value = found.latest()
         if value is None or not is_latest(value, found.states, None):
@@ -161,7 +168,9 @@ def read_record(writer: int) -> Steps[Reading]:
         can_be_decided = is_decided(value, found.states, found.existing)
         if reading.decided or divided or not can_be_decided:
             return reading
-        if attempt < _LOOKS_BEFORE_SETTLING:
+        looks = looks + 1 if value.ballot == undecided else 0
+        undecided = value.ballot
+        if looks < _LOOKS_BEFORE_SETTLING:
             # Another client is probably about to finish its proposal.
             yield Wait(Conflict("another client changes the record"))
             continue
@@ -297,20 +306,10 @@ def _replace_held(base: Value, content: bytes, mark: int) -> Steps[Outcome | Non
 
     The outcome may have fewer members than a decision needs.
     """
-    ids = [member.object_id for member in base.members]
-    size = len(content) + HEADER_BYTES_MAX
-    held: dict[int, Held] = {}
-    missing, busy = ids, False
-    for _ in range(_HOLDS):
-        results = cast("Results[Held]", (yield HoldReplicas(tuple(missing), size)))
-        errors = {object_id: one for object_id, one in results.items() if isinstance(one, DiosError)}
-        held |= {object_id: one for object_id, one in results.items() if not isinstance(one, DiosError)}
-        missing = list(errors)
-        busy = bool(errors) and all(isinstance(error, Busy | Conflict) for error in errors.values())
-        # Of clients that hold some of the members, the one with the first goes on, and the others give way.
-        if not busy or min(ids) in errors:
-            break
-        yield Wait(Busy("another client holds a replica"))
+    ids = tuple(member.object_id for member in base.members)
+    held, errors = yield from _hold_all(ids, len(content) + HEADER_BYTES_MAX)
+    missing = list(errors)
+    busy = bool(errors) and all(isinstance(error, Busy | Conflict) for error in errors.values())
     states: list[ReplicaState] = []
     if not missing:
         known = {member.object_id: member for member in base.members}
@@ -329,8 +328,34 @@ def _replace_held(base: Value, content: bytes, mark: int) -> Steps[Outcome | Non
         return None
     value = base.with_content(content, (max(ballots)[0] + 1, 0), mark)
     data = frame.encode(ReplicaState(value.ballot, value))
-    committed = cast("Results[int]", (yield CommitReplicas(dict.fromkeys(ids, data))))
+    committed = cast("Results[Committed]", (yield CommitReplicas(dict.fromkeys(ids, data))))
     return Outcome(value, _without_errors(value, committed))
+
+
+def _hold_all(
+    ids: Sequence[int], size: int, *, blank: bool = False
+) -> Steps[tuple[dict[int, Held], dict[int, DiosError]]]:
+    """Hold replicas, and return those that are held and the errors of the others.
+
+    Of clients that hold some of them, the one with the first goes on, and the others give way.
+    """
+    held: dict[int, Held] = {}
+    missing = tuple(ids)
+    errors: dict[int, DiosError] = {}
+    for _ in range(_HOLDS):
+        results = cast("Results[Held]", (yield HoldReplicas(missing, size, blank)))
+        errors = {} if missing == tuple(ids) else errors
+        errors |= {object_id: one for object_id, one in results.items() if isinstance(one, DiosError)}
+        held |= {object_id: one for object_id, one in results.items() if not isinstance(one, DiosError)}
+        errors = {object_id: one for object_id, one in errors.items() if object_id not in held}
+        missing = tuple(one for one, error in errors.items() if isinstance(error, Busy | Conflict))
+        if not missing:
+            break
+        if min(ids) in missing:
+            yield ReleaseReplicas(tuple(held))
+            return {}, errors
+        yield Wait(Busy("another client holds a replica"))
+    return held, errors
 
 
 def _differs(state: ReplicaState, base: Value) -> bool:
@@ -384,13 +409,19 @@ def propose(
         prepared = yield from _prepare(hint, ballot, found)
         present = prepared.found.latest()
         if prepared.overtaken:
+            yield ReleaseReplicas(prepared.held)
             yield Wait(Conflict("another client changes the record"))
             continue
         if present is None or not is_decided(present, prepared.versions, found.existing):
+            yield ReleaseReplicas(prepared.held)
             if present is not None and present.object_ids != hint.object_ids:
                 continue  # the members have changed just now
             raise _too_few(hint, prepared.versions, "can take a change")
-        proposal = _proposal(present, decided, decide, _divided(prepared.found, present), unite)
+        try:
+            proposal = _proposal(present, decided, decide, _divided(prepared.found, present), unite)
+        except BaseException:
+            yield ReleaseReplicas(prepared.held)
+            raise
         proposal = proposal._replace(ballot=ballot)
         outcome = yield from _accept(proposal, prepared, found)
         if outcome is None:
@@ -429,11 +460,16 @@ def _proposal(
 
 
 class _Prepared(NamedTuple):
-    """The members that have promised: their states, and the versions of their objects after that."""
+    """The members that have promised: their states, and the versions of their objects after that.
+
+    Those in ``held`` are held on, for at most ``room`` bytes, so that no other client can come between.
+    """
 
     found: _States
     versions: dict[int, int]
-    overtaken: bool
+    held: tuple[int, ...] = ()
+    room: int = 0
+    overtaken: bool = False
 
 
 def _prepare(hint: Value, ballot: Ballot, seen: _States) -> Steps[_Prepared]:
@@ -447,15 +483,12 @@ def _prepare(hint: Value, ballot: Ballot, seen: _States) -> Steps[_Prepared]:
             "`dios node ls` shows that all nodes are alive.",
             call="lookup",
         )
-    size = HEADER_BYTES_MAX + max(state.value.size for state in seen.states.values())
-    held = cast("Results[Held]", (yield HoldReplicas(ids, size)))
-    prepared = _States(sighting, {}, {})
+    size = _ROOM_BYTES + max(state.value.size for state in seen.states.values())
+    held, errors = yield from _hold_all(ids, size)
+    prepared = _States(sighting, {}, errors)
     data: dict[int, bytes] = {}
     refused: list[int] = []
     for object_id, one in held.items():
-        if isinstance(one, DiosError):
-            prepared.errors[object_id] = one
-            continue
         try:
             state = _held_state(one, members[object_id], hint, ballot, seen)
         except (DamagedError, Conflict) as error:
@@ -466,17 +499,19 @@ def _prepare(hint: Value, ballot: Ballot, seen: _States) -> Steps[_Prepared]:
             data[object_id] = frame.encode(ReplicaState(ballot, state.value))
     if refused:
         yield ReleaseReplicas(tuple(refused))
-    committed = cast("Results[int]", (yield CommitReplicas(data))) if data else {}
+    committed = cast("Results[Committed]", (yield CommitReplicas(data, hold=True))) if data else {}
     versions: dict[int, int] = {}
-    for object_id, v_w in committed.items():
-        if isinstance(v_w, DiosError):
+    holding: list[int] = []
+    for object_id, done in committed.items():
+        if isinstance(done, DiosError):
             del prepared.states[object_id]
-            prepared.errors[object_id] = v_w
+            prepared.errors[object_id] = done
         else:
-            versions[object_id] = v_w
+            versions[object_id] = done.v_w
+            holding += [object_id] if done.is_held else []
     overtaken = any(isinstance(error, Busy | Conflict) for error in prepared.errors.values())
     enough = is_decided(hint, versions, seen.existing)
-    return _Prepared(prepared, versions, overtaken and not enough)
+    return _Prepared(prepared, versions, tuple(holding), size, overtaken and not enough)
 
 
 def _held_state(held: Held, here: Member, hint: Value, ballot: Ballot, seen: _States) -> ReplicaState:
@@ -501,20 +536,27 @@ def _accept(proposal: Value, prepared: _Prepared, seen: _States) -> Steps[Outcom
     Damaged replicas accept nothing, because their promises are lost. The keeper replaces them.
     """
     there = {member.object_id: member for member in seen.sighting.replicas if member.object_id in seen.states}
-    ids = tuple(object_id for object_id in there if object_id in proposal.object_ids)
+    ids = {object_id for object_id in there if object_id in proposal.object_ids}
     data = frame.encode(ReplicaState(proposal.ballot, proposal))
-    known = tuple(object_id for object_id in ids if object_id in prepared.versions)
+    fits = len(data) <= prepared.room
+    accepts = [object_id for object_id in prepared.held if fits and object_id in ids]
+    refused = [object_id for object_id in prepared.held if object_id not in accepts]
+    if refused:
+        yield ReleaseReplicas(tuple(refused))
+        refused = []
+    known = tuple(
+        object_id for object_id in prepared.versions if object_id in ids and object_id not in accepts
+    )
     new = tuple(object_id for object_id in ids if object_id not in prepared.versions)
-    held = cast("Results[Held]", (yield HoldReplicas(known, len(data), blank=True)))
-    if new:
-        held |= cast("Results[Held]", (yield HoldReplicas(new, len(data) + HEADER_BYTES_MAX)))
-    accepts: list[int] = []
-    refused: list[int] = []
-    overtaken = False
+    held: dict[int, Held] = {}
+    errors: dict[int, DiosError] = {}
+    for some, size, blank in ((known, len(data), True), (new, len(data) + HEADER_BYTES_MAX, False)):
+        more, failed = (yield from _hold_all(some, size, blank=blank)) if some else ({}, {})
+        held |= more
+        errors |= failed
+    overtaken = any(isinstance(error, Busy | Conflict) for error in errors.values())
     for object_id, one in held.items():
-        if isinstance(one, DiosError):
-            overtaken = overtaken or isinstance(one, Busy | Conflict)
-        elif object_id in prepared.versions:
+        if object_id in prepared.versions:
             same = one.v_w == prepared.versions[object_id]
             (accepts if same else refused).append(object_id)
             overtaken = overtaken or not same
@@ -524,9 +566,9 @@ def _accept(proposal: Value, prepared: _Prepared, seen: _States) -> Steps[Outcom
             refused.append(object_id)
     if refused:
         yield ReleaseReplicas(tuple(refused))
-    committed: Results[int] = {}
+    committed: Results[Committed] = {}
     if accepts:
-        committed = cast("Results[int]", (yield CommitReplicas(dict.fromkeys(accepts, data))))
+        committed = cast("Results[Committed]", (yield CommitReplicas(dict.fromkeys(accepts, data))))
     holders = _without_errors(proposal, committed)
     outcome = Outcome(proposal, holders)
     if is_decided(proposal, outcome.accepted, seen.existing):
@@ -545,10 +587,10 @@ def _may_accept(held: Held, here: Member, ballot: Ballot) -> bool:
     return max(state.promised, state.value.ballot) < ballot
 
 
-def _without_errors(value: Value, committed: Mapping[int, int | DiosError]) -> tuple[Member, ...]:
+def _without_errors(value: Value, committed: Mapping[int, Committed | DiosError]) -> tuple[Member, ...]:
     members = {member.object_id: member for group in value.groups for member in group}
     return tuple(
-        sorted(members[object_id] for object_id, v_w in committed.items() if not isinstance(v_w, DiosError))
+        sorted(members[object_id] for object_id, one in committed.items() if not isinstance(one, DiosError))
     )
 
 

@@ -65,11 +65,22 @@ class HoldReplicas:
     blank: bool = False
 
 
+class Committed(NamedTuple):
+    """A replica that was written: its version after that, and if it is held still."""
+
+    v_w: int
+    is_held: bool
+
+
 @dataclass(frozen=True, slots=True)
 class CommitReplicas:
-    """Make these bytes the content of replicas that are held, and release them; the result is the version."""
+    """Make these bytes the first ones of replicas that are held, and release them.
+
+    With ``hold`` they are held on, where that is possible, for a second commit of as many bytes at most.
+    """
 
     data: Mapping[int, bytes]
+    hold: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -56,7 +56,13 @@ T = TypeVar("T")
 _TRANSFER_S: Final = 0.3
 _NO_ANSWER_S: Final = 1.0
 _LONG_S: Final = 6.0
-_CHANGING: Final = (messages.Create, messages.CommitWrite, messages.WriteOnce, messages.Copy)
+_CHANGING: Final = (
+    messages.Create,
+    messages.CommitWrite,
+    messages.CommitAcquireWrite,
+    messages.WriteOnce,
+    messages.Copy,
+)
 
 
 class Killed(BaseException):
@@ -536,6 +542,17 @@ class ModelSession:
         await self._return(replica.node)
         return messages.Committed(replica.v_r, replica.v_w)
 
+    async def _commit_acquire_write(self, call: messages.CommitAcquireWrite) -> AnyResult:
+        await self._commit_write(
+            messages.CommitWrite(call.ref, call.buffer, flags=call.flags & Flag.REPLACE, data=call.data)
+        )
+        replica, buffer = await self._reached(call.ref), self._buffer(call.buffer)
+        if not io_requests.admits(cast("PhysicalObject", replica), call.semantics):
+            return messages.Committed(replica.v_r, replica.v_w)
+        io_requests.begin(cast("Buffer", buffer), call.semantics)
+        data = None if call.flags & Flag.BLANK else self._range(replica, buffer.offset, buffer.size)
+        return messages.Buffer(buffer.id, buffer.size, replica.v_r, replica.v_w, data=data)
+
     async def _release_write(self, call: messages.ReleaseWrite) -> AnyResult:
         await self._reached(call.ref)
         self._end(self._buffer(call.buffer))
@@ -591,6 +608,7 @@ _ANSWERS: Final = cast(
         messages.ReleaseRead: ModelSession._release_read,  # noqa: SLF001
         messages.AcquireWrite: ModelSession._acquire_write,  # noqa: SLF001
         messages.CommitWrite: ModelSession._commit_write,  # noqa: SLF001
+        messages.CommitAcquireWrite: ModelSession._commit_acquire_write,  # noqa: SLF001
         messages.ReleaseWrite: ModelSession._release_write,  # noqa: SLF001
         messages.WriteOnce: ModelSession._write_once,  # noqa: SLF001
     },

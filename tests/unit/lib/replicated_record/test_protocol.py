@@ -17,6 +17,7 @@ from dios.lib.replicated_record import frame, protocol
 from dios.lib.replicated_record.frame import ZERO, Ballot, Member, Value
 from dios.lib.replicated_record.steps import (
     CommitReplicas,
+    Committed,
     Held,
     HoldReplicas,
     Look,
@@ -101,8 +102,8 @@ class Client:
                 return [(one, partial(self._read, one, size)) for one, size in sizes.items()]
             case HoldReplicas(ids, size, blank):
                 return [(one, partial(self._hold, one, size, blank=blank)) for one in ids]
-            case CommitReplicas(data):
-                return [(one, partial(self._commit, one, data[one])) for one in data]
+            case CommitReplicas(data, hold):
+                return [(one, partial(self._commit, one, data[one], hold=hold)) for one in data]
             case ReleaseReplicas(ids):
                 return [(one, partial(self.release, one)) for one in ids]
         return []
@@ -137,7 +138,7 @@ class Client:
         one.holder, self.held[object_id] = self, one.v_w
         return Held(one.v_w, b"" if blank else one.data[:size].ljust(size, b"\0"))
 
-    def _commit(self, object_id: int, data: bytes) -> int:
+    def _commit(self, object_id: int, data: bytes, *, hold: bool) -> Committed:
         v_w = self.held.pop(object_id)
         try:
             one = self._replica(object_id)
@@ -150,7 +151,10 @@ class Client:
         one.holder, one.data, one.v_w = None, data, v_w + 1
         if self.cluster.random.random() < self.cluster.loss:
             raise UnreachableError("the answer was lost")
-        return one.v_w
+        is_held = hold and self.cluster.random.random() < 0.8
+        if is_held:
+            one.holder, self.held[object_id] = self, one.v_w
+        return Committed(one.v_w, is_held)
 
     def release(self, object_id: int) -> None:
         """End a request without a change."""
