@@ -33,6 +33,8 @@ TROUBLE_S: Final = 75.0
 REST_S: Final = 90.0
 """The time in which the keepers restore all numbers: longer than nodes are passed over after a refusal."""
 GRACE_MS: Final = 8_000
+_BEGIN_S: Final = 60.0
+_SETTLED_S: Final = 5.0
 GROUP: Final = object_name("group")
 
 
@@ -135,6 +137,7 @@ async def _simulate(random: Random, store: ModelTierStore, programs: int) -> Kep
             run.log,
         )
         troubles.apart = apart
+        await _settle(cluster, users.list_name, replicas)
         async with trio.open_nursery() as busy:
             for number in range(programs or random.randint(2, 4)):
                 busy.start_soon(users.run, number, TROUBLE_S)
@@ -163,6 +166,14 @@ async def _simulate(random: Random, store: ModelTierStore, programs: int) -> Kep
         dict(troubles.counts),
         sha256("\n".join(run.lines).encode()).hexdigest(),
     )
+
+
+async def _settle(cluster: ModelCluster, list_name: bytes, replicas: int) -> None:
+    """Wait until the list has its promised replicas: before that the loss of one node may lose the group."""
+    with trio.move_on_after(_BEGIN_S):
+        while len(cluster.living(list_name)) < replicas:  # noqa: ASYNC110 - a model has no events
+            await trio.sleep(1)
+    await trio.sleep(_SETTLED_S)
 
 
 # -- keepers ----------------------------------------------------------------------------------------
