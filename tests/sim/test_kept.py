@@ -100,7 +100,6 @@ def broken(target: str, value: object, *claims: str) -> Broken:
 
 async def same_bytes(self: object, part: Part, one: AsyncReference, pace: object) -> bool:
     """Break the rule of content: whatever the bytes are, they count as those of the digest."""
-
     del pace
     assert isinstance(self, Comparisons)
     self._note(part, one.object_id, Comparison(one.v_w, sound=True, at=trio.current_time()))

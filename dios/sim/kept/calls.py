@@ -90,6 +90,7 @@ class ModelSession:
         self.group: Final = group
         self.keeps: Final = keeps
         self.kill_at: Final = kill_at
+        self.serial: Final = next(cluster.serials)
         self.killed = False
         self.closed = False
         self.in_doubt = False
@@ -102,7 +103,7 @@ class ModelSession:
         self._references: Final[dict[int, tuple[StoredReplica, int]]] = {}
         self._buffers: Final[dict[int, ModelBuffer]] = {}
         self._group = self._own_reference(ObjectType.GROUP, fingerprint(group))
-        cluster.nodes[number].sessions.add(self)
+        cluster.nodes[number].sessions[self] = None
 
     # -- the connection -----------------------------------------------------------------------------
     def welcome(self) -> messages.Welcome:
@@ -115,7 +116,7 @@ class ModelSession:
     def close(self) -> None:
         """End the session. Other nodes release its requests when they hear of it."""
         self.closed = True
-        self.cluster.nodes[self.number].sessions.discard(self)
+        self.cluster.nodes[self.number].sessions.pop(self, None)
 
     def kill(self) -> Killed:
         """End the session with its program."""
@@ -236,7 +237,7 @@ class ModelSession:
     def _release_ended(self, replica: StoredReplica) -> None:
         """Release the requests of sessions that have ended, as far as the object's node knows of that."""
         cluster = self.cluster
-        for buffer in list(replica.buffers):
+        for buffer in list(replica.buffers.values()):
             home = buffer.session.number
             heard = cluster.reach(replica.node, home) and buffer.session.closed
             if heard or cluster.status(replica.node, home) is NodeStatus.DEAD:
@@ -422,7 +423,7 @@ class ModelSession:
                 self._note_drop(replica)
 
         await self._commit(node, destroy)
-        for buffer in list(replica.buffers):
+        for buffer in list(replica.buffers.values()):
             self._end(buffer)
         await self._return(replica.node)
         self._references.pop(call.ref, None)
@@ -458,13 +459,13 @@ class ModelSession:
             raise Busy("other requests are active")
         buffer = ModelBuffer(next(self._numbers), replica, self, mode, level, offset, size)
         io_requests.begin(cast("Buffer", buffer), level)
-        replica.buffers.add(buffer)
+        replica.buffers[buffer.id, buffer.session.serial] = buffer
         self._buffers[buffer.id] = buffer
         return buffer
 
     def _end(self, buffer: ModelBuffer) -> None:
         io_requests.abort(cast("Buffer", buffer))
-        buffer.object.buffers.discard(buffer)
+        buffer.object.buffers.pop((buffer.id, buffer.session.serial), None)
         buffer.session.forget(buffer)
 
     def forget(self, buffer: ModelBuffer) -> None:

@@ -51,7 +51,7 @@ class StoredReplica:
     admissions: int = 0
     dirty: int = 0
     damaged: bool = False
-    buffers: set[ModelBuffer] = field(default_factory=set)
+    buffers: dict[tuple[int, int], ModelBuffer] = field(default_factory=dict)
 
 
 @dataclass(slots=True, eq=False)
@@ -106,7 +106,7 @@ class ModelNode:
     epoch: int = 1
     replicas: dict[int, StoredReplica] = field(default_factory=dict)
     pending: list[PendingWrite] = field(default_factory=list)
-    sessions: set[ModelSession] = field(default_factory=set)
+    sessions: dict[ModelSession, None] = field(default_factory=dict)
 
     @property
     def name(self) -> str:
@@ -143,6 +143,8 @@ class ModelCluster:
         self.creators: Final[dict[bytes, ModelSession]] = {}
         """The session that has created an object, by its name."""
         self._clock: Final = trio.lowlevel.current_clock()
+        self.serials: Final = count(1)
+        """The numbers of sessions."""
         self._ids: Final = count(1)
         self._side: list[int] = [0] * nodes
         self._heard: Final[dict[tuple[int, int], float]] = {}
@@ -266,7 +268,7 @@ class ModelCluster:
             session.close()
         for one in list(node.replicas.values()):
             one.a_r = one.a_w = 0
-            for buffer in one.buffers:
+            for buffer in one.buffers.values():
                 buffer.opened = False
             one.buffers.clear()
             if one.type is not ObjectType.DURABLE_BLOB:

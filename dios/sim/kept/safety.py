@@ -196,12 +196,12 @@ class Safety:
 
     def _require_safe(self, path: str, digest: bytes, mark: bytes, how: str) -> None:
         now = self._cluster.now()
-        if not any(
-            change.disks >= SAFE_DISKS and path not in change.excused
-            for change in self._files.of(path)
-            if digest_of(change.contents[path] or b"") == digest and change.outcome is Outcome.DONE
-        ):
-            return
+        done = [change for change in self._files.of(path) if change.outcome is Outcome.DONE]
+        safe = [one for one in done if one.disks >= SAFE_DISKS and path not in one.excused]
+        own = [one for one in safe if digest_of(one.contents[path] or b"") == digest]
+        over = [one for one in done if one in safe or one.contents[path] is None]
+        if not any(all(later.begun <= change.ended for later in over) for change in own):
+            return  # it was not acknowledged, or removed or replaced since
         for change in self._files.candidates(path, now, now):
             content = None if change is None else change.contents[path]
             if content is None or self._disks(path, content, without=mark).content >= SAFE_DISKS:
