@@ -244,6 +244,12 @@ def test_a_new_file_does_not_make_the_keeper_look_at_all_files(monkeypatch: pyte
 
 
 # -- programs ---------------------------------------------------------------------------------------
+async def pass_time(seconds: int) -> None:
+    """Let a number of seconds pass in virtual time."""
+    for _ in range(seconds):
+        await trio.sleep(1)
+
+
 def in_cluster(work: Callable[[ModelCluster, trio.Nursery], object]) -> None:
     """Run async work on three nodes in virtual time."""
 
@@ -275,7 +281,7 @@ def test_a_program_ends_at_the_change_at_which_it_is_killed(kill_at: int) -> Non
         del nursery
         session = ModelSession(cluster, 0, GROUP, kill_at=kill_at)
         await ModelProgram(lambda program: create(program, session)).run()
-        await trio.sleep(1)
+        await pass_time(1)
         assert len(made) == kill_at - 1
         assert len(cluster.nodes[0].replicas) in {kill_at - 1, kill_at}
 
@@ -310,9 +316,9 @@ def test_programs_and_nodes_see_each_other_in_virtual_time() -> None:
                 write(one, session, name, number)
 
             nursery.start_soon(ModelProgram(program).run)
-        await trio.sleep(10)
+        await pass_time(10)
         cluster.crash(cluster.nodes[0], for_ever=False)
-        await trio.sleep(10)
+        await pass_time(10)
 
     in_cluster(work)
     assert {1, 2} == set(written[:2]) == set(written[4:6])
