@@ -247,3 +247,44 @@ def test_a_put_that_two_disks_acknowledge_survives_the_loss_of_its_node(three: K
     wait_until(lambda: len(three.nodes_of("a.txt")) == 2, "the lost replica is made again", PATIENCE_S)
     new = {row.name: row for row in three.asks("dios node ls", list[NodeLine])}["n1"]
     assert (new.status, new.rack, new.labels, new.epoch) == ("alive", "r7", {"ssd": "yes"}, 1)
+
+
+REPLICAS = """
+import sys
+from pathlib import Path
+import dios
+from dios.client.keyring import Keyring
+from dios.lib import catalogue
+
+ring = Keyring.load()
+with dios.connect(sys.argv[1], groups=[bytes(ring.groups["papers"])]) as node:
+    listed = node.lookup(bytes(ring.objects["catalogue/papers"]))[0]
+    file = next(one for one in catalogue.decode(listed.read_bytes()) if one.file.endswith("thesis.txt"))
+    found = node.lookup(file.name)
+    if len(sys.argv) > 2:
+        next(one for one in found if one.node == sys.argv[2]).write_bytes(b"not the thesis " * 20_000)
+    right = Path("thesis.txt").read_bytes()
+    print(*sorted(f"{one.node} {one.read_bytes() == right}" for one in found), sep="; ")
+"""
+
+
+def test_a_replica_that_a_program_overwrites_is_put_right_by_the_others(three: Keeping) -> None:
+    """Its version is the highest, but the list has the digest of the file; the group says what happened."""
+    three.person.writes("thesis.txt", "the thesis " * 30_000)
+    three.person.writes("replicas.py", REPLICAS)
+    three.types("dios group create papers")
+    three.types("dios put thesis.txt --group papers")
+    three.types("dios group set papers --replicas 3")
+    three.until(is_kept(2), "three replicas of the file and of the list")
+
+    def replicas(*overwritten: str) -> str:
+        socket = three.made.nodes[2].socket
+        done = three.person.pastes(f"python replicas.py {socket} {' '.join(overwritten)}")
+        return done.stdout.strip() or done.stderr
+
+    assert replicas() == "n1 True; n2 True; n3 True"
+    replicas("n3")
+    wait_until(lambda: replicas() == "n1 True; n2 True; n3 True", "the bytes of n3 are right", PATIENCE_S)
+    found = three.until(lambda told: bool(told.short) and is_kept(2)(told), "the group says what happened")
+    assert "the replica on n3 had other bytes than those that were put" in found.short[0].reason
+    assert three.types("dios get thesis.txt") == "the thesis " * 30_000
