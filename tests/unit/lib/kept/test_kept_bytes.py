@@ -271,8 +271,7 @@ def test_the_bytes_of_a_replica_are_read_once_for_each_version(monkeypatch: pyte
         two = sorted(room.store(NEW, node).object_id for node in range(2))
         room.start()
         await room.until(lambda: room.unverified() == 0)
-        await trio.sleep(100)
-        assert sorted(compared) == two
+        await room.remains(lambda: sorted(compared) == two, 100)
         room.store(NEW, 2)
         await room.until(lambda: room.sound(NEW, 0, 1))
         assert sorted(compared)[:4] == [two[0], two[0], two[1], two[1]]
