@@ -448,7 +448,8 @@ class GroupFiles:
         for until in {note.until for note in tree.notes if note.until}:
             entry = present.get(until[: limits.NAME_BYTES])
             kept[until] = entry is not None and self._is_kept(entry, promises)
-        return self._destroy([note for note in tree.notes if kept[note.until]])
+        due = [note for note in tree.notes if kept[note.until] and note.former.name not in present]
+        return self._destroy(due)
 
     def _is_kept(self, entry: CatalogueEntry, promises: Iterable[KeptPromise]) -> bool:
         if entry.digest or entry.in_parts:

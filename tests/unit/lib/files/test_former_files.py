@@ -14,7 +14,7 @@ from blake3 import blake3
 from dios import limits
 from dios.client.ops.cluster import Gathered
 from dios.errors import DamagedError, NotPermittedError, StaleError, UnreachableError
-from dios.lib.catalogue import CatalogueEntry, Part, Tiered, UnfinishedFile, pack_parts
+from dios.lib.catalogue import CatalogueEntry, Note, Part, Tiered, UnfinishedFile, pack_parts
 from dios.lib.files import group_files
 from dios.lib.files.cached_catalogue import CachedCatalogue
 from dios.lib.files.catalogue_places import CataloguePlace
@@ -246,6 +246,14 @@ def test_a_file_whose_path_another_one_takes_stays_until_that_one_is_kept(files:
     assert files.cluster.nodes_of("one") == {"n1", "n2"}
     assert files.sweep() == 1
     assert files.cluster.nodes_of("one") == set()
+
+
+def test_a_note_of_a_listed_file_destroys_nothing(files: Files) -> None:
+    """Whatever brought it into the catalogue, as the repair of one."""
+    note = Note(files.entry("a"), b"", 1)
+    files.edit(lambda tree: tree.entries, None, lambda _: [note])
+    assert files.sweep() == 0
+    assert files.cluster.nodes_of("one") == {"n1", "n2"}
 
 
 def test_a_removed_file_goes_at_once_with_the_versions_before_it(files: Files, promised: Promised) -> None:
