@@ -166,6 +166,8 @@ def describe_group(
         promises = Promises(place.node)
         promise = promises.promise(group)
         files = {fingerprint(name): entry.file for entry in entries for name in entry.names}
+        former = [note.former for note in notes]
+        files |= {fingerprint(name): f"{one.file} (former)" for one in former for name in one.names}
         short = [] if promise is None else _short_of(promises, files, promise)
         if as_json:
             row: GroupRow = {
@@ -279,7 +281,8 @@ def _short_of(
     promises: Promises, files: dict[str, str], promise: KeptStatus
 ) -> list[tuple[str, ShortObject]]:
     found = [one for one in promises.short_objects() if one.promise == promise.key]
-    return sorted((files.get(one.fingerprint, "(the list of the files)"), one) for one in found)
+    named = [(files.get(one.fingerprint, "(the list of the files)"), one) for one in found]
+    return sorted(named, key=lambda pair: (pair[0], pair[1].fingerprint))
 
 
 def _wish_text(promise: KeptStatus) -> str:

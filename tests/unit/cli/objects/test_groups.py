@@ -1,6 +1,8 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
+from typing import cast
 
 import pytest
 from typer.testing import CliRunner
@@ -9,6 +11,7 @@ from dios.cli.objects import groups
 from dios.client.keyring import Keyring
 from dios.ids import Name
 from dios.lib.files.catalogue_places import CATALOGUE_ALIAS
+from dios.lib.kept.promises import KeptStatus, Promises, ShortObject
 
 
 @pytest.fixture
@@ -38,3 +41,16 @@ def test_a_group_is_not_forgotten_by_mistake(words: list[str], told: str) -> Non
     assert done.exit_code == 1
     assert told in done.output
     assert list(Keyring.load().groups) == ["old", "other"]
+
+
+def test_parts_of_a_file_that_are_short_are_listed_by_their_file() -> None:
+    """Several objects of one file have the same label, and the others that of the list of the files."""
+    short = [ShortObject(mark, "p", 2, 1, 0, "") for mark in ("c", "b", "a")]
+    promises = cast("Promises", SimpleNamespace(short_objects=lambda: short))
+    promise = KeptStatus("p", "papers", 2, apart=False, is_single=False)
+    listed = groups._short_of(promises, {"b": "large", "c": "large"}, promise)
+    assert [(file, one.fingerprint) for file, one in listed] == [
+        ("(the list of the files)", "a"),
+        ("large", "b"),
+        ("large", "c"),
+    ]
