@@ -47,6 +47,9 @@ _HOLDS: Final = 8
 _ROOM_BYTES: Final = HEADER_BYTES_MAX + 32 * limits.KIB
 """The room for a header, and for the growth of the content by one change."""
 
+RESTORED_ROUNDS: Final = 1 << 32
+"""The rounds that a record which was made again is ahead, so that no lost member that comes back is later."""
+
 
 class Reading(NamedTuple):
     """A value that was read, and the members that have it.
@@ -115,12 +118,30 @@ class _States(NamedTuple):
         latest = max(plain, key=lambda object_id: (self.sighting.versions[object_id], -object_id))
         return plain[latest]._replace(members=members)
 
+    @property
+    def is_lost(self) -> bool:
+        """True if all nodes have answered, and no member of the record is left, but copies of it are."""
+        existing = self.existing
+        silent = not all(isinstance(error, DamagedError) for error in self.errors.values())
+        if not self.states or existing is None or silent:
+            return False
+        latest = self.latest()
+        return latest is None or not is_latest(latest, self.states, existing)
+
     def drop_plain(self) -> None:
-        """Leave out plain replicas next to those with a history: a program has written to them directly."""
+        """Leave out plain replicas next to those with a history: a program has written to them directly.
+
+        Members stay while there is no history: a client was interrupted before it had given all a header.
+        """
         latest = self.latest()
         if latest is None or all(state.plain for state in self.states.values()):
             return
+        has_begun = latest.ballot != ZERO or not any(
+            object_id in latest.object_ids for object_id, state in self.states.items() if not state.plain
+        )
         for object_id in [one for one, state in self.states.items() if state.plain]:
+            if object_id in latest.object_ids and not has_begun:
+                continue
             here = self.states.pop(object_id).value.members[0]
             if object_id in latest.object_ids:
                 self.errors[object_id] = DamagedError(
@@ -156,6 +177,8 @@ def read_record(writer: int) -> Steps[Reading]:
             sighting = yield from _look(fresh=True)
             found = yield from _read_states(sighting)
             value = found.latest()
+        if found.is_lost:
+            raise _lost(found)
         if value is None:
             raise _unreadable(found)
         if not is_latest(value, found.states, found.existing):
@@ -191,17 +214,25 @@ def _read_states(sighting: Sighting) -> Steps[_States]:
         member.object_id: HEADER_BYTES_MAX if number else 0 for number, member in enumerate(sighting.replicas)
     }
     found = yield from _read(sighting, sizes)
-    plain = [
-        object_id for object_id, state in found.states.items() if state.plain and state.value.content is None
-    ]
-    if plain:
-        more = yield from _read(sighting, dict.fromkeys(plain, 0))
-        found.states.update(more.states)
-        for object_id in more.errors:
-            found.states.pop(object_id, None)
-        found.errors.update(more.errors)
+    yield from _read_whole(found, [one for one, state in found.states.items() if state.plain])
     found.drop_plain()
+    latest = found.latest()
+    if latest is not None and latest.ballot == ZERO:
+        members = [one for one in found.states if one in latest.object_ids]
+        if len({found.states[one].value.digest for one in members}) > 1:
+            yield from _read_whole(found, members)
     return found
+
+
+def _read_whole(found: _States, object_ids: Collection[int]) -> Steps[None]:
+    """Read the contents of those of these replicas of which only the header was read."""
+    wanted = [one for one in object_ids if found.states[one].value.content is None]
+    if wanted:
+        more = yield from _read(found.sighting, dict.fromkeys(wanted, 0))
+        for object_id in more.errors:
+            found.states.pop(object_id)
+        found.states.update(more.states)
+        found.errors.update(more.errors)
 
 
 def _read(sighting: Sighting, sizes: Mapping[int, int]) -> Steps[_States]:
@@ -402,8 +433,12 @@ def propose(
         sighting = yield from _look(fresh=True)
         found = yield from _read_states(sighting)
         hint = found.latest()
+        if found.is_lost:
+            raise _lost(found)
         if hint is None:
             raise _unreadable(found)
+        if unite is None and _divided(found, hint):
+            raise _conflict()
         rounds = max(rounds, hint.ballot[0], *(state.promised[0] for state in found.states.values())) + 1
         ballot = (rounds, writer)
         prepared = yield from _prepare(hint, ballot, found)
@@ -412,8 +447,12 @@ def propose(
             yield ReleaseReplicas(prepared.held)
             yield Wait(Conflict("another client changes the record"))
             continue
+<<<<<<< HEAD
         if present is None or not is_decided(present, prepared.versions, found.existing):
             yield ReleaseReplicas(prepared.held)
+=======
+        if present is None or not _may_decide(present, prepared.versions, found.existing):
+>>>>>>> 63b3fb76 (Replicas of a list that differ stay so until they are united, also after an interrupted attempt)
             if present is not None and present.object_ids != hint.object_ids:
                 continue  # the members have changed just now
             raise _too_few(hint, prepared.versions, "can take a change")
@@ -452,11 +491,20 @@ def _proposal(
         return present
     if divided:
         if unite is None:
-            raise InvalidError(
-                "replicas of the record differ, and it has no history. `dios group repair` unites them."
-            )
+            raise _conflict()
         present = present.with_content(unite(divided), ZERO, secrets.randbits(62))
     return decide(present._replace(former=()))
+
+
+def _may_decide(present: Value, prepared: Collection[int], existing: Collection[int] | None) -> bool:
+    """Return True if the members that have promised suffice to decide about the next value.
+
+    The first value of a history needs all members that there are, because each may have other content.
+    """
+    if present.ballot != ZERO:
+        return is_decided(present, prepared, existing)
+    missing = present.object_ids.difference(prepared)
+    return not missing or (existing is not None and bool(prepared) and missing.isdisjoint(existing))
 
 
 class _Prepared(NamedTuple):
@@ -477,7 +525,7 @@ def _prepare(hint: Value, ballot: Ballot, seen: _States) -> Steps[_Prepared]:
     sighting = seen.sighting
     members = {member.object_id: member for member in sighting.replicas if member.object_id in seen.states}
     ids = tuple(object_id for object_id in members if object_id in hint.object_ids)
-    if len(ids) > 1 and seen.states[ids[0]].plain and not sighting.complete:
+    if len(ids) > 1 and all(seen.states[one].plain for one in ids) and not sighting.complete:
         raise UnreachableError(
             "a node that may have another replica of the record does not answer. Repeat this when "
             "`dios node ls` shows that all nodes are alive.",
@@ -510,8 +558,13 @@ def _prepare(hint: Value, ballot: Ballot, seen: _States) -> Steps[_Prepared]:
             versions[object_id] = done.v_w
             holding += [object_id] if done.is_held else []
     overtaken = any(isinstance(error, Busy | Conflict) for error in prepared.errors.values())
+<<<<<<< HEAD
     enough = is_decided(hint, versions, seen.existing)
     return _Prepared(prepared, versions, tuple(holding), size, overtaken and not enough)
+=======
+    enough = _may_decide(hint, versions, seen.existing)
+    return _Prepared(prepared, versions, overtaken and not enough)
+>>>>>>> 63b3fb76 (Replicas of a list that differ stay so until they are united, also after an interrupted attempt)
 
 
 def _held_state(held: Held, here: Member, hint: Value, ballot: Ballot, seen: _States) -> ReplicaState:
@@ -594,6 +647,66 @@ def _without_errors(value: Value, committed: Mapping[int, Committed | DiosError]
     )
 
 
+# -- a record that is lost ---------------------------------------------------------------------------
+def restore(unite: Callable[[Sequence[bytes]], bytes]) -> Steps[Outcome]:
+    """Make a record without any member again: from copies that were no members yet, or not any more.
+
+    The latest copy has the value, and all of them are the new members. ``unite`` returns one content if
+    plain replicas have others. Raises InvalidError if a member is there, UnreachableError if a node does not
+    answer, DamagedError if no copy is sound, and Conflict if other clients are faster time after time.
+    """
+    for _ in range(_ATTEMPTS):
+        sighting = yield from _look(fresh=True)
+        found = yield from _read(sighting, dict.fromkeys((one.object_id for one in sighting.replicas), 0))
+        _require_lost(found)
+        ids = tuple(found.states)
+        size = HEADER_BYTES_MAX + max(state.value.size for state in found.states.values())
+        held = cast("Results[Held]", (yield HoldReplicas(ids, size)))
+        sound = {one for one, hold in held.items() if isinstance(hold, Held)}
+        versions = {one: hold.v_w for one, hold in held.items() if isinstance(hold, Held)}
+        if versions != {one: sighting.versions[one] for one in ids}:
+            yield ReleaseReplicas(tuple(sound))
+            yield Wait(Conflict("another client changes the record"))
+            continue
+        value = _restored(found, unite)
+        data = frame.encode(ReplicaState(value.ballot, value))
+        committed = cast("Results[int]", (yield CommitReplicas(dict.fromkeys(ids, data))))
+        outcome = Outcome(value, _without_errors(value, committed))
+        if is_decided(value, outcome.accepted, found.existing):
+            return outcome
+        raise _too_few(value, outcome.accepted, "have taken the change")
+    raise Conflict("other clients change the record without a pause. Try again.")
+
+
+def _require_lost(found: _States) -> None:
+    """Raise an error unless all nodes have answered and every copy was read, and none is a member."""
+    if not found.sighting.complete or not all(isinstance(one, DamagedError) for one in found.errors.values()):
+        raise UnreachableError(
+            "a node that may have a replica of the list does not answer. `dios node ls` shows which; repeat "
+            "this when it is back, or `dios node forget` it if it is lost for ever.",
+            call="lookup",
+        )
+    if not found.states:
+        raise _unreadable(found)
+    read = _States(found.sighting, dict(found.states), dict(found.errors))
+    read.drop_plain()
+    if not read.is_lost:
+        raise InvalidError("the record has members, and is not lost")
+
+
+def _restored(found: _States, unite: Callable[[Sequence[bytes]], bytes]) -> Value:
+    """Return the value of a record that is made again from all copies that were read."""
+    states = found.states.values()
+    latest = max((one.value for one in states if not one.plain), key=lambda value: value.ballot)
+    contents = {latest.digest: latest.content or b""}
+    contents |= {one.value.digest: one.value.content or b"" for one in states if one.plain}
+    content = contents[latest.digest] if len(contents) == 1 else unite(tuple(contents.values()))
+    rounds = max(max(one.promised, one.value.ballot) for one in states)[0] + RESTORED_ROUNDS
+    members = {one.object_id: one for one in found.sighting.replicas}
+    value = latest.with_content(content, (rounds, 0), secrets.randbits(62))
+    return value._replace(members=tuple(sorted(members[one] for one in found.states)))
+
+
 # -- steps and errors -------------------------------------------------------------------------------
 def _look(*, fresh: bool) -> Steps[Sighting]:
     return cast("Sighting", (yield Look(fresh)))
@@ -607,6 +720,21 @@ def _unreadable(found: _States) -> DiosError:
     return UnreachableError(
         f"no replica of the record can be read{f' ({why})' if why else ''}. `dios node ls` shows the nodes.",
         call="lookup",
+    )
+
+
+def _conflict() -> InvalidError:
+    return InvalidError(
+        "the list's replicas differ, from an earlier release, and it cannot be changed. "
+        "`dios group repair` unites them."
+    )
+
+
+def _lost(found: _States) -> DamagedError:
+    nodes = sorted({one.node for one in found.sighting.replicas if one.object_id in found.states})
+    return DamagedError(
+        f"no replica of the list that counts is left. There are copies of it on {', '.join(nodes)}, which "
+        "may be older: `dios group repair` makes the list from the latest of them."
     )
 
 
