@@ -10,7 +10,9 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Final
 
-from dios.cli.common.output import say, size_text, time_text
+import typer
+
+from dios.cli.common.output import FAILED, say, size_text, time_text
 from dios.client.grants import accepted_grants
 from dios.client.keyring import Keyring, check_group_alias
 from dios.client.ops.cluster import Gathered, Member
@@ -18,6 +20,9 @@ from dios.client.ops.status import Status
 from dios.client.sync.node import Group, Node, Reference, Task, connect
 from dios.core.model.names import log_name
 from dios.errors import (
+    Conflict,
+    DamagedError,
+    DiosError,
     ExistsError,
     InvalidError,
     NoSuchTaskError,
@@ -86,6 +91,8 @@ class CommandContext:
         self.grants: Final = accepted_grants()
         """The groups that other users share with this user; an alias of the keyring comes first."""
         self.passed_over: Final = PassedOver()
+        self.unlisted: Final[dict[str, DiosError]] = {}
+        """The groups whose lists could not be read, or only one of several, with the reasons."""
         self._shared: Final[dict[str, Group]] = {}
 
     # -- groups -------------------------------------------------------------------------------------
@@ -195,12 +202,31 @@ class CommandContext:
                 yield from note.former.local_names
 
     def entries(self, alias: str) -> tuple[CatalogueEntry, ...]:
-        """Return the entries of a group's catalogue; none, with a notice, if its node does not answer."""
+        """Return the entries of a group's catalogue; none, with a notice, if it cannot be read.
+
+        The group is in ``unlisted`` then, and also if it is in conflict.
+        """
         try:
-            return self.files(alias).entries()
-        except UnreachableError as error:
-            say(f"{error.message}; the files of group {alias} are not listed")
+            found = self.files(alias).entries()
+        except (UnreachableError, DamagedError) as error:
+            if alias not in self.unlisted:
+                say(f"the files of group {alias} are not listed: {error.message}")
+            self.unlisted[alias] = error
             return ()
+        self.note_conflict(alias)
+        return found
+
+    def note_conflict(self, alias: str) -> None:
+        """Report, once, that a catalogue is in conflict; the group is in ``unlisted`` then."""
+        if self.files(alias).record.is_divided and alias not in self.unlisted:
+            why = f"its list is in conflict, and one of several was read; next: dios group repair {alias}"
+            self.unlisted[alias] = Conflict(why)
+            say(f"not all files of group {alias} are listed: {why}")
+
+    def end_unlisted(self) -> None:
+        """End the command with a failure if files of a group could not be listed; a notice has said so."""
+        if self.unlisted:
+            raise typer.Exit(FAILED)
 
     # -- the cluster --------------------------------------------------------------------------------
     def here(self) -> Member | None:
@@ -231,6 +257,9 @@ class CommandContext:
         ]
         if not fitting:
             self._refuse_directory(text, group)
+            wanted = group or (place[0] if place is not None else "")
+            if wanted in self.unlisted:
+                raise self.unlisted[wanted]
             where = f" in group {group}" if group else ""
             raise InvalidError(
                 f"there is no file {text!r}{where}. `dios ls` lists the files; a name begins with {PREFIX}."
@@ -257,7 +286,7 @@ class CommandContext:
         for alias, path in places:
             try:
                 is_directory_there = self.files(alias).tree().is_directory(path)
-            except UnreachableError:
+            except (UnreachableError, DamagedError):
                 continue  # a notice has said so
             if is_directory_there:
                 shown = f"{alias}/{path}".rstrip("/")

@@ -15,7 +15,8 @@ class FileRow(TypedDict):
     """A file of a group. ``put`` is the time of its storage in nanoseconds; ``name`` comes with --names.
 
     ``ls`` adds ``group_secrecy``, the tags of the group's label, if the group has one.
-    A tiered file has the ``store`` where its bytes are.
+    A tiered file has the ``store`` where its bytes are. With --long it adds the number of ``disks`` that have
+    each object of the file, and the number that is ``promised``, null without a promise.
     """
 
     group: str
@@ -27,6 +28,8 @@ class FileRow(TypedDict):
     name: NotRequired[str]
     group_secrecy: NotRequired[list[str]]
     store: NotRequired[str]
+    disks: NotRequired[int]
+    promised: NotRequired[int | None]
 
 
 class DirectoryRow(TypedDict):
@@ -286,6 +289,7 @@ JSON: Final[Mapping[str, Output]] = {
         many=False,
     ),
     "replicate": Output(("cli.objects.replicas:MadeReplicaRow",), many=None),
+    "group repair": Output(("cli.objects.groups:RepairedListRow",), many=False),
     "group describe": Output(("cli.objects.groups:GroupRow",), many=False),
     "logs": Output((LoggedTaskRow, StoredConsoleRow), many=False),
     "pause": Output((PausedRow,), many=False),

@@ -6,7 +6,7 @@ import os
 import sys
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
-from itertools import chain
+from itertools import chain, groupby, islice
 from pathlib import Path
 from typing import Annotated, Final
 
@@ -25,6 +25,7 @@ from dios.cli.common.output import (
     bytes_output,
     confirm,
     counted,
+    progress,
     reporting,
     say,
     size_text,
@@ -47,11 +48,12 @@ from dios.cli.objects.removal import (
 )
 from dios.client.written_files import naming
 from dios.core.model.names import KEPT, SERVICES, special_name
-from dios.errors import DiosError, ExistsError, InvalidError, UnreachableError
+from dios.errors import DamagedError, DiosError, ExistsError, InvalidError, UnreachableError
 from dios.lib.catalogue import CatalogueEntry, shown_path
 from dios.lib.files import downloads, synchronize
 from dios.lib.files.former_files import copy_former
 from dios.lib.files.group_files import GroupFiles
+from dios.lib.files.kept_copies import FileDisks, file_disks
 from dios.lib.files.paths import checked_path, path_of_local, stored_path
 from dios.lib.files.staging import StagedFiles
 from dios.lib.files.synchronize import LocalFile, SyncPlan
@@ -62,6 +64,7 @@ from dios.wire.types import ObjectType, Semantics
 
 _STANDARD_INPUT: Final = Path("-")
 _LABEL_CHARACTERS: Final = 100
+_FILES_AT_ONCE: Final = 1_024
 
 app: Final = CommandApplication()
 
@@ -270,7 +273,8 @@ def _described(item: CataloguedFile, *, names: bool) -> FileRow:
 
 @app.command(
     "ls",
-    epilog="\b\nExamples:\n  dios ls\n  dios ls analytics/data\n  dios ls --group analytics --json",
+    epilog="\b\nExamples:\n  dios ls\n  dios ls analytics/data\n  dios ls --group analytics --json\n"
+    "  dios ls analytics --long",
 )
 def list_objects(
     path: Annotated[
@@ -286,6 +290,10 @@ def list_objects(
     unfinished: Annotated[
         bool, typer.Option("--unfinished", help="List large files whose storing was interrupted, or goes on.")
     ] = False,
+    long: Annotated[
+        bool,
+        typer.Option("--long", "-l", help="Also show on how many disks each file is, of those promised."),
+    ] = False,
     names: NamesOption = False,
     node: NodeOption = None,
     as_json: JsonOption = False,
@@ -296,6 +304,11 @@ def list_objects(
     itself never lists names, so that only users who know a name can find its object.
 
     After the table it shows the secrecy labels of the groups that have one; `dios stat` shows that of a file.
+
+    With --long the column DISKS shows the number of nodes that have each object of a file, and the promised
+    number: "1 of 2" is a file whose other replica has yet to be made. Of a tiered file it shows the store.
+
+    If the list of a group is in conflict or cannot be read, the others are shown, and the exit status is 1.
 
     --orphans lists objects of the asked node by fingerprint; the node's own user and root may see them.
     Programs may have their names. Objects in use are not listed. Those that an interrupted `dios put` left
@@ -309,28 +322,56 @@ def list_objects(
             _list_unfinished(place, group or ([path] if path else None), as_json=as_json)
             return
         if path:
-            _list_directory(place, path, names=names, as_json=as_json)
+            _list_directory(place, path, names=names, long=long, as_json=as_json)
             return
         for alias in group or ():
             place.group(alias)
         aliases = place.reachable_groups() if group is None else group
         found = place.catalogued(aliases)
+        items = _with_disks(place, found) if long else ((item, None) for item in found)
         if as_json:
-            write_json_list(_listed(place, item, names=names) for item in found)
+            write_json_list(_listed(place, item, disks, names=names) for item, disks in items)
+            place.end_unlisted()
             return
-        rows = (_row(item, names=names) for item in found)
+        rows = (_row(item, disks, names=names) for item, disks in items)
         first = next(rows, None)
-        if first is None:
-            say("there are no files yet; next: dios put FILE --group ALIAS")
-        else:
-            head = ("FILE", "SIZE", "PUT", "GROUP", "FINGERPRINT", *(("NAME",) if names else ()))
+        if first is not None:
+            columns = ("FILE", "SIZE", "PUT", *(("DISKS",) if long else ()), "GROUP", "FINGERPRINT")
+            head = (*columns, *(("NAME",) if names else ()))
             table(head, chain([first], rows), right=("SIZE",), whole=names)
+        elif not place.unlisted:
+            say("there are no files yet; next: dios put FILE --group ALIAS")
         _show_labels(place, aliases)
+        place.end_unlisted()
 
 
-def _listed(place: CommandContext, item: CataloguedFile, *, names: bool) -> FileRow:
+def _with_disks(
+    place: CommandContext, items: Iterable[CataloguedFile]
+) -> Iterator[tuple[CataloguedFile, FileDisks | None]]:
+    """Yield files with the number of disks that have each; many are looked up at a time."""
+    try:
+        promises = Promises(place.node).known()
+    except UnreachableError as error:
+        say(f"the promised numbers are not known: {error.message}")
+        promises = []
+    listed = iter(items)
+    count = 0
+    while some := list(islice(listed, _FILES_AT_ONCE)):
+        with progress("looking replicas up") as show:
+            found: list[FileDisks] = []
+            for alias, several in groupby(some, lambda item: item.group):
+                show(f"{count + len(found):,} files")
+                entries = [item.entry for item in several]
+                found += file_disks(place.node, place.group(alias), entries, promises)
+        yield from zip(some, found, strict=True)
+        count += len(some)
+
+
+def _listed(place: CommandContext, item: CataloguedFile, disks: FileDisks | None, *, names: bool) -> FileRow:
     """Return a file of `dios ls` for JSON."""
     described = _described(item, names=names)
+    if disks is not None:
+        described["disks"], described["promised"] = disks
     secrecy = place.files(item.group).secrecy
     if secrecy:
         described["group_secrecy"] = list(secrecy)
@@ -342,7 +383,7 @@ def _show_labels(place: CommandContext, groups: Iterable[str]) -> None:
     for alias in groups:
         try:
             secrecy = place.files(alias).secrecy
-        except UnreachableError:
+        except (UnreachableError, DamagedError):
             continue  # a notice has said so
         if secrecy:
             say(f"group {alias} is labelled {' '.join(secrecy)}, and so are its files")
@@ -411,34 +452,42 @@ def _list_orphans(place: CommandContext, *, as_json: bool) -> None:
         say("every stored object of yours on this node is in a catalogue or in your keyring")
 
 
-def _list_directory(place: CommandContext, text: str, *, names: bool, as_json: bool) -> None:
+def _list_directory(place: CommandContext, text: str, *, names: bool, long: bool, as_json: bool) -> None:
     alias, inner = _path(place, text)
     tree = place.files(alias).tree()
     shown = [inner] if tree.is_file(inner) else tree.children(inner)
+    items = {each: CataloguedFile(alias, tree.files[each]) for each in shown if tree.is_file(each)}
+    counted_disks = {item.path: disks for item, disks in _with_disks(place, items.values())} if long else {}
     if as_json:
         write_json(
             [
-                _listed(place, CataloguedFile(alias, tree.files[each]), names=names)
-                if tree.is_file(each)
+                _listed(place, items[each], counted_disks.get(each), names=names)
+                if each in items
                 else {"group": alias, "directory": each, "path": f"{alias}/{each}"}
                 for each in shown
             ]
         )
+        place.note_conflict(alias)
+        place.end_unlisted()
         return
     rows = []
+    columns = ("FILE", "SIZE", "PUT", *(("DISKS",) if long else ()), "FINGERPRINT")
+    head = (*columns, *(("NAME",) if names else ()))
     for each in shown:
         name = each.rpartition("/")[2]
-        if tree.is_file(each):
-            row = _row(CataloguedFile(alias, tree.files[each]), names=names)
-            rows.append((name, *row[1:3], *row[4:]))
+        if each in items:
+            row = _row(items[each], counted_disks.get(each), names=names)
+            group = 4 if long else 3
+            rows.append((name, *row[1:group], *row[group + 1 :]))
         else:
-            rows.append((f"{name}/", "", "", "", *(("",) if names else ())))
-    head = ("FILE", "SIZE", "PUT", "FINGERPRINT", *(("NAME",) if names else ()))
+            rows.append((f"{name}/", *("" for _ in head[1:])))
     if rows:
         table(head, rows, right=("SIZE",), whole=names)
     else:
         say(f"{text} is empty")
     _show_labels(place, [alias])
+    place.note_conflict(alias)
+    place.end_unlisted()
 
 
 def _path(place: CommandContext, text: str) -> tuple[str, str]:
@@ -462,11 +511,18 @@ def _no_such_path(text: str) -> InvalidError:
     return InvalidError(f"there is no file or directory {text!r}. `dios ls` lists all files.")
 
 
-def _row(item: CataloguedFile, *, names: bool) -> tuple[str, ...]:
+def _row(item: CataloguedFile, disks: FileDisks | None, *, names: bool) -> tuple[str, ...]:
     entry = item.entry
     size = f"{size_text(entry.size)} (tiered)" if entry.tiered else size_text(entry.size)
-    row = (item.path, size, time_text(entry.put_ns), item.group, item.fingerprint)
+    on = () if disks is None else (_disks_text(entry, disks),)
+    row = (item.path, size, time_text(entry.put_ns), *on, item.group, item.fingerprint)
     return (*row, format_name(entry.name)) if names else row
+
+
+def _disks_text(entry: CatalogueEntry, found: FileDisks) -> str:
+    if entry.tier is not None and entry.tiered:
+        return entry.tier.place
+    return str(found.disks) if found.promised is None else f"{found.disks} of {found.promised}"
 
 
 @app.command(epilog="\b\nExamples:\n  dios du\n  dios du analytics\n  dios du analytics/data --json")
@@ -496,6 +552,7 @@ def du(
                     row["tiered"] = tiered
                 used.append(row)
             write_json(used)
+            place.end_unlisted()
             return
         anywhere = any(tiered for *_, tiered in rows)
         table(
@@ -506,6 +563,7 @@ def du(
             ],
             right=("FILES", "SIZE", "TIERED") if anywhere else ("FILES", "SIZE"),
         )
+        place.end_unlisted()
 
 
 def _use_below(place: CommandContext, text: str) -> tuple[int, int, int]:

@@ -8,7 +8,7 @@ import sys
 import time
 from collections.abc import Sequence
 from enum import StrEnum
-from typing import Annotated, Final, TypedDict
+from typing import Annotated, Final, NamedTuple, TypedDict
 
 import typer
 
@@ -22,6 +22,7 @@ from dios.cli.common.output import (
     confirm,
     counted,
     facts,
+    next_step,
     reporting,
     say,
     size_text,
@@ -37,13 +38,15 @@ from dios.cli.objects.removal import all_targets, destroy_targets, require_none_
 from dios.client.grants import Grant, accepted_grants, forget_grant, format_grant, keep_grant, parse_grant
 from dios.client.keyring import Keyring, check_group_alias
 from dios.client.ops.nodes import require_tags
-from dios.errors import DiosError, ExistsError, InvalidError
+from dios.errors import DamagedError, DiosError, ExistsError, InvalidError, UnreachableError
 from dios.ids import Name
 from dios.lib.catalogue import Note
 from dios.lib.files.catalogue_places import CATALOGUE_ALIAS, KeyringCatalogue
 from dios.lib.files.group_files import GroupFiles, destroy
+from dios.lib.files.list_repair import UnitedFile, repair_list
+from dios.lib.files.list_state import ListState, ReplicaHealth, list_state
 from dios.lib.files.shares import SHARE_ALIAS, Share, decode_share, encode_share
-from dios.lib.files.tree import is_directory
+from dios.lib.files.tree import FileTree, is_directory
 from dios.lib.kept.promises import KeptStatus, Promises, ShortObject
 from dios.limits import NAME_BYTES
 from dios.wire.nametext import fingerprint, format_name
@@ -157,12 +160,18 @@ def describe_group(
     node: NodeOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Show a group: its files, its promised replicas, and the files that are short of them and since when."""
+    """Show a group: its files, its promised replicas, and the files that are short of them and since when.
+
+    The row "list" shows the nodes that have the list of its files. If the list cannot be read, the rest is
+    shown, and the exit status is 1.
+    """
     with reporting("dios group describe", as_json=as_json), opened(node, [alias]) as place:
         group = place.group(alias)
-        entries = [entry for entry in place.entries(alias) if not is_directory(entry)]
-        secrecy = place.files(alias).secrecy
-        notes = place.files(alias).tree().notes
+        described = _described_list(place, alias)
+        tree = described.tree
+        entries = [] if tree is None else [entry for entry in tree.entries if not is_directory(entry)]
+        notes = () if tree is None else tree.notes
+        secrecy = place.files(alias).record.secrecy
         promises = Promises(place.node)
         promise = promises.promise(group)
         files = {fingerprint(name): entry.file for entry in entries for name in entry.names}
@@ -173,22 +182,25 @@ def describe_group(
             row: GroupRow = {
                 "alias": alias,
                 "fingerprint": group.fingerprint,
-                "files": len(entries),
-                "size": sum(entry.size for entry in entries),
+                "files": None if tree is None else len(entries),
+                "size": None if tree is None else sum(entry.size for entry in entries),
                 "secrecy": list(secrecy),
+                "list": described.row(alias),
                 "promise": promise,
                 "short": [_short_row(file, one) for file, one in short],
                 "former": [_former_row(note) for note in notes],
             }
             write_json(row)
+            described.require_read()
             return
         size = size_text(sum(entry.size for entry in entries))
         shown = [
             ("group", alias),
             ("fingerprint", group.fingerprint),
-            ("files", f"{len(entries)} ({size})"),
+            ("files", "not known" if tree is None else f"{len(entries)} ({size})"),
+            ("list", described.text(alias)),
             ("secrecy", " ".join(secrecy) or "none"),
-            ("replicas", "no number is promised" if promise is None else _wish_text(promise)),
+            ("replicas", described.unpromised(alias) if promise is None else _wish_text(promise)),
         ]
         if promise is not None:
             shown += [("kept", kept_text(promise)), ("keeper", promise.leader or "none yet")]
@@ -202,6 +214,108 @@ def describe_group(
                     for file, one in short
                 ],
             )
+        described.require_read()
+
+
+class ListReplicaRow(TypedDict):
+    """A replica of a group's list of files: current, earlier, damaged, or missing."""
+
+    node: str
+    state: str
+
+
+class ListRow(TypedDict):
+    """The list of a group's files. It is equal, behind, in conflict, unreadable, or none.
+
+    One that is behind can be read and changed, and a replica of it is not current. ``reason`` says why it is
+    unreadable, and ``next`` is the command that helps; both are "" in other cases.
+    """
+
+    state: str
+    replicas: list[ListReplicaRow]
+    reason: str
+    next: str
+
+
+class _DescribedList(NamedTuple):
+    """The list of a group, as far as it can be read: ``state`` is None if there is none."""
+
+    tree: FileTree | None
+    state: ListState | None
+    error: DiosError | None
+
+    def require_read(self) -> None:
+        """Raise the error of reading the list."""
+        if self.error is not None:
+            raise self.error
+
+    def row(self, alias: str) -> ListRow:
+        """Return the state for JSON."""
+        if self.error is not None:
+            return {
+                "state": "unreadable",
+                "replicas": [],
+                "reason": self.error.message,
+                "next": next_step(self.error),
+            }
+        if self.state is None:
+            return {"state": "none", "replicas": [], "reason": "", "next": ""}
+        equal = "equal" if len(self.state.nodes) == len(self.state.replicas) else "behind"
+        replicas: list[ListReplicaRow] = [
+            {"node": node, "state": health.value} for node, health in self.state.replicas.items()
+        ]
+        conflict = self.state.divided
+        return {
+            "state": "conflict" if conflict else equal,
+            "replicas": replicas,
+            "reason": "",
+            "next": f"dios group repair {alias}" if conflict else "",
+        }
+
+    def text(self, alias: str) -> str:
+        """Return the state as a line."""
+        if self.error is not None:
+            return "cannot be read; see below"
+        if self.state is None:
+            return "none yet"
+        if self.state.divided:
+            return f"in conflict; next: dios group repair {alias}"
+        names = ", ".join(node or "this node" for node in self.state.replicas)
+        if len(self.state.nodes) == len(self.state.replicas):
+            return f"on {names}; all equal" if len(self.state.replicas) > 1 else f"on {names}"
+        others = "".join(
+            f"; {node} {_HEALTH_TEXTS[health]}"
+            for node, health in self.state.replicas.items()
+            if health is not ReplicaHealth.CURRENT
+        )
+        return f"on {', '.join(self.state.nodes)} of {names}{others}"
+
+    def unpromised(self, alias: str) -> str:
+        """Return the line about replicas of a group without a promise."""
+        if self.state is None or len(self.state.replicas) < 2:
+            return "no number is promised"
+        return (
+            "no number is promised, so nobody replaces a lost replica of the list; "
+            f"next: dios group set {alias} --replicas 2"
+        )
+
+
+_HEALTH_TEXTS: Final = {
+    ReplicaHealth.EARLIER: "has an earlier version",
+    ReplicaHealth.DAMAGED: "has a damaged one",
+    ReplicaHealth.MISSING: "does not answer, or has lost it",
+}
+
+
+def _described_list(place: CommandContext, alias: str) -> _DescribedList:
+    """Return the list of a group; one that cannot be read is described by the error."""
+    files = place.files(alias)
+    try:
+        tree = files.tree()
+        state = list_state(files.record) if files.record.found() else None
+    except (UnreachableError, DamagedError) as error:
+        return _DescribedList(None, None, error)
+    return _DescribedList(tree, state, None)
 
 
 class ShortFileRow(TypedDict):
@@ -229,11 +343,13 @@ class FormerFileRow(TypedDict):
 class GroupRow(AliasRow):
     """A group: its files and their bytes, the tags that files get, and how far its promise is kept.
 
-    The former files stay until their replacements are kept.
+    The numbers of files and of bytes are null if the list cannot be read. The former files stay until their
+    replacements are kept.
     """
 
-    files: int
-    size: int
+    files: int | None
+    size: int | None
+    list: ListRow
     secrecy: list[str]
     promise: KeptStatus | None
     short: list[ShortFileRow]
@@ -289,6 +405,102 @@ def _wish_text(promise: KeptStatus) -> str:
     return (
         f"{promise.replicas} of each file, {'in different racks' if promise.apart else 'on different nodes'}"
     )
+
+
+@app.command(
+    epilog="\b\nExamples:\n  dios group repair papers\n  dios group repair papers --json | jq .united"
+)
+def repair(
+    alias: Annotated[str, typer.Argument(metavar="ALIAS", help="Your name for the group.")],
+    *,
+    node: NodeOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Make one list of the files of a group, if its replicas differ or none of them counts any more.
+
+    An earlier release could leave replicas that differ, after a partition or after two programs that put at
+    the same time. The new list has the files of all of them. Two versions of a file are kept: the latest one
+    has the path, and the other one's name ends in "(conflict …)". Every node that may have a replica has to
+    answer.
+
+    Files that were removed, or had another path, in one of the lists are listed again. `dios ls --long` shows
+    those that are on no disk any more. A list that is sound stays as it is.
+    """
+    with reporting("dios group repair", as_json=as_json), opened(node, [alias]) as place:
+        repaired = repair_list(place.files(alias))
+        if as_json:
+            row: RepairedListRow = {
+                "alias": alias,
+                "repaired": repaired is not None,
+                "lists": 1 if repaired is None else repaired.lists,
+                "files": None if repaired is None else repaired.files,
+                "united": [] if repaired is None else [_united_row(one) for one in repaired.united],
+            }
+            write_json(row)
+            return
+        if repaired is None:
+            say(f"the list of {alias} is not in conflict, and nothing was changed")
+            return
+        if repaired.united:
+            rows = [_united_text(one, repaired.lists) for one in repaired.united]
+            table(("FILE", "SIZE", "PUT", "LISTS", "NOTE"), rows, right=("SIZE",))
+        made = "from copies" if repaired.lists == 1 else f"of {repaired.lists} lists"
+        say(
+            f"one list of {alias} was made {made}: {counted(repaired.files, 'file')}, "
+            f"{len(repaired.united)} of them not the same in all; next: dios ls {alias} --long"
+        )
+
+
+class UnitedFileRow(TypedDict):
+    """A file that the lists of a group did not have in the same way.
+
+    ``listed`` is the number of lists that had it. ``former_path`` is the path that it had if another file has
+    that now. ``also`` are other paths of the same objects, and ``copies`` is the number of further objects
+    with the same bytes. ``put`` is in nanoseconds.
+    """
+
+    file: str
+    fingerprint: str
+    size: int
+    put: int
+    listed: int
+    former_path: str | None
+    also: list[str]
+    copies: int
+
+
+class RepairedListRow(TypedDict):
+    """The list of a group: if it was repaired, the number of its files, and those that differed.
+
+    ``files`` is null if nothing was changed.
+    """
+
+    alias: str
+    repaired: bool
+    lists: int
+    files: int | None
+    united: list[UnitedFileRow]
+
+
+def _united_row(one: UnitedFile) -> UnitedFileRow:
+    return {
+        "file": one.path,
+        "fingerprint": fingerprint(one.entry.name),
+        "size": one.entry.size,
+        "put": one.entry.put_ns,
+        "listed": one.listed,
+        "former_path": one.former_path,
+        "also": list(one.also),
+        "copies": one.copies,
+    }
+
+
+def _united_text(one: UnitedFile, lists: int) -> tuple[str, ...]:
+    notes = [f"was {one.former_path}"] if one.former_path is not None else []
+    notes += [f"also {', '.join(one.also)}"] if one.also else []
+    notes += [f"stored {one.copies + 1} times"] if one.copies else []
+    size, put = size_text(one.entry.size), time_text(one.entry.put_ns)
+    return one.path, size, put, f"{one.listed} of {lists}", "; ".join(notes)
 
 
 @app.command(

@@ -318,6 +318,7 @@ def list_tiered(
                 say("`dios tier prune` removes from the store what is on as many nodes as promised")
         else:
             say("no file of yours is tiered")
+        place.end_unlisted()
 
 
 def _rows(found: Iterable[CataloguedFile]) -> Iterable[TieredFileRow]:

@@ -7,7 +7,8 @@ Read in this order:
 - ``catalogue_places``: the catalogue of a group, found by the keyring or handed to a task
 - ``further_disks``: replicas for puts that several disks acknowledge; ``kept_copies``: the check of their
   bytes before something else is destroyed
-- ``catalogue_replicas``: the replicas of a catalogue, read and written as one
+- ``catalogue_record``: the replicas of a catalogue, read and written as one
+- ``list_state``: the nodes that have a catalogue; ``list_repair``: one catalogue of several that differ
 - ``notes``: the notes of former files that a change of the catalogue leaves
 - ``cached_catalogue``: the tree of a catalogue, read again only when it has changed
 - ``parts``: reading large files, which are several objects

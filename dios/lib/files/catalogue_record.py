@@ -152,6 +152,11 @@ class CatalogueRecord:
         reading = self._reading
         return len(self._replicas.references) > 1 or (reading is not None and len(reading.value.members) > 1)
 
+    @property
+    def is_divided(self) -> bool:
+        """True if replicas that differ, and have no history, were found when the catalogue was read."""
+        return self._reading is not None and bool(self._reading.divided)
+
     def hold(self, disks: int) -> None:
         """Make replicas until the latest value is on the disks of this number of nodes, and decided.
 
@@ -237,6 +242,15 @@ class CatalogueRecord:
             raise InvalidError("the list of the group's files is not in conflict")
         writer = self._replicas.writer
         outcome = self._replicas.run(protocol.propose(lambda present: present, writer, merge))
+        self._reading = None
+        return outcome.value
+
+    def restore(self, merge: Callable[[Sequence[bytes]], bytes]) -> Value:
+        """Make a record again no member of which is left, from copies of it; return the value.
+
+        Raises as ``protocol.restore``.
+        """
+        outcome = self._replicas.run(protocol.restore(merge))
         self._reading = None
         return outcome.value
 

@@ -1,12 +1,13 @@
-"""The promised number of replicas of a file, and the check of their bytes before something else is destroyed.
+"""The promised number of replicas of a file, the number of disks that have it, and the check of their bytes.
 
 Versions and nodes only claim: the digest in the catalogue decides which replica has the bytes of the file.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
+from typing import Final, NamedTuple
 
 from blake3 import blake3
 
@@ -18,12 +19,66 @@ from dios.lib.kept.records import KeptPromise
 from dios.wire.nametext import fingerprint
 from dios.wire.types import ObjectType, Semantics
 
+_LOOKUPS_AT_ONCE: Final = 256
+_DURABLE: Final = frozenset({ObjectType.DURABLE_BLOB, ObjectType.DURABLE_STREAM})
+
 
 def promised_disks(promises: Iterable[KeptPromise], group: Group, entry: CatalogueEntry) -> int:
     """Return the number of nodes that shall have a file by these promises of its user; 1 without one."""
-    numbers = {(one.key, one.is_single): one.replicas for one in promises}
-    of_group = numbers.get((group.fingerprint, False), 1)
-    return max((numbers.get((fingerprint(name), True), of_group) for name in entry.local_names), default=1)
+    return _promised(_numbers(promises), group, entry) or 1
+
+
+def _numbers(promises: Iterable[KeptPromise]) -> dict[tuple[str, bool], int]:
+    return {(one.key, one.is_single): one.replicas for one in promises}
+
+
+def _promised(numbers: Mapping[tuple[str, bool], int], group: Group, entry: CatalogueEntry) -> int:
+    of_group = numbers.get((group.fingerprint, False), 0)
+    return max((numbers.get((fingerprint(name), True), of_group) for name in entry.local_names), default=0)
+
+
+class FileDisks(NamedTuple):
+    """The number of nodes with each object of a file, 0 of a tiered one; and that promised, or None."""
+
+    disks: int
+    promised: int | None
+
+
+def file_disks(
+    node: Node, group: Group, entries: Sequence[CatalogueEntry], promises: Iterable[KeptPromise]
+) -> list[FileDisks]:
+    """Return the numbers for each of these files. No byte is read, so a damaged replica counts.
+
+    The nodes that do not answer do not count. Raises the errors of looking up.
+    """
+    numbers = _numbers(promises)
+    names = list(dict.fromkeys(name for entry in entries for name in entry.names))
+    disks: dict[bytes, int] = {}
+    for start in range(0, len(names), _LOOKUPS_AT_ONCE):
+        disks |= _count_disks(node, group, names[start : start + _LOOKUPS_AT_ONCE])
+    return [
+        FileDisks(
+            min((disks[name] for name in entry.names), default=0),
+            _promised(numbers, group, entry) or None,
+        )
+        for entry in entries
+    ]
+
+
+def _count_disks(node: Node, group: Group, names: Sequence[bytes]) -> dict[bytes, int]:
+    """Return the number of nodes with a durable replica of each name."""
+    with node.batch() as batch:
+        asked = {name: batch.add(node.lookup, name, group=group) for name in names}
+    found = [(name, pending.result()) for name, pending in asked.items()]
+    # In a message with others a lookup does not wait for the other nodes of a cluster.
+    found += [(name, node.lookup(name, group=group)) for name, given in found if given.incomplete]
+    nodes: dict[bytes, set[str]] = {name: set() for name in names}
+    with node.batch() as batch:
+        for name, given in found:
+            nodes[name] |= {one.node for one in given if one.type in _DURABLE}
+            for one in given:
+                batch.add(one.close)
+    return {name: len(there) for name, there in nodes.items()}
 
 
 def has_kept_copies(node: Node, group: Group, entry: CatalogueEntry, disks: int) -> bool:

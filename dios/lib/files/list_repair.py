@@ -1,0 +1,256 @@
+"""The repair of a list of files whose replicas differ, or no member of which is left: nothing is dropped.
+
+Lists of earlier releases have no history that says which of two is the later one. So the repaired list has
+the entries of all of them. Files that have one path and different bytes are kept under two names, and each
+object is listed once, because a command that destroys a file destroys its objects.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import defaultdict
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from typing import Final, NamedTuple
+
+import msgspec
+from blake3 import blake3
+
+from dios import limits
+from dios.errors import DamagedError, InvalidError
+from dios.lib.catalogue import CatalogueEntry, Listed, Note, UnfinishedFile, decode_all, encode, pack_parts
+from dios.lib.files.group_files import GroupFiles
+from dios.lib.files.notes import followed, unused
+from dios.lib.files.paths import parent_of, stored_path
+from dios.lib.files.tree import FileTree, is_directory
+
+_MARK_CHARACTERS: Final = 8
+
+
+class UnitedFile(NamedTuple):
+    """A file that not all lists had in the same way.
+
+    ``listed`` is the number of lists that had these bytes. ``former_path`` is the path there, if a different
+    file or a directory has that now. ``also`` are further paths that the same objects had. ``copies`` is the
+    number of further objects with the same bytes, which stay until those of the entry are kept.
+    """
+
+    entry: CatalogueEntry
+    listed: int
+    former_path: str | None = None
+    also: tuple[str, ...] = ()
+    copies: int = 0
+
+    @property
+    def path(self) -> str:
+        """The path in the repaired list."""
+        return stored_path(self.entry.file)
+
+
+class ListRepair(NamedTuple):
+    """A repaired list: the number of lists that were united, its files, and those that differed."""
+
+    lists: int
+    files: int
+    united: tuple[UnitedFile, ...]
+
+
+def repair_list(files: GroupFiles) -> ListRepair | None:
+    """Make the list of a group's files sound; return None, and change nothing, if it is.
+
+    Raises UnreachableError unless every node that may have a replica answers, DamagedError if no replica can
+    be read, and LimitError if the lists together are too long.
+    """
+    record = files.record
+    if not record.found():
+        return None
+    repair: ListRepair | None = None
+
+    def merge(contents: Sequence[bytes]) -> bytes:
+        nonlocal repair
+        listed, repair = unite([decode_all(content) for content in contents], time.time_ns())
+        return encode(listed.entries, listed.unfinished, listed.notes)
+
+    try:
+        record.unite(merge)
+    except InvalidError:
+        return None
+    except DamagedError as error:
+        try:
+            content = record.restore(merge).content or b""
+        except InvalidError:
+            raise error from None
+        if repair is None:
+            entries = decode_all(content).entries
+            repair = ListRepair(1, sum(not is_directory(one) for one in entries), ())
+    return repair
+
+
+def unite(lists: Sequence[Listed], now_ns: int) -> tuple[Listed, ListRepair]:
+    """Return one list with the content of all, and the files that differed."""
+    versions, also = _versions(lists)
+    directories = _directories(lists)
+    paths = {*directories, *(parent for path in (*versions, *directories) for parent in _parents(path))}
+    taken = {*versions, *paths}
+    entries: list[CatalogueEntry] = list(directories.values())
+    notes: list[Note] = []
+    united: list[UnitedFile] = []
+    for path, several in versions.items():
+        for number, version in enumerate(several):
+            entry, former_path = version.entry, None
+            if number or path in paths:
+                former_path, renamed = path, _free_path(path, _digest_of(entry), taken)
+                taken.add(renamed)
+                entry = msgspec.structs.replace(entry, file=renamed)
+            entries.append(entry)
+            notes += [Note(other, entry.packed_objects, now_ns) for other in version.others]
+            count = min(version.listed, len(lists))
+            file = UnitedFile(entry, count, former_path, also[entry.name], len(version.others))
+            if file != UnitedFile(entry, len(lists)):
+                united.append(file)
+    unfinished, leftover = _unfinished(lists, entries, now_ns)
+    all_entries = [entry for one in lists for entry in one.entries]
+    known = _distinct_notes([*notes, *leftover, *(note for one in lists for note in one.notes)])
+    needed = {name for entry in entries for name in entry.local_names}
+    needed |= {part.name for one in unfinished for part in one.parts}
+    free = [note for note in known if needed.isdisjoint(note.former.local_names)]
+    kept = followed(FileTree([*all_entries, *entries], (), free), entries)
+    number_of_files = sum(not is_directory(entry) for entry in entries)
+    return (
+        Listed(tuple(entries), tuple(unfinished), kept),
+        ListRepair(len(lists), number_of_files, tuple(united)),
+    )
+
+
+# -- files ------------------------------------------------------------------------------------------
+class _Version(NamedTuple):
+    """A file with certain bytes: the entry that stays, and ``others`` that have the bytes in other objects.
+
+    ``listed`` is the number of lists that had one of them.
+    """
+
+    entry: CatalogueEntry
+    others: tuple[CatalogueEntry, ...]
+    listed: int
+
+
+def _versions(lists: Sequence[Listed]) -> tuple[dict[str, list[_Version]], dict[bytes, tuple[str, ...]]]:
+    """Return the versions of each path, the latest first, and by object the paths that it does not get."""
+    by_name: dict[bytes, list[CatalogueEntry]] = defaultdict(list)
+    for one in lists:
+        for entry in one.entries:
+            if not is_directory(entry):
+                by_name[entry.name].append(entry)
+    also: dict[bytes, tuple[str, ...]] = {}
+    chosen: dict[str, dict[bytes, list[tuple[CatalogueEntry, int]]]] = {}
+    for name, several in by_name.items():
+        count: dict[str, int] = defaultdict(int)
+        for entry in several:
+            count[stored_path(entry.file)] += 1
+        # A file that was moved in one of the lists has the path that most of them have.
+        path = min(count, key=lambda one: (-count[one], one))
+        also[name] = tuple(sorted(count.keys() - {path}))
+        entry = _one_of(path, several)
+        bytes_of = entry.digest or pack_parts(entry.objects) or name
+        chosen.setdefault(path, {}).setdefault(bytes_of, []).append((entry, len(several)))
+    versions: dict[str, list[_Version]] = {}
+    for path, by_bytes in chosen.items():
+        several_versions = []
+        for same in by_bytes.values():
+            same.sort(key=lambda one: (not one[0].tiered, one[0].put_ns, one[0].name), reverse=True)
+            others = tuple(entry for entry, _ in same[1:])
+            several_versions.append(_Version(same[0][0], others, sum(listed for _, listed in same)))
+        several_versions.sort(key=lambda one: (one.entry.put_ns, one.entry.name), reverse=True)
+        versions[path] = several_versions
+    return versions, also
+
+
+def _one_of(path: str, several: Sequence[CatalogueEntry]) -> CatalogueEntry:
+    """Return the entry of an object that has this path in some list.
+
+    If a store has the bytes according to one list, the file is local, and brought back from there if its
+    objects are gone: nothing says which of the lists is later.
+    """
+    entry = next(one for one in several if stored_path(one.file) == path)
+    stored = next((one.tier for one in several if one.in_store), None)
+    if stored is None or all(one.tier == stored for one in several):
+        return entry
+    return msgspec.structs.replace(entry, tier=msgspec.structs.replace(stored, stored=False, left=True))
+
+
+def _directories(lists: Sequence[Listed]) -> dict[str, CatalogueEntry]:
+    found: dict[str, CatalogueEntry] = {}
+    for one in lists:
+        for path, entry in FileTree(one.entries).made.items():
+            found.setdefault(path, entry)
+    return found
+
+
+def _parents(path: str) -> Iterator[str]:
+    while path := parent_of(path):
+        yield path
+
+
+def _digest_of(entry: CatalogueEntry) -> str:
+    return (entry.digest or blake3(entry.name).digest()).hex()
+
+
+def _free_path(path: str, digest: str, taken: Collection[str]) -> str:
+    """Return the path of a version next to another one: with the beginning of its digest.
+
+    A name that would be too long is cut, and goes up if its directory alone is.
+    """
+    directory, slash, name = path.rpartition("/")
+    stem, dot, suffix = name.rpartition(".") if "." in name.lstrip(".") else (name, "", "")
+    for length in range(_MARK_CHARACTERS, len(digest) + 1):
+        tail = f" (conflict {digest[:length]}){dot}{suffix}"
+        room = limits.TEXT_BYTES_MAX - len(f"{directory}{slash}{tail}".encode())
+        if room < 0 and directory:
+            return _free_path(f"{parent_of(directory)}/{name}".lstrip("/"), digest, taken)
+        found = f"{directory}{slash}{stem.encode()[: max(room, 0)].decode(errors='ignore')}{tail}"
+        if found not in taken:
+            return found
+    raise DamagedError(f"the lists have so many versions of {path!r} that they cannot be named")
+
+
+# -- unfinished files and notes ---------------------------------------------------------------------
+def _unfinished(
+    lists: Sequence[Listed], entries: Iterable[CatalogueEntry], now_ns: int
+) -> tuple[list[UnfinishedFile], list[Note]]:
+    """Return the unfinished files of all lists, and notes of objects that none of them needs.
+
+    A file that is finished according to one of the lists is not unfinished.
+    """
+    finished = {name for entry in entries for name in entry.local_names}
+    by_run: dict[tuple[str, bytes], UnfinishedFile] = {}
+    for one in (one for several in lists for one in several.unfinished):
+        known = by_run.get((one.file, one.run))
+        if known is None:
+            by_run[one.file, one.run] = one
+        else:
+            parts = {part.name: part for part in (*known.parts, *one.parts)}
+            # A part without a digest may be empty.
+            parts.update({part.name: part for part in known.parts if part.digest})
+            packed = pack_parts(parts.values())
+            by_run[one.file, one.run] = msgspec.structs.replace(known, packed_parts=packed)
+    kept: dict[str, UnfinishedFile] = {}
+    notes: list[Note] = []
+    for one in sorted(by_run.values(), key=lambda run: (run.begun_ns, run.run), reverse=True):
+        names = [part.name for part in one.parts]
+        if not finished.isdisjoint(names):
+            notes += unused(one.file, [name for name in names if name not in finished], now_ns)
+            continue
+        file = one.file
+        if file in kept:
+            file = _free_path(file, blake3(one.run).hexdigest(), kept)
+        kept[file] = msgspec.structs.replace(one, file=file)
+    return list(kept.values()), notes
+
+
+def _distinct_notes(notes: Iterable[Note]) -> list[Note]:
+    """Return one note of each former file: one that waits for a replacement, if there is one."""
+    found: dict[bytes, Note] = {}
+    for note in notes:
+        known = found.get(note.former.name)
+        if known is None or (note.until and not known.until):
+            found[note.former.name] = note
+    return list(found.values())
