@@ -447,12 +447,8 @@ def propose(
             yield ReleaseReplicas(prepared.held)
             yield Wait(Conflict("another client changes the record"))
             continue
-<<<<<<< HEAD
-        if present is None or not is_decided(present, prepared.versions, found.existing):
-            yield ReleaseReplicas(prepared.held)
-=======
         if present is None or not _may_decide(present, prepared.versions, found.existing):
->>>>>>> 63b3fb76 (Replicas of a list that differ stay so until they are united, also after an interrupted attempt)
+            yield ReleaseReplicas(prepared.held)
             if present is not None and present.object_ids != hint.object_ids:
                 continue  # the members have changed just now
             raise _too_few(hint, prepared.versions, "can take a change")
@@ -558,13 +554,8 @@ def _prepare(hint: Value, ballot: Ballot, seen: _States) -> Steps[_Prepared]:
             versions[object_id] = done.v_w
             holding += [object_id] if done.is_held else []
     overtaken = any(isinstance(error, Busy | Conflict) for error in prepared.errors.values())
-<<<<<<< HEAD
-    enough = is_decided(hint, versions, seen.existing)
-    return _Prepared(prepared, versions, tuple(holding), size, overtaken and not enough)
-=======
     enough = _may_decide(hint, versions, seen.existing)
-    return _Prepared(prepared, versions, overtaken and not enough)
->>>>>>> 63b3fb76 (Replicas of a list that differ stay so until they are united, also after an interrupted attempt)
+    return _Prepared(prepared, versions, tuple(holding), size, overtaken and not enough)
 
 
 def _held_state(held: Held, here: Member, hint: Value, ballot: Ballot, seen: _States) -> ReplicaState:
