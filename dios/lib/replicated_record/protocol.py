@@ -44,7 +44,7 @@ _ATTEMPTS: Final = 32
 _READS: Final = 256
 _LOOKS_BEFORE_SETTLING: Final = 5
 _HOLDS: Final = 8
-_ROOM_BYTES: Final = HEADER_BYTES_MAX + 32 * limits.KIB
+_ROOM_BYTES: Final = HEADER_BYTES_MAX + 4 * limits.KIB
 """The room for a header, and for the growth of the content by one change."""
 
 RESTORED_ROUNDS: Final = 1 << 32
@@ -661,7 +661,7 @@ def restore(unite: Callable[[Sequence[bytes]], bytes]) -> Steps[Outcome]:
             continue
         value = _restored(found, unite)
         data = frame.encode(ReplicaState(value.ballot, value))
-        committed = cast("Results[int]", (yield CommitReplicas(dict.fromkeys(ids, data))))
+        committed = cast("Results[Committed]", (yield CommitReplicas(dict.fromkeys(ids, data))))
         outcome = Outcome(value, _without_errors(value, committed))
         if is_decided(value, outcome.accepted, found.existing):
             return outcome
