@@ -256,7 +256,9 @@ def dispatch_vector(
     bytes of the vector's only commit came next to the message: ``attached`` is their number.
     """
     if task.remote_nodes:
-        places = [forwarding.proxy_of(task, call) for call in vector.calls]
+        places = [
+            None if forwarding.only_drops(call) else forwarding.proxy_of(task, call) for call in vector.calls
+        ]
         if any(places):
             _remote_vector(step, task, seq, vector, places)
             return

@@ -102,10 +102,15 @@ def proxy_of(task: Holder, call: messages.PlainCall) -> Proxy | None:
     return cast("Proxy", reference.object)
 
 
+def only_drops(call: messages.PlainCall) -> bool:
+    """Return True if a call only drops a reference: this node does that, wherever the object is."""
+    return isinstance(call, messages.Delete) and bool(call.flags & Flag.HANDLE_ONLY)
+
+
 def forward(step: Step, task: Holder, seq: int, call: messages.PlainCall, target: Proxy) -> None:
     """Forward a call to the node of its object, on behalf of the task."""
-    if isinstance(call, messages.Delete) and (target.zombie or call.flags & Flag.HANDLE_ONLY):
-        lifetimes.drop_reference(step, task.table.get(call.ref))
+    if only_drops(call) or (isinstance(call, messages.Delete) and target.zombie):
+        lifetimes.drop_reference(step, task.table.get(cast("messages.Delete", call).ref))
         step.answer(task, seq, messages.Done(0 if target.zombie else 1))
         return
     if (target.lost or target.ended) and isinstance(call, messages.ReadOnce | messages.AcquireRead):

@@ -7,7 +7,7 @@ import itertools
 import pytest
 
 from dios import limits
-from dios.core import events, lifetimes
+from dios.core import effects, events, lifetimes
 from dios.core.model.records import PhysicalObject
 from dios.core.step import Step
 from dios.errors import Code
@@ -138,6 +138,21 @@ def test_a_lifetime_is_measured_by_the_objects_node(drift: int) -> None:
 
 
 # -- release ------------------------------------------------------------------------------------------
+def test_references_are_dropped_together_without_waiting_for_other_nodes() -> None:
+    """A vector that only drops references to objects of other nodes is answered without these nodes."""
+    friends = Friends(0, 1, 2)
+    (again,) = friends.giver.ask(
+        messages.References, messages.Copy(friends.given, friends.giver.self_ref)
+    ).references
+    friends.cluster.part(friends.cluster.nodes[0], friends.cluster.nodes[1])
+    drops = tuple(messages.Delete(ref, int(Flag.HANDLE_ONLY)) for ref in (friends.given, again.ref))
+    seq = friends.giver.send(messages.Vector(drops))
+    answer = friends.giver.answer(seq)
+    assert isinstance(answer, effects.AnswerVector)
+    assert [one.result for one in answer.parts if isinstance(one, effects.Answer)] == [messages.Done(1)] * 2
+    assert gone(friends.giver, friends.given)
+
+
 @pytest.mark.parametrize("how", ["deleted", "handle", "session over"])
 def test_a_released_reference_counts_no_more(how: str) -> None:
     """Deleted, dropped, or gone with its holder: the object's node counts one less, and none is left."""
