@@ -40,6 +40,7 @@ SPIN_NS_MAX: Final = 60_000  # one adaptive spin before a blocking wait
 SPIN_BACKOFF_WAITS_MIN: Final = 16  # waits without a spin after a failed spin; doubled each time
 SPIN_BACKOFF_WAITS_MAX: Final = 1_024
 PENDING_PER_TASK_MAX: Final = 256  # waiting calls
+CALLS_UNDER_WAY_MAX: Final = 64  # that a thread makes at a time; other threads of its program wait, too
 REFERENCES_PER_TASK_MAX: Final = 16_384
 BUFFERS_PER_TASK_MAX: Final = 4_096
 EVENTS_PER_TASK_MAX: Final = 1_024
@@ -848,6 +849,7 @@ assert SCRUB_SLICE_BYTES >= SCRUB_ROW_BYTES  # noqa: S101
 assert STORE_BATCH_MAX <= STORE_QUEUE_MAX, "a batch is taken from the queue"  # noqa: S101
 assert AUDIT_RECORD_BYTES_MAX < AUDIT_BUFFER_BYTES_MAX, "a record fits an empty buffer"  # noqa: S101
 assert AUDIT_BUFFER_BYTES_MAX < AUDIT_BACKLOG_BYTES_MAX, "single calls are refused before all calls are"  # noqa: S101
+assert CALLS_UNDER_WAY_MAX < PENDING_PER_TASK_MAX, "other threads of a program can call, too"  # noqa: S101
 assert STEP_UNITS < VECTOR_CALLS_MAX < VECTOR_UNITS_MAX, "a vector of short calls fits one step"  # noqa: S101
 assert DESCRIPTORS_PER_FRAME_MAX <= DESCRIPTORS_QUEUED_MAX, "one frame's descriptors fit the queue"  # noqa: S101
 assert FAILED_PROGRAMS_KEPT <= RECIPES_KEPT <= ENDED_TASKS_KEPT, "recipes are kept with tasks"  # noqa: S101

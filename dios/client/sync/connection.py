@@ -16,14 +16,16 @@ import socket
 import threading
 import weakref
 from collections import deque
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Final, TypeVar, cast
 
 from dios.client.held_calls import pause_s
 from dios.client.session import Answer, Operation, Session, refusal
 from dios.client.tracing import active
 from dios.client.welcome import expect_welcome, receive_welcome
-from dios.errors import ClosedError, Code, DiosError, TooManyCallsError
+from dios.errors import ClosedError, Code, DiosError, InvalidError, TooManyCallsError
 from dios.ids import Name
+from dios.limits import CALLS_UNDER_WAY_MAX
 from dios.transport.rings.adaptive_spin import AdaptiveSpin
 from dios.transport.unix.client import ClientChannel, Received
 from dios.wire import messages
@@ -222,6 +224,49 @@ class Connection:
         except StopIteration as done:
             return cast("T", done.value)
 
+    def run_each(self, operations: Iterable[Operation[T]]) -> list[T | DiosError]:
+        """Run operations of one call each, many at a time; return the result or the error of each.
+
+        Each call is a message of its own, so that it may wait at the node, unlike those of a vector.
+        """
+        outcomes: list[T | DiosError] = []
+        begun: deque[tuple[Operation[T], int, AnyCall]] = deque()
+        try:
+            for operation in operations:
+                call = next(operation)
+                begun.append((operation, self._send(call), call))
+                if len(begun) == CALLS_UNDER_WAY_MAX:
+                    outcomes.append(self._end(*begun.popleft()))
+            while begun:
+                outcomes.append(self._end(*begun.popleft()))
+        finally:
+            for _, seq, call in begun:
+                with contextlib.suppress(DiosError):
+                    self.abandon(seq, call)
+        return outcomes
+
+    def _end(self, operation: Operation[T], seq: int, call: AnyCall) -> T | DiosError:
+        try:
+            operation.send(self._answer(seq, call))
+        except StopIteration as done:
+            return cast("T", done.value)
+        except DiosError as error:
+            return error
+        raise InvalidError("an operation that is run next to others has one call")
+
+    def _answer(self, seq: int, call: AnyCall) -> Answer:
+        """Wait for the answer to a call that was sent; make it again if too many waited at the node."""
+        try:
+            result, fds = self._wait(seq)
+        except BaseException as error:
+            self._give_up(seq, call, error)
+            raise
+        if type(result) is not Failure:
+            return result, fds
+        if result.code == Code.ENOBUFS:
+            return self.call(call)
+        raise refusal(result, call)
+
     # -- waiting ----------------------------------------------------------------------------------
     def _wait(self, seq: int) -> Answer:
         """Return the answer to ``seq``: as the reader, or when the reader has received it.
@@ -348,8 +393,11 @@ class Connection:
 
         ``wake`` is a descriptor to which a byte is written when another thread has received the answer.
         """
-        seq = 0
         self._shared = True
+        return self._send(call, wake)
+
+    def _send(self, call: AnyCall, wake: int | None = None) -> int:
+        seq = 0
         # Around the lock, too: Ctrl-C may come at its release, and an unknown answer ends the connection.
         try:
             with self._sending:

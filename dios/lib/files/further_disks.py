@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import suppress
+from typing import cast
 
+from dios.client.sync.connection import Connection
 from dios.client.sync.node import Group, Node, Reference
 from dios.errors import DiosError, UnreachableError
 from dios.lib.files.kept_copies import digest_of
@@ -14,7 +16,7 @@ from dios.wire.types import ObjectType, Persistence
 
 
 def copy_all(node: Node, group: Group, stored: Sequence[Reference], disks: int) -> None:
-    """Make replicas of new objects, each of which is on one disk, in few messages.
+    """Make replicas of new objects, each of which is on one disk, many at a time.
 
     Raises UnreachableError if too few nodes take one of them.
     """
@@ -22,19 +24,19 @@ def copy_all(node: Node, group: Group, stored: Sequence[Reference], disks: int) 
         return
     places = present_places(node, ())
     again: list[Reference] = []
+    wanted: list[tuple[Reference, str]] = []
+    for one in stored:
+        targets = further_places(places, [one.node], disks, key=one.fingerprint)
+        again += [one] if len(targets) < disks - 1 else []
+        wanted += [(one, place) for place in targets]
+    copies = (one.copy_op(host=place, persistence=Persistence.DURABLE) for one, place in wanted)
+    outcomes = cast("Connection", node.link).run_each(copies)
     with node.batch() as batch:
-        pending = []
-        for one in stored:
-            targets = further_places(places, [one.node], disks, key=one.fingerprint)
-            again += [one] if len(targets) < disks - 1 else []
-            pending += [
-                (one, batch.add(one.copy, host=place, persistence=Persistence.DURABLE)) for place in targets
-            ]
-    again += [one for one, outcome in pending if outcome.error is not None]
-    with node.batch() as batch:
-        for _, outcome in pending:
-            if outcome.error is None:
-                batch.add(outcome.result().close)
+        for (one, _), copied in zip(wanted, outcomes, strict=True):
+            if isinstance(copied, DiosError):
+                again.append(one)
+            else:
+                batch.add(copied.close)
     for one in again:
         hold_on(node, group, one.name or b"", disks)
 
