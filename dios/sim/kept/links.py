@@ -7,7 +7,7 @@ the next, so that a run depends on its seed alone.
 from __future__ import annotations
 
 import threading
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from functools import partial
 from typing import Final, TypeVar, cast
 
@@ -18,6 +18,7 @@ from dios.client.aio.node import AsyncNode
 from dios.client.session import Operation
 from dios.client.sync.connection import Connection
 from dios.client.sync.node import Node
+from dios.errors import DiosError
 from dios.sim.kept.calls import Killed, ModelSession
 
 T = TypeVar("T")
@@ -66,6 +67,24 @@ class ModelLink:
     def run(self, operation: Operation[T]) -> T:
         """Run an operation. Raises Killed when the program is killed."""
         return self._program.wait(lambda: self._session.run(operation))
+
+    def run_each(self, operations: Iterable[Operation[T]]) -> list[T | DiosError]:
+        """Run operations at the same time; return the result or the error of each. Raises Killed."""
+        return self._program.wait(partial(self._run_each, tuple(operations)))
+
+    async def _run_each(self, operations: Sequence[Operation[T]]) -> list[T | DiosError]:
+        outcomes: dict[int, T | DiosError] = {}
+
+        async def run(number: int) -> None:
+            try:
+                outcomes[number] = await self._session.run(operations[number])
+            except DiosError as error:
+                outcomes[number] = error
+
+        async with trio.open_nursery(strict_exception_groups=False) as nursery:
+            for number in range(len(operations)):
+                nursery.start_soon(run, number)
+        return [outcomes[number] for number in range(len(operations))]
 
     def close(self) -> None:
         """Close the session."""
