@@ -62,7 +62,7 @@ class CataloguedFile:
         return stored_path(self.entry.file)
 
 
-class PassedOver:
+class _PassedOver:
     """The bad replicas that a command passed over: a person gets the first ones, and a number."""
 
     def __init__(self) -> None:
@@ -90,7 +90,7 @@ class CommandContext:
         self._files: Final[dict[str, GroupFiles]] = {}
         self.grants: Final = accepted_grants()
         """The groups that other users share with this user; an alias of the keyring comes first."""
-        self.passed_over: Final = PassedOver()
+        self.passed_over: Final = _PassedOver()
         self.unlisted: Final[dict[str, DiosError]] = {}
         """The groups whose lists could not be read, or only one of several, with the reasons."""
         self._shared: Final[dict[str, Group]] = {}

@@ -11,6 +11,7 @@ Read in this order:
 - ``list_state``: the nodes that have a catalogue; ``list_repair``: one catalogue of several that differ
 - ``notes``: the notes of former files that a change of the catalogue leaves
 - ``cached_catalogue``: the tree of a catalogue, read again only when it has changed
+- ``sound_replicas``: reading an object from a replica with the digest of the catalogue, the nearest first
 - ``parts``: reading large files, which are several objects
 - ``group_files``: reading, changing, moving and removing files; ``staging``: files that are stored but not
   visible yet
