@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import re
 import shutil
 import stat
@@ -277,6 +278,34 @@ def test_a_damaged_or_rolled_back_target_is_noticed(person: Person) -> None:
     failed = person.types("dios backup restore ./backups --group papers --as broken", status=1)
     assert "was changed" in failed.stderr
     assert "broken" not in person.types("dios group ls").stdout
+
+
+def test_a_restore_goes_on_after_a_damaged_file(person: Person) -> None:
+    """The sound files are there, large and small; the damaged one is listed, and the status is 1."""
+    person.types("dios group create papers")
+    person.writes("old", "x" * 100_000)
+    person.types("dios put old --group papers")
+    created(person, "dios backup create ./backups --recipient backup.key.pub")
+    damaged = list((person.home / "backups" / "packs").iterdir())
+    person.writes("new", "y" * 100_000)
+    person.writes("small", "z")
+    person.types("dios put new small --group papers")
+    created(person)
+    for pack in damaged:
+        data = bytearray(pack.read_bytes())
+        data[20] ^= 1
+        pack.write_bytes(data)
+    done = person.types("dios backup restore ./backups --group papers --as back --json", status=1)
+    assert "not restored: back/old: " in done.stderr
+    row = json.loads(done.stdout)
+    assert (list(row["failed"]), row["groups"][0]["files"], row["groups"][0]["size"]) == (
+        ["back/old"], 2, 100_001,
+    )  # fmt: skip
+    assert sorted(one.path for one in listed(person) if one.path.startswith("back/")) == [
+        "back/new", "back/small",
+    ]  # fmt: skip
+    assert person.types("dios get back/new").stdout == "y" * 100_000
+    assert person.types("dios ls --orphans").stderr.startswith("every stored object")
 
 
 def test_the_page_rehearses_the_disaster(person: Person) -> None:

@@ -416,6 +416,25 @@ def test_the_commands_show_what_is_where(place: Place, running: RunningNode, tmp
     assert CliRunner().invoke(app, ["tier", "open", str(store), "--key", str(key)]).exit_code == 0
 
 
+def test_files_come_back_next_to_one_that_cannot(place: Place, running: RunningNode) -> None:
+    """`tier in` brings the others back, names the one whose bytes are gone, and ends with 1."""
+    place.put("a.txt", b"a" * 3_000)
+    place.out("a.txt")
+    (pack,) = place.packs()
+    place.put("b.txt", b"b" * 3_000)
+    place.out("b.txt")
+    pack.unlink()
+    line = f"tier in {place.alias}/a.txt {place.alias}/b.txt --json"
+    result = CliRunner().invoke(app, [*line.split(), "--node", running.place])
+    assert result.exit_code == 1
+    require_schema(f"dios {line}", result.stdout)
+    back, failed = json.loads(result.stdout)
+    assert (back["path"], back["brought_back"]) == (f"{place.alias}/b.txt", True)
+    assert failed["path"] == f"{place.alias}/a.txt"
+    assert failed["failure"] in result.stderr
+    assert [place.files.entry(path).tiered for path in ("a.txt", "b.txt")] == [True, False]
+
+
 def test_programs_change_tiered_files_in_place(place: Place) -> None:
     """The file system appends to a tiered file, copies it, and opens a large one in ranges."""
     fsspec = pytest.importorskip("fsspec", reason="fsspec is not installed: make setup")

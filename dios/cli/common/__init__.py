@@ -2,6 +2,7 @@
 
 - ``context``: a connected node with the user's keyring, and the meaning of NAME, TASK and ALIAS arguments.
 - ``output``: tables, JSON, progress, and errors with the next command to try.
+- ``failures``: the files that a command could not handle, listed at its end.
 - ``application``: the applications of Typer that the commands are made of, and their help.
 - ``spellings``: the old names of commands and options.
 - ``lazy``: a table of commands, each of which is imported when it is used.

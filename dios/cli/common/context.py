@@ -10,9 +10,8 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Final
 
-import typer
-
-from dios.cli.common.output import FAILED, say, size_text, time_text
+from dios.cli.common.failures import SHOWN_MAX, Failures
+from dios.cli.common.output import say, size_text, time_text
 from dios.client.grants import accepted_grants
 from dios.client.keyring import Keyring, check_group_alias
 from dios.client.ops.cluster import Gathered, Member
@@ -22,7 +21,6 @@ from dios.core.model.names import log_name
 from dios.errors import (
     Conflict,
     DamagedError,
-    DiosError,
     ExistsError,
     InvalidError,
     NoSuchTaskError,
@@ -41,7 +39,7 @@ from dios.lib.files.tree import is_directory
 from dios.limits import GROUPS_PER_CALL_MAX
 from dios.wire.nametext import PREFIX, fingerprint, parse_name
 
-SHOWN_MAX: Final = 10
+_CONFLICT: Final = "its list is in conflict, and one of several was read; next: "
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,7 +89,7 @@ class CommandContext:
         self.grants: Final = accepted_grants()
         """The groups that other users share with this user; an alias of the keyring comes first."""
         self.passed_over: Final = _PassedOver()
-        self.unlisted: Final[dict[str, DiosError]] = {}
+        self.unlisted: Final = Failures("not listed")
         """The groups whose lists could not be read, or only one of several, with the reasons."""
         self._shared: Final[dict[str, Group]] = {}
 
@@ -186,14 +184,15 @@ class CommandContext:
         One catalogue is in memory at a time, however many groups there are.
         """
         for alias in self.reachable_groups() if aliases is None else aliases:
-            for entry in self.entries(alias):
-                if not is_directory(entry):
-                    yield CataloguedFile(alias, entry)
+            yield from _files_of(alias, self.entries(alias))
 
     def catalogued_names(self) -> Iterator[bytes]:
-        """Yield the names of all objects that catalogues have: files, parts, unfinished and former files."""
+        """Yield the names of all objects that catalogues have: files, parts, unfinished and former files.
+
+        Raises the error of a catalogue that cannot be read.
+        """
         for alias in self.reachable_groups():
-            for entry in self.entries(alias):
+            for entry in self.files(alias).entries():
                 yield from entry.names
             tree = self.files(alias).tree()
             for one in tree.unfinished.values():
@@ -202,31 +201,23 @@ class CommandContext:
                 yield from note.former.local_names
 
     def entries(self, alias: str) -> tuple[CatalogueEntry, ...]:
-        """Return the entries of a group's catalogue; none, with a notice, if it cannot be read.
+        """Return the entries of a group's catalogue; none if it cannot be read.
 
         The group is in ``unlisted`` then, and also if it is in conflict.
         """
-        try:
-            found = self.files(alias).entries()
-        except (UnreachableError, DamagedError) as error:
-            if alias not in self.unlisted:
-                say(f"the files of group {alias} are not listed: {error.message}")
-            self.unlisted[alias] = error
-            return ()
+        with self.unlisted.going_on(alias):
+            return self._readable_entries(alias)
+        return ()
+
+    def _readable_entries(self, alias: str) -> tuple[CatalogueEntry, ...]:
+        found = self.files(alias).entries()
         self.note_conflict(alias)
         return found
 
     def note_conflict(self, alias: str) -> None:
-        """Report, once, that a catalogue is in conflict; the group is in ``unlisted`` then."""
-        if self.files(alias).record.is_divided and alias not in self.unlisted:
-            why = f"its list is in conflict, and one of several was read; next: dios group repair {alias}"
-            self.unlisted[alias] = Conflict(why)
-            say(f"not all files of group {alias} are listed: {why}")
-
-    def end_unlisted(self) -> None:
-        """End the command with a failure if files of a group could not be listed; a notice has said so."""
-        if self.unlisted:
-            raise typer.Exit(FAILED)
+        """Note a catalogue that is in conflict: then some of the files are not listed."""
+        if self.files(alias).record.is_divided:
+            self.unlisted.note(alias, f"{_CONFLICT}dios group repair {alias}")
 
     # -- the cluster --------------------------------------------------------------------------------
     def here(self) -> Member | None:
@@ -246,20 +237,25 @@ class CommandContext:
             return name, next((found for found in self.catalogued() if found.entry.name == name), None)
         place = (group, stored_path(f"./{text}")) if group else self.split(text)
         near = [place[0]] if place is not None and place[0] in self.reachable_groups() else []
-        exact = [each for each in self.catalogued(near) if (each.group, each.path) == place]
+        exact = [
+            each
+            for alias in near
+            for each in _files_of(alias, self._readable_entries(alias))
+            if (each.group, each.path) == place
+        ]
         if exact:
             return Name(exact[-1].entry.name), exact[-1]
         fitting = [
             found
-            for found in self.catalogued([group] if group else None)
+            for found in (_files_of(group, self._readable_entries(group)) if group else self.catalogued())
             if catalogue.matches(found.entry, text)
             or (len(text) >= 4 and found.fingerprint.startswith(text.lower()))
         ]
         if not fitting:
             self._refuse_directory(text, group)
             wanted = group or (place[0] if place is not None else "")
-            if wanted in self.unlisted:
-                raise self.unlisted[wanted]
+            if wanted in self.unlisted.reasons:
+                raise Conflict(f"group {wanted}: {self.unlisted.reasons[wanted]}")
             where = f" in group {group}" if group else ""
             raise InvalidError(
                 f"there is no file {text!r}{where}. `dios ls` lists the files; a name begins with {PREFIX}."
@@ -287,7 +283,7 @@ class CommandContext:
             try:
                 is_directory_there = self.files(alias).tree().is_directory(path)
             except (UnreachableError, DamagedError):
-                continue  # a notice has said so
+                continue  # the group is unlisted
             if is_directory_there:
                 shown = f"{alias}/{path}".rstrip("/")
                 raise InvalidError(
@@ -396,6 +392,10 @@ class CommandContext:
         return fitting[0]
 
 
+def _files_of(alias: str, entries: Iterable[CatalogueEntry]) -> Iterator[CataloguedFile]:
+    return (CataloguedFile(alias, entry) for entry in entries if not is_directory(entry))
+
+
 def _require_local(found: CataloguedFile | None) -> None:
     """Raise InvalidError for a tiered file, which has no object here."""
     if found is not None and found.entry.tier is not None and found.entry.tiered:
@@ -436,6 +436,7 @@ def opened(node: str | None, groups: Iterable[str] = ()) -> Iterator[CommandCont
             yield place
         finally:
             place.passed_over.end()
+            place.unlisted.show()
     left_out = keyring.not_presented
     if left_out > 0:
         say(f"{left_out} older groups of your keyring were left out; choose one of them with --group")

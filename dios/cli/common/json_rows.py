@@ -88,7 +88,7 @@ class UnfinishedRow(TypedDict):
 
 
 class SyncRow(TypedDict):
-    """The differences that were, or with ``dry_run`` would be, carried over."""
+    """The differences that were, or with ``dry_run`` would be, carried over; ``failed`` has the reasons."""
 
     copied: list[str]
     size: int
@@ -96,6 +96,14 @@ class SyncRow(TypedDict):
     deleted: list[str]
     unchanged: int
     dry_run: bool
+    failed: dict[str, str]
+
+
+class FailedRow(TypedDict):
+    """A file, or a group by its alias, that the command could not handle, and why. The exit status is 1."""
+
+    path: str
+    failure: str
 
 
 class AliasRow(TypedDict):
@@ -248,12 +256,12 @@ _ANSWERS: Final = "firmament.coordinator.answers"
 _LINES: Final = "Each line is such a document."
 
 JSON: Final[Mapping[str, Output]] = {
-    "put": Output((FileRow,)),
-    "ls": Output((FileRow, DirectoryRow, OrphanRow, UnfinishedRow)),
-    "du": Output((UseRow,)),
-    "get": Output((WrittenRow,), many=None),
+    "put": Output((FileRow, FailedRow)),
+    "ls": Output((FileRow, DirectoryRow, OrphanRow, UnfinishedRow, FailedRow)),
+    "du": Output((UseRow, FailedRow)),
+    "get": Output((WrittenRow, FailedRow), many=None),
     "sync": Output((SyncRow,), many=False),
-    "rm": Output((RemovedRow,)),
+    "rm": Output((RemovedRow, FailedRow)),
     "group create": Output((CreatedGroupRow,), many=False),
     "group ls": Output((ListedGroupRow,)),
     "group rm": Output((DestroyedGroupRow,), many=False),
@@ -288,7 +296,7 @@ JSON: Final[Mapping[str, Output]] = {
         ),
         many=False,
     ),
-    "replicate": Output(("cli.objects.replicas:MadeReplicaRow",), many=None),
+    "replicate": Output(("cli.objects.replicas:MadeReplicaRow", FailedRow), many=None),
     "group repair": Output(("cli.objects.groups:RepairedListRow",), many=False),
     "group describe": Output(("cli.objects.groups:GroupRow",), many=False),
     "logs": Output((LoggedTaskRow, StoredConsoleRow), many=False),
@@ -348,11 +356,11 @@ JSON: Final[Mapping[str, Output]] = {
     ),
     "backup prune": Output(("cli.objects.backup:PrunedRow",), many=False),
     "tier out": Output(("cli.objects.tier:TieredOutRow",), many=False),
-    "tier in": Output(("cli.objects.tier:TieredInRow",)),
-    "tier ls": Output(("cli.objects.tier:TieredFileRow",)),
+    "tier in": Output(("cli.objects.tier:TieredInRow", FailedRow)),
+    "tier ls": Output(("cli.objects.tier:TieredFileRow", FailedRow)),
     "tier open": Output(("cli.objects.tier:OpenedStoreRow",), many=False),
     "tier prune": Output(("cli.objects.tier:PrunedStoreRow",), many=False),
-    "tier forget": Output(("cli.objects.tier:ForgottenRow",)),
+    "tier forget": Output(("cli.objects.tier:ForgottenRow", FailedRow)),
     "audit": Output(("cli.nodes.audit:RecordRow",), many=False, note=_LINES),
     "audit grep": Output(("cli.nodes.audit:RecordRow",), many=False, note=_LINES),
     "audit follow": Output(("cli.nodes.audit:RecordRow",), many=False, note=_LINES),

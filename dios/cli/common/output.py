@@ -38,6 +38,8 @@ NOT_RUNNING: Final = 3
 RUN_FAILED: Final = 125
 """The status of a command that ends with its task's status, if the command itself failed."""
 _FULL: Final = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
+OF_EVERYTHING: Final = _FULL | {errno.EROFS, errno.EMFILE, errno.ENFILE}
+"""Errors of this machine that a command has with every file that it writes."""
 STEPS_SHOWN_MIN: Final = 200
 ROWS_PER_PAGE: Final = 1_000
 """The rows of a table that are in memory at a time."""
@@ -353,7 +355,7 @@ def progress(what: str) -> Iterator[Callable[[str], None]]:
 
 def next_step(error: BaseException) -> str:
     """Return advice for an error; empty if its message contains it."""
-    if isinstance(error, errors.UnreachableError) and "`dios" in error.message:
+    if isinstance(error, errors.UnreachableError | errors.DamagedError) and "`dios" in error.message:
         return ""
     if isinstance(error, errors.UnreachableError) and error.call:
         # A node sent this error, so it runs: another node does not answer.

@@ -9,6 +9,7 @@ import typer
 
 from dios.cli.common.application import CommandApplication
 from dios.cli.common.context import CommandContext, opened
+from dios.cli.common.failures import Failures, say_first
 from dios.cli.common.output import (
     FAILED,
     JsonOption,
@@ -27,7 +28,7 @@ from dios.cli.common.output import (
 from dios.cli.common.signals import Stopped, stopped_by_signals
 from dios.client.keyring import Keyring, check_group_alias
 from dios.client.sync.node import connect
-from dios.errors import DiosError, InvalidError
+from dios.errors import DamagedError, DiosError, InvalidError, UnreachableError
 from dios.lib.backup.create import Created, Source, Writer
 from dios.lib.backup.failures import DamagedBackupError
 from dios.lib.backup.keys import PrivateKey, generate, load_private, load_recipient, save_pair
@@ -44,6 +45,7 @@ from dios.lib.backup.restore import Restored, require_free, restore_group, resto
 from dios.lib.backup.targets import open_target
 from dios.lib.backup.verify import Verification, Verified
 from dios.lib.backup.writer_state import StateFile
+from dios.lib.catalogue import CatalogueEntry
 from dios.lib.files.catalogue_places import CATALOGUE_ALIAS
 from dios.lib.kept.promises import KeptStatus, Promises
 
@@ -138,12 +140,13 @@ class RestoredNamesRow(TypedDict):
 
 
 class RestoredRow(TypedDict):
-    """The groups that were restored from a snapshot."""
+    """The groups that were restored from a snapshot; ``failed`` has groups and files that are damaged."""
 
     snapshot: int
     time_ns: int
     left_out: int
     groups: list[Restored]
+    failed: dict[str, str]
 
 
 class PrunedRow(TypedDict):
@@ -212,7 +215,7 @@ def create(
                         place, recipient=reader, key=_private(key), accept_rollback=accept_rollback
                     )
                 sources = _sources(context, group)
-                entries = [entry for source in sources for entry in context.entries(source.alias)]
+                entries = [entry for source in sources for entry in _entries(source)]
                 total = sum(entry.size for entry in entries)
                 with transfer("backup", total, steps=len(entries)) as moved:
                     made = writer.create(sources, context.keyring, promises=_promises(context), moved=moved)
@@ -223,6 +226,14 @@ def create(
         _show_created(made, sources, left, as_json=as_json)
         if made.left_out_count or without_room:
             raise typer.Exit(FAILED)
+
+
+def _entries(source: Source) -> tuple[CatalogueEntry, ...]:
+    """Return the entries of a group; none if they cannot be read, which leaves the group out later."""
+    try:
+        return source.files.entries()
+    except (DamagedError, UnreachableError):
+        return ()
 
 
 def _private(key: Path | None) -> PrivateKey | None:
@@ -307,10 +318,7 @@ def _show_created(made: Created, sources: list[Source], notices: list[str], *, a
     )
     for notice in notices:
         say(notice)
-    for each in made.left_out[:_SHOWN_MAX]:
-        say(f"left out: {each}")
-    if made.left_out_count > _SHOWN_MAX:
-        say(f"and {made.left_out_count - _SHOWN_MAX} more were left out")
+    say_first("left out", made.left_out, made.left_out_count)
 
 
 @app.command("ls", epilog="\b\nExamples:\n  dios backup ls /mnt/backups\n  dios backup ls s3://b/f --json")
@@ -422,10 +430,7 @@ def verify(
                     ("damages", str(found.damage_count)),
                 ]
             )
-            for text in found.damages[:_SHOWN_MAX]:
-                say(text)
-            if found.damage_count > _SHOWN_MAX:
-                say(f"and {found.damage_count - _SHOWN_MAX} more; --json lists them")
+            say_first("damaged", found.damages, found.damage_count)
         if found.damage_count:
             raise typer.Exit(FAILED)
 
@@ -457,6 +462,8 @@ def restore(
     Objects and groups get new names, because nobody may choose a name. A group is visible when it is
     complete; an alias that your keyring has is refused before anything is stored. --names is for a keyring
     that was lost while its cluster lives: it adds the old names, and finds what is there.
+
+    Files and groups that are damaged in the backup are left out and listed, and make the exit status 1.
     """
     with reporting("dios backup restore", as_json=as_json):
         if new_alias and (names or group is None or len(group) != 1):
@@ -475,38 +482,42 @@ def restore(
         wanted = [(record, new_alias or record.alias) for record in records]
         try:
             with stopped_by_signals():
-                done = _restore_all(repository, wanted, node)
+                failures = Failures("not restored")
+                done = _restore_all(repository, wanted, node, failures)
         except Stopped as stopped:
             raise typer.Exit(stopped.exit_status) from None
-        _show_restored(found.snapshot, done, as_json=as_json)
+        _show_restored(found.snapshot, done, failures, as_json=as_json)
+        failures.end()
 
 
 def _restore_all(
-    repository: Repository, wanted: list[tuple[GroupRecord, str]], node: str | None
+    repository: Repository, wanted: list[tuple[GroupRecord, str]], node: str | None, failures: Failures
 ) -> list[Restored]:
-    """Restore groups under aliases, after a check that all aliases are free."""
+    """Restore groups under aliases, after a check that all aliases are free; note what is damaged."""
     keyring = Keyring.load()
     with connect(node, groups=(), start=False) as connected:
         in_cluster = CommandContext(connected, keyring).here() is not None
         for _, alias in wanted:
             require_free(keyring, connected, alias)
-    done = []
+    done: list[Restored] = []
     files, size = sum(record.files for record, _ in wanted), sum(record.size for record, _ in wanted)
     with transfer("restore", size, steps=files) as moved:
         for start in range(0, len(wanted), _GROUPS_PER_SESSION):
             with connect(node, groups=(), start=False) as connected:
-                done += [
-                    restore_group(
-                        repository,
-                        record,
-                        connected,
-                        keyring,
-                        alias=alias,
-                        in_cluster=in_cluster,
-                        moved=moved,
-                    )
-                    for record, alias in wanted[start : start + _GROUPS_PER_SESSION]
-                ]
+                for record, alias in wanted[start : start + _GROUPS_PER_SESSION]:
+                    with failures.going_on(alias):
+                        restored = restore_group(
+                            repository,
+                            record,
+                            connected,
+                            keyring,
+                            alias=alias,
+                            in_cluster=in_cluster,
+                            moved=moved,
+                        )
+                        done.append(restored)
+                        for path, why in restored.damaged.items():
+                            failures.note(f"{alias}/{path}", why)
     return done
 
 
@@ -546,13 +557,14 @@ def _restore_names(snapshot: Snapshot, *, as_json: bool) -> None:
         raise typer.Exit(FAILED)
 
 
-def _show_restored(snapshot: Snapshot, done: list[Restored], *, as_json: bool) -> None:
+def _show_restored(snapshot: Snapshot, done: list[Restored], failures: Failures, *, as_json: bool) -> None:
     if as_json:
         row: RestoredRow = {
             "snapshot": snapshot.sequence,
             "time_ns": snapshot.time_ns,
             "left_out": snapshot.left_out,
             "groups": done,
+            "failed": dict(failures.reasons),
         }
         write_json(row)
         return

@@ -13,10 +13,19 @@ from typing import Annotated, Final
 import typer
 
 from dios.cli.common.application import CommandApplication
-from dios.cli.common.context import SHOWN_MAX, CataloguedFile, CommandContext, opened
-from dios.cli.common.json_rows import FileRow, RemovedRow, SyncRow, UnfinishedRow, UseRow
+from dios.cli.common.context import CataloguedFile, CommandContext, opened
+from dios.cli.common.failures import Failures
+from dios.cli.common.json_rows import (
+    DirectoryRow,
+    FailedRow,
+    FileRow,
+    RemovedRow,
+    SyncRow,
+    UnfinishedRow,
+    UseRow,
+    WrittenRow,
+)
 from dios.cli.common.output import (
-    FAILED,
     BytesOutput,
     InGroupOption,
     JsonOption,
@@ -42,14 +51,13 @@ from dios.cli.objects.removal import (
     all_targets,
     destroy_targets,
     file_target,
-    require_none_left,
     show_later,
     unfinished_target,
 )
 from dios.client.written_files import naming
 from dios.core.model.names import KEPT, SERVICES, special_name
 from dios.errors import DamagedError, DiosError, ExistsError, InvalidError, UnreachableError
-from dios.lib.catalogue import CatalogueEntry, shown_path
+from dios.lib.catalogue import CatalogueEntry, UnfinishedFile, shown_path
 from dios.lib.files import downloads, synchronize
 from dios.lib.files.former_files import copy_former
 from dios.lib.files.group_files import GroupFiles
@@ -140,13 +148,13 @@ def put(
     after the parts that are stored.
 
     With --recursive, what cannot be stored is left out and named, with exit status 1: names that are no UTF-8
-    text, devices, pipes, sockets, and links to nothing.
+    text, devices, pipes, sockets, links to nothing, and what you may not read.
     """
     with reporting("dios put", as_json=as_json):
         if label and len(files) != 1:
             raise InvalidError("--as is for a single file or directory; put the others separately")
         with opened(node, [group]) as place:
-            left_out = _LeftOut()
+            left_out = Failures("left out")
             local = [
                 each for path in files for each in _local_files(path, label, left_out, recursive=recursive)
             ]
@@ -182,7 +190,7 @@ def put(
                     )
                 raise
             stored_entries = [entry for entry in staged.publish() if entry.name]
-            _show_put(group, stored_entries, names=names, as_json=as_json)
+            _show_put(group, stored_entries, left_out, names=names, as_json=as_json)
         left_out.end()
 
 
@@ -201,27 +209,12 @@ def _require_new(staged: StagedFiles, group: str, local: list[LocalFile]) -> Non
             staged.require_new(each.path)
 
 
-class _LeftOut:
-    """Local files that cannot be stored, and do not prevent that the others are."""
-
-    def __init__(self) -> None:
-        self._count = 0
-
-    def note(self, path: Path, why: str) -> None:
-        """Report a file."""
-        self._count += 1
-        if self._count <= SHOWN_MAX:
-            say(f"left out: {shown_path(str(path))}: {why}")
-
-    def end(self) -> None:
-        """End the command with a failure if something was left out."""
-        if self._count > SHOWN_MAX:
-            say(f"left out: {self._count - SHOWN_MAX} more")
-        if self._count:
-            raise typer.Exit(FAILED)
+def _note_local(failures: Failures) -> synchronize.LeftOut:
+    """Return a function that notes a local file that cannot be stored."""
+    return lambda path, why: failures.note(shown_path(str(path)), why)
 
 
-def _local_files(path: Path, label: str, left_out: _LeftOut, *, recursive: bool) -> Iterator[LocalFile]:
+def _local_files(path: Path, label: str, left_out: Failures, *, recursive: bool) -> Iterator[LocalFile]:
     """Yield a file, or everything in a directory: symbolic links to directories are not followed."""
     if path == _STANDARD_INPUT:
         if not label:
@@ -235,7 +228,7 @@ def _local_files(path: Path, label: str, left_out: _LeftOut, *, recursive: bool)
     if not recursive:
         raise InvalidError(f"{path} is a directory; add --recursive to put everything in it")
     yield LocalFile(path, stored, None)
-    yield from synchronize.local_tree(path, left_out.note, stored)
+    yield from synchronize.local_tree(path, _note_local(left_out), stored)
 
 
 def _path_of_local(path: Path) -> str:
@@ -245,9 +238,12 @@ def _path_of_local(path: Path) -> str:
         raise InvalidError(f"{error.message}. Put it alone, under another path: --as PATH.") from None
 
 
-def _show_put(group: str, stored: list[CatalogueEntry], *, names: bool, as_json: bool) -> None:
+def _show_put(
+    group: str, stored: list[CatalogueEntry], left_out: Failures, *, names: bool, as_json: bool
+) -> None:
     if as_json:
-        write_json([_described(CataloguedFile(group, entry), names=names) for entry in stored])
+        described = [_described(CataloguedFile(group, entry), names=names) for entry in stored]
+        write_json([*described, *left_out.rows()])
         return
     for entry in stored:
         shown = f"  {format_name(entry.name)}" if names else ""
@@ -308,7 +304,8 @@ def list_objects(
     With --long the column DISKS shows the number of nodes that have each object of a file, and the promised
     number: "1 of 2" is a file whose other replica has yet to be made. Of a tiered file it shows the store.
 
-    If the list of a group is in conflict or cannot be read, the others are shown, and the exit status is 1.
+    If the list of a group is in conflict or cannot be read, the others are shown, that one is named with the
+    reason, and the exit status is 1.
 
     --orphans lists objects of the asked node by fingerprint; the node's own user and root may see them.
     Programs may have their names. Objects in use are not listed. Those that an interrupted `dios put` left
@@ -330,8 +327,8 @@ def list_objects(
         found = place.catalogued(aliases)
         items = _with_disks(place, found) if long else ((item, None) for item in found)
         if as_json:
-            write_json_list(_listed(place, item, disks, names=names) for item, disks in items)
-            place.end_unlisted()
+            write_json_list(_all_listed(place, items, names=names))
+            place.unlisted.end()
             return
         rows = (_row(item, disks, names=names) for item, disks in items)
         first = next(rows, None)
@@ -339,10 +336,19 @@ def list_objects(
             columns = ("FILE", "SIZE", "PUT", *(("DISKS",) if long else ()), "GROUP", "FINGERPRINT")
             head = (*columns, *(("NAME",) if names else ()))
             table(head, chain([first], rows), right=("SIZE",), whole=names)
-        elif not place.unlisted:
+        elif not place.unlisted.reasons:
             say("there are no files yet; next: dios put FILE --group ALIAS")
         _show_labels(place, aliases)
-        place.end_unlisted()
+        place.unlisted.end()
+
+
+def _all_listed(
+    place: CommandContext, items: Iterable[tuple[CataloguedFile, FileDisks | None]], *, names: bool
+) -> Iterator[FileRow | FailedRow]:
+    """Yield the files of groups for JSON, and at the end the groups that could not be listed."""
+    for item, disks in items:
+        yield _listed(place, item, disks, names=names)
+    yield from place.unlisted.rows()
 
 
 def _with_disks(
@@ -391,11 +397,10 @@ def _show_labels(place: CommandContext, groups: Iterable[str]) -> None:
 
 def _list_unfinished(place: CommandContext, groups: list[str] | None, *, as_json: bool) -> None:
     """List the large files of groups that are not stored completely, with what is stored of them."""
-    found = [
-        (alias, one)
-        for alias in (place.reachable_groups() if groups is None else groups)
-        for one in place.files(alias).tree().unfinished.values()
-    ]
+    found: list[tuple[str, UnfinishedFile]] = []
+    for alias in place.reachable_groups() if groups is None else groups:
+        with place.unlisted.going_on(alias):
+            found += [(alias, one) for one in place.files(alias).tree().unfinished.values()]
     if as_json:
         shown: list[UnfinishedRow] = [
             {
@@ -408,7 +413,7 @@ def _list_unfinished(place: CommandContext, groups: list[str] | None, *, as_json
             }
             for alias, one in found
         ]
-        write_json(shown)
+        write_json([*shown, *place.unlisted.rows()])
     elif found:
         table(
             ("FILE", "STORED", "SIZE", "BEGUN", "GROUP"),
@@ -425,8 +430,9 @@ def _list_unfinished(place: CommandContext, groups: list[str] | None, *, as_json
             right=("STORED", "SIZE"),
         )
         say("put a file again to continue it, or remove it: dios rm GROUP/FILE")
-    else:
+    elif not place.unlisted.reasons:
         say("no file of yours is unfinished")
+    place.unlisted.end()
 
 
 def _list_orphans(place: CommandContext, *, as_json: bool) -> None:
@@ -458,17 +464,16 @@ def _list_directory(place: CommandContext, text: str, *, names: bool, long: bool
     shown = [inner] if tree.is_file(inner) else tree.children(inner)
     items = {each: CataloguedFile(alias, tree.files[each]) for each in shown if tree.is_file(each)}
     counted_disks = {item.path: disks for item, disks in _with_disks(place, items.values())} if long else {}
+    place.note_conflict(alias)
     if as_json:
-        write_json(
-            [
-                _listed(place, items[each], counted_disks.get(each), names=names)
-                if each in items
-                else {"group": alias, "directory": each, "path": f"{alias}/{each}"}
-                for each in shown
-            ]
-        )
-        place.note_conflict(alias)
-        place.end_unlisted()
+        described: list[FileRow | DirectoryRow] = [
+            _listed(place, items[each], counted_disks.get(each), names=names)
+            if each in items
+            else {"group": alias, "directory": each, "path": f"{alias}/{each}"}
+            for each in shown
+        ]
+        write_json([*described, *place.unlisted.rows()])
+        place.unlisted.end()
         return
     rows = []
     columns = ("FILE", "SIZE", "PUT", *(("DISKS",) if long else ()), "FINGERPRINT")
@@ -486,8 +491,7 @@ def _list_directory(place: CommandContext, text: str, *, names: bool, long: bool
     else:
         say(f"{text} is empty")
     _show_labels(place, [alias])
-    place.note_conflict(alias)
-    place.end_unlisted()
+    place.unlisted.end()
 
 
 def _path(place: CommandContext, text: str) -> tuple[str, str]:
@@ -540,19 +544,19 @@ def du(
     The bytes of tiered files are counted apart.
     """
     with reporting("dios du", as_json=as_json), opened(node) as place:
-        rows = [
-            (text, *(_use_below(place, text) if paths else _use_of(place.entries(text), "") or (0, 0, 0)))
-            for text in paths or place.reachable_groups()
-        ]
+        rows: list[tuple[str, int, int, int]] = []
+        for text in paths or place.reachable_groups():
+            with place.unlisted.going_on(text):
+                rows.append((text, *_use_below(place, text)))
         if as_json:
-            used: list[UseRow] = []
+            used: list[UseRow | FailedRow] = []
             for path, files, size, tiered in rows:
                 row: UseRow = {"path": path, "files": files, "size": size}
                 if tiered:
                     row["tiered"] = tiered
                 used.append(row)
-            write_json(used)
-            place.end_unlisted()
+            write_json([*used, *place.unlisted.rows()])
+            place.unlisted.end()
             return
         anywhere = any(tiered for *_, tiered in rows)
         table(
@@ -563,7 +567,7 @@ def du(
             ],
             right=("FILES", "SIZE", "TIERED") if anywhere else ("FILES", "SIZE"),
         )
-        place.end_unlisted()
+        place.unlisted.end()
 
 
 def _use_below(place: CommandContext, text: str) -> tuple[int, int, int]:
@@ -575,6 +579,7 @@ def _use_below(place: CommandContext, text: str) -> tuple[int, int, int]:
     found = _use_of(place.files(alias).entries(), inner)
     if found is None:
         raise _no_such_path(text)
+    place.note_conflict(alias)
     return found
 
 
@@ -625,6 +630,8 @@ def sync(
     Local paths begin with "./", "../", "~" or "/", and dios:// may stand before a group. Files become visible
     in portions of a gibibyte, so a run that was interrupted is continued by the next one. Without --delete
     nothing is deleted, but files that differ are replaced.
+
+    A file that cannot be read is left out and named, and the exit status is 1. Then nothing is deleted.
     """
     with reporting("dios sync", as_json=as_json), opened(node) as place:
         local = [_is_local(text) for text in (source, target)]
@@ -644,27 +651,28 @@ def sync(
             raise InvalidError(f"{source} is not a directory. `dios put` stores single files.")
         if not local[0] and not files.tree().is_directory(inner):
             raise _no_such_path(source)
-        left_out = _LeftOut()
+        failures = Failures("left out")
+        note = _note_local(failures)
         with waiting("comparing"):
             if local[0]:
-                plan = synchronize.plan_put(root, files, inner, left_out.note, delete=delete)
+                plan = synchronize.plan_put(root, files, inner, note, delete=delete)
             else:
-                plan = synchronize.plan_get(files, inner, root, left_out.note, delete=delete)
+                plan = synchronize.plan_get(files, inner, root, note, delete=delete)
         if not dry_run:
             with transfer("sync", plan.size, steps=len(plan.copied)) as moved:
                 if local[0]:
-                    synchronize.put(root, files, inner, plan, moved, secrecy=secrecy)
+                    plan = synchronize.put(root, files, inner, plan, note, moved, secrecy=secrecy)
                 else:
-                    synchronize.get(files, inner, root, plan, moved)
-        _show_plan(plan, dry_run=dry_run, as_json=as_json)
-        left_out.end()
+                    plan = synchronize.get(files, inner, root, plan, moved, going_on=failures.going_on)
+        _show_plan(plan, failures, dry_run=dry_run, as_json=as_json)
+        failures.end()
 
 
 def _is_local(text: str) -> bool:
     return text.startswith(("/", "./", "../", "~")) or text in {".", ".."}
 
 
-def _show_plan(plan: SyncPlan, *, dry_run: bool, as_json: bool) -> None:
+def _show_plan(plan: SyncPlan, failures: Failures, *, dry_run: bool, as_json: bool) -> None:
     if as_json:
         shown: SyncRow = {
             "copied": list(plan.copied),
@@ -673,6 +681,7 @@ def _show_plan(plan: SyncPlan, *, dry_run: bool, as_json: bool) -> None:
             "deleted": plan.deleted,
             "unchanged": plan.unchanged,
             "dry_run": dry_run,
+            "failed": dict(failures.reasons),
         }
         write_json(shown)
         return
@@ -751,7 +760,10 @@ def get(
 
     With --output the file appears when it is complete, and the same command continues an interrupted one of
     a large file. A tiered file is brought back first. --json describes the written file, and needs --output.
-    With --recursive NAME is group/DIRECTORY, and its files are written into the directory of --output.
+    With --recursive NAME is group/DIRECTORY, and its files are written into the directory of --output. Those
+    that cannot be read are listed at the end, and make the exit status 1.
+
+    A damaged replica is passed over, and named: the bytes come from another node then.
 
     With --former it writes the latest version before the present one: it stays until the present one has the
     promised replicas.
@@ -763,9 +775,12 @@ def get(
             )
         with opened(node) as place, _showing_former(place, name, group):
             if recursive:
-                written = _get_directory(place, f"{group}/{name}" if group else name, output)
+                failures = Failures("failed")
+                written = _get_directory(place, f"{group}/{name}" if group else name, output, failures)
                 if as_json:
-                    write_json([{"file": str(file), "size": size} for file, size in written])
+                    rows: list[WrittenRow] = [{"file": str(file), "size": size} for file, size in written]
+                    write_json([*rows, *failures.rows()])
+                failures.end()
                 return
             if former:
                 entry = _get_former(place, f"{group}/{name}" if group else name, output)
@@ -832,8 +847,10 @@ def _get_former(place: CommandContext, text: str, output: Path | None) -> Catalo
     return formers[0]
 
 
-def _get_directory(place: CommandContext, text: str, output: Path | None) -> list[tuple[Path, int]]:
-    """Write the files below a directory; return the written files with their sizes."""
+def _get_directory(
+    place: CommandContext, text: str, output: Path | None, failures: Failures
+) -> list[tuple[Path, int]]:
+    """Write the files below a directory; return the written files with their sizes, and note the others."""
     if output is None:
         raise InvalidError("--recursive writes several files; add --output DIRECTORY")
     alias, inner = _path(place, text)
@@ -848,12 +865,13 @@ def _get_directory(place: CommandContext, text: str, output: Path | None) -> lis
         for each in below:
             # A path of the catalogue has no "..": it stays inside of the directory.
             target = output / each[start:].lstrip("/")
-            if tree.is_directory(each):
-                target.mkdir(parents=True, exist_ok=True)
-                continue
-            target.parent.mkdir(parents=True, exist_ok=True)
-            _get_file(files, tree.files[each], target, moved)
-            written.append((target, tree.files[each].size))
+            with failures.going_on(f"{alias}/{each}"):
+                if tree.is_directory(each):
+                    target.mkdir(parents=True, exist_ok=True)
+                    continue
+                target.parent.mkdir(parents=True, exist_ok=True)
+                _get_file(files, tree.files[each], target, moved)
+                written.append((target, tree.files[each].size))
     return written
 
 
@@ -883,7 +901,8 @@ def rm(
     Holders of a reference get ESTALE from then on. If a node does not answer that may have replicas, the
     cluster destroys them when it is back. In a group whose catalogue is on one node nobody could do that, so
     that the object stays in the catalogue, to be destroyed later. The bytes of tiered files go from their
-    store, and nothing goes if it does not answer. --all asks first.
+    store, and these files stay if it does not answer. Files that stay are listed at the end, and make the
+    exit status 1. --all asks first.
     """
     with reporting("dios rm", as_json=as_json), opened(node, [group] if group else ()) as place:
         # Look up all names first, so that an error in the last one destroys nothing.
@@ -897,7 +916,8 @@ def rm(
             raise InvalidError("give the files to destroy, or --group ALIAS --all for those of a whole group")
         else:
             targets = [each for text in names for each in _targets(place, text, group, recursive=recursive)]
-        gone, left, later = destroy_targets(place, targets)
+        failures = Failures("not removed")
+        gone, later = destroy_targets(place, targets, failures)
         if as_json:
             removed: list[RemovedRow] = [
                 {
@@ -909,9 +929,9 @@ def rm(
                 }
                 for each, outcome in gone
             ]
-            write_json(removed)
+            write_json([*removed, *failures.rows()])
         show_later(place, later)
-        require_none_left(place, left)
+        failures.end()
 
 
 def _targets(place: CommandContext, text: str, group: str, *, recursive: bool) -> list[Target]:

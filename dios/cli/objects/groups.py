@@ -14,6 +14,7 @@ import typer
 
 from dios.cli.common.application import CommandApplication
 from dios.cli.common.context import CommandContext, groups_of_keyring, opened
+from dios.cli.common.failures import Failures
 from dios.cli.common.json_rows import AliasRow, CreatedGroupRow
 from dios.cli.common.output import (
     JsonOption,
@@ -34,7 +35,7 @@ from dios.cli.common.output import (
 from dios.cli.common.principals import principal_of, principal_text
 from dios.cli.nodes.setting_options import seconds_of
 from dios.cli.objects.kept import kept_text, why_text
-from dios.cli.objects.removal import all_targets, destroy_targets, require_none_left
+from dios.cli.objects.removal import all_targets, destroy_targets, note_left
 from dios.client.grants import Grant, accepted_grants, forget_grant, format_grant, keep_grant, parse_grant
 from dios.client.keyring import Keyring, check_group_alias
 from dios.client.ops.nodes import require_tags
@@ -734,8 +735,9 @@ def remove_group(
         if files and not everything:
             raise InvalidError(f"group {alias} has {counted(files, 'file')}. Add --all to destroy them, too.")
         confirm(f"destroy group {alias} and its {counted(files, 'file')}", yes=yes)
-        _, left, later = destroy_targets(place, targets)
-        require_none_left(place, [*left, *later])
+        failures = Failures("not removed")
+        note_left(place, destroy_targets(place, targets, failures).later, failures)
+        failures.end()
         if place.here() is not None and Promises(place.node).promise(group) is not None:
             Promises(place.node).end(group.fingerprint)
         replicas = KeyringCatalogue(place.node, place.keyring, alias, group).replicas()

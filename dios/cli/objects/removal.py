@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from typing import NamedTuple
 
-from dios.cli.common.context import SHOWN_MAX, CataloguedFile, CommandContext
+from dios.cli.common.context import CataloguedFile, CommandContext
+from dios.cli.common.failures import SHOWN_MAX, Failures
 from dios.cli.common.output import progress, say
 from dios.cli.nodes.members import silent
-from dios.errors import DiosError, InvalidError, UnreachableError
+from dios.errors import DiosError, NotPermittedError
 from dios.lib.catalogue import CatalogueEntry, Note, UnfinishedFile
-from dios.lib.files.group_files import BATCH_OBJECTS, Destroyed, destroy
+from dios.lib.files.group_files import BATCH_OBJECTS, Destroyed, GroupFiles, destroy
 from dios.wire.nametext import fingerprint
 
 
@@ -29,15 +30,24 @@ class Target(NamedTuple):
     unfinished: str = ""
     former: Note | None = None
 
+    @property
+    def shown(self) -> str:
+        """The path of the file; the fingerprint of an object of no catalogue, whose text may be its name."""
+        return fingerprint(self.names[0]) if self.is_single else self.text
+
+    @property
+    def is_single(self) -> bool:
+        """True for an object of no catalogue."""
+        return not self.group
+
 
 class Removed(NamedTuple):
-    """The outcomes of targets, and those that are left because a node did not answer.
+    """The outcomes of targets.
 
     The ``later`` ones are not listed any more. By their notes, what is left of them is destroyed later.
     """
 
     gone: list[tuple[Target, Destroyed]]
-    left: list[Target]
     later: list[Target]
 
 
@@ -66,22 +76,30 @@ def all_targets(place: CommandContext, alias: str) -> list[Target]:
     ]
 
 
-def destroy_targets(place: CommandContext, targets: list[Target]) -> Removed:
-    """Destroy objects and remove their entries.
+def destroy_targets(place: CommandContext, targets: list[Target], failures: Failures) -> Removed:
+    """Destroy objects and remove their entries, and note the objects that are left.
 
     In a group whose catalogue is replicated, entries go first and leave notes. In another one, objects that
     are gone after an interruption have no entries either.
     """
     outcomes: dict[bytes, Destroyed] = {}
+    _remove_tiered(place, targets, failures)
+    targets = [each for each in targets if each.shown not in failures.reasons]
+    due = _unlist(place, targets, failures)
+    targets = [each for each in targets if each.shown not in failures.reasons]
     named = {each.names[0]: each for each in targets if each.names}
-    _remove_tiered(place, targets)
-    due = _unlist(place, targets)
-    freed = (name for notes in due.values() for note in notes for name in note.former.local_names)
-    names = list(dict.fromkeys([*(name for each in named.values() for name in each.names), *freed]))
+    shown = {
+        name: f"{alias}/{note.former.file}"
+        for alias, notes in due.items()
+        for note in notes
+        for name in note.former.local_names
+    }
+    shown |= {name: each.shown for each in named.values() for name in each.names}
+    names = list(shown)
     try:
         with progress("destroying") as show:
             for start in range(0, len(names), BATCH_OBJECTS):
-                outcomes |= destroy(place.node, names[start : start + BATCH_OBJECTS])
+                outcomes |= _destroy_some(place, names[start : start + BATCH_OBJECTS], shown, failures)
                 show(f"{len(outcomes):,} of {len(names):,}")
     finally:
         gone = [
@@ -104,22 +122,17 @@ def destroy_targets(place: CommandContext, targets: list[Target]) -> Removed:
             ),
         )
     for each, outcome in gone:
-        if not each.group and not outcome.replicas and outcome.complete:
-            raise InvalidError(
-                f"cannot find {fingerprint(each.names[0])}: it was destroyed, or is in no group of yours"
-            )
+        if each.is_single and outcome.complete and not outcome.replicas:
+            failures.note(each.shown, "it was destroyed, or is in no group of yours")
     incomplete = [each for each, outcome in gone if not outcome.complete]
-    return Removed(
-        gone,
-        left=[each for each in incomplete if each.group not in due],
-        later=[each for each in incomplete if each.group in due],
-    )
+    note_left(place, (each for each in incomplete if each.group not in due), failures)
+    return Removed(gone, later=[each for each in incomplete if each.group in due])
 
 
-def _unlist(place: CommandContext, targets: Iterable[Target]) -> dict[str, list[Note]]:
+def _unlist(place: CommandContext, targets: Iterable[Target], failures: Failures) -> dict[str, list[Note]]:
     """Remove what replicated catalogues list, and unfinished files from the others.
 
-    Return the notes to execute, by the group of each replicated catalogue.
+    Return the notes to execute, by the group of each replicated catalogue. What stays listed is noted.
     """
     for_group: dict[str, list[Target]] = {}
     for each in targets:
@@ -128,26 +141,59 @@ def _unlist(place: CommandContext, targets: Iterable[Target]) -> dict[str, list[
     due: dict[str, list[Note]] = {}
     for alias, given in for_group.items():
         files = place.files(alias)
-        begun = [each.unfinished for each in given if each.unfinished]
-        notes = files.unlist([each.found.entry for each in given if each.found is not None], begun)
-        if notes is not None:
-            due[alias] = [*notes, *(each.former for each in given if each.former is not None)]
-        elif begun:
-            files.forget_unfinished(begun)
+        with failures.going_on(*(each.shown for each in given)):
+            try:
+                notes = _unlist_from(files, given)
+            except NotPermittedError:
+                notes = []
+                for each in given:
+                    with failures.going_on(each.shown):
+                        notes += _unlist_from(files, [each]) or ()
+            if notes is not None:
+                due[alias] = notes
     return due
 
 
-def _remove_tiered(place: CommandContext, targets: Iterable[Target]) -> None:
-    """Remove the bytes of tiered files from their stores. Nothing else is removed if that fails."""
-    for_group: dict[str, list[CatalogueEntry]] = {}
+def _unlist_from(files: GroupFiles, targets: Sequence[Target]) -> list[Note] | None:
+    """Unlist targets of a group; return the notes to execute, None if its catalogue has one replica."""
+    begun = [each.unfinished for each in targets if each.unfinished]
+    notes = files.unlist([each.found.entry for each in targets if each.found is not None], begun)
+    if notes is not None:
+        return [*notes, *(each.former for each in targets if each.former is not None)]
+    if begun:
+        # A later program cannot continue with an unfinished file whose parts go.
+        files.forget_unfinished(begun)
+    return None
+
+
+def _destroy_some(
+    place: CommandContext, names: Sequence[bytes], shown: Mapping[bytes, str], failures: Failures
+) -> dict[bytes, Destroyed]:
+    """Destroy objects together, and each by itself if that fails: then the others go."""
+    try:
+        return destroy(place.node, names)
+    except DiosError:
+        outcomes: dict[bytes, Destroyed] = {}
+        for name in names:
+            with failures.going_on(shown[name]):
+                outcomes |= destroy(place.node, [name])
+        return outcomes
+
+
+def _remove_tiered(place: CommandContext, targets: Iterable[Target], failures: Failures) -> None:
+    """Remove the bytes of tiered files from their stores. The files of a store that fails are noted."""
+    for_store: dict[tuple[str, str], list[Target]] = {}
     for each in targets:
         if each.found is not None and each.found.entry.tier is not None:
-            for_group.setdefault(each.found.group, []).append(each.found.entry)
-    if for_group:
+            for_store.setdefault((each.found.group, each.found.entry.tier.place), []).append(each)
+    if for_store:
         from dios.lib.tier.removal import remove_bytes  # noqa: PLC0415 - other groups need no store
 
-        for alias, entries in for_group.items():
-            remove_bytes(place.files(alias), entries)
+        for (alias, _), tiered in for_store.items():
+            with failures.going_on(*(each.shown for each in tiered)):
+                remove_bytes(
+                    place.files(alias), [each.found.entry for each in tiered if each.found is not None]
+                )
 
 
 def _together(outcomes: Iterable[Destroyed]) -> Destroyed:
@@ -156,13 +202,13 @@ def _together(outcomes: Iterable[Destroyed]) -> Destroyed:
     return Destroyed(sum(one.replicas for one in several), all(one.complete for one in several))
 
 
-def require_none_left(place: CommandContext, left: list[Target]) -> None:
-    """Raise UnreachableError if objects may have replicas on nodes that did not answer."""
-    if left:
-        shown = ", ".join(each.text for each in left[:SHOWN_MAX])
-        raise UnreachableError(
-            f"{silent(place.node.nodes())} did not answer and may have replicas of {shown}. "
-            "Repeat the command when `dios node ls` shows that all nodes are alive."
+def note_left(place: CommandContext, left: Iterable[Target], failures: Failures) -> None:
+    """Note the objects that may have replicas on nodes that did not answer."""
+    for each in left:
+        failures.note(
+            each.shown,
+            f"{silent(place.node.nodes())} did not answer and may have replicas of it. Repeat the command "
+            "when `dios node ls` shows that all nodes are alive.",
         )
 
 

@@ -9,6 +9,7 @@ import typer
 
 from dios.cli.common.application import CommandApplication
 from dios.cli.common.context import CataloguedFile, CommandContext, opened
+from dios.cli.common.failures import Failures
 from dios.cli.common.output import (
     InGroupOption,
     JsonOption,
@@ -23,12 +24,11 @@ from dios.cli.common.output import (
     transfer,
     waiting,
     write_json,
-    write_json_list,
 )
 from dios.cli.nodes.members import silent
 from dios.cli.objects.kept import why_text
 from dios.client.sync.node import Reference
-from dios.errors import DiosError, InvalidError
+from dios.errors import DiosError
 from dios.lib.kept.promises import Promises, ShortObject
 from dios.wire.nametext import fingerprint
 from dios.wire.types import Persistence
@@ -337,8 +337,8 @@ def replicate(
 ) -> None:
     """Make a replica of an object on another node: same name, same groups, same bytes.
 
-    The bytes are verified on arrival. The replicas are independent: a write to one does not change the
-    others.
+    The bytes come from a replica that can be read, and are verified on arrival. The replicas are independent:
+    a write to one does not change the others.
     """
     with reporting("dios replicate", as_json=as_json), opened(node) as place:
         persistence = Persistence.DURABLE if durable else None
@@ -368,24 +368,28 @@ def _replicate_parts(
     as_json: bool,
 ) -> None:
     """Make a replica of each part of a large file that the node does not have yet."""
-    entry, group = listed.entry, place.files(listed.group).group
+    entry, files = listed.entry, place.files(listed.group)
+    parts, failures = files.parts(entry), Failures("failed")
     made: list[MadeReplicaRow] = []
     with transfer("replicate", entry.size) as moved:
         for number, name in enumerate(entry.names):
-            found = place.node.lookup(name, group=group)
-            if not found:
-                raise InvalidError(f"part {number + 1} of {listed.path} is on no node that answers")
-            if all(one.node != to for one in found):
-                with found[0].copy(host=to, persistence=persistence) as one:
-                    made.append({"fingerprint": one.fingerprint, **_where(one)})
-            for one in found:
-                one.close()
+            with failures.going_on(f"part {number + 1} of {listed.group}/{listed.path}"):
+                found = place.node.lookup(name, group=files.group)
+                for one in found:
+                    one.close()
+                if all(one.node != to for one in found):
+                    with (
+                        parts.reference(number) as source,
+                        source.copy(host=to, persistence=persistence) as copy,
+                    ):
+                        made.append({"fingerprint": copy.fingerprint, **_where(copy)})
             moved(entry.size_of_part(number))
     if as_json:
-        write_json_list(made)
+        write_json([*made, *failures.rows()])
     else:
         size = sum(one["size"] for one in made)
         say(
             f"copied {counted(len(made), 'part')} ({size_text(size)}) to {to}; "
             f"next: dios stat {listed.fingerprint}"
         )
+    failures.end()

@@ -11,8 +11,8 @@ import typer
 
 from dios.cli.common.application import CommandApplication
 from dios.cli.common.context import CataloguedFile, CommandContext, opened
+from dios.cli.common.failures import Failures
 from dios.cli.common.output import (
-    FAILED,
     InGroupOption,
     JsonOption,
     NodeOption,
@@ -32,7 +32,6 @@ from dios.cli.common.signals import Stopped, stopped_by_signals
 from dios.cli.nodes.setting_options import seconds_of
 from dios.errors import InvalidError
 from dios.lib.backup.keys import load_private, load_recipient
-from dios.lib.catalogue import CatalogueEntry
 from dios.lib.files.group_files import GroupFiles
 from dios.lib.files.paths import stored_path
 from dios.lib.tier.entries import forget as forget_store
@@ -46,8 +45,6 @@ app: Final = CommandApplication(
     no_args_is_help=True,
     help="Cold files: their bytes in another store, encrypted, and back when they are read.",
 )
-
-_SHOWN_MAX: Final = 20
 
 StoreArgument = Annotated[
     str, typer.Argument(metavar="STORE", help="A directory, or a URL such as s3://bucket/folder.")
@@ -179,8 +176,6 @@ def out(
         except Stopped as stopped:
             raise typer.Exit(stopped.exit_status) from None
         _show_out(group, store.place, made, as_json=as_json)
-        if made.refused:
-            raise typer.Exit(FAILED)
 
 
 def _in_group(files: GroupFiles, group: str, text: str) -> str:
@@ -203,15 +198,19 @@ def _size(text: str) -> int:
 
 def _show_out(group: str, store: str, made: Moved, *, as_json: bool) -> None:
     size = sum(entry.size for entry in made.moved)
+    refused = Failures("refused")
+    for path, why in made.refused.items():
+        refused.note(f"{group}/{path}", why)
     if as_json:
         row: TieredOutRow = {
             "store": store,
             "moved": [f"{group}/{stored_path(entry.file)}" for entry in made.moved],
             "size": size,
             "before": [f"{group}/{path}" for path in made.before],
-            "refused": {f"{group}/{path}": why for path, why in made.refused.items()},
+            "refused": dict(refused.reasons),
         }
         write_json(row)
+        refused.end()
         return
     facts(
         [
@@ -221,10 +220,7 @@ def _show_out(group: str, store: str, made: Moved, *, as_json: bool) -> None:
             ("refused", str(len(made.refused))),
         ]
     )
-    for path, why in list(made.refused.items())[:_SHOWN_MAX]:
-        say(f"{group}/{path} stays: {why}")
-    if len(made.refused) > _SHOWN_MAX:
-        say(f"and {len(made.refused) - _SHOWN_MAX} more; --json lists them")
+    refused.end()
 
 
 @app.command(
@@ -244,23 +240,26 @@ def bring_in(
     """
     with reporting("dios tier in", as_json=as_json), opened(node) as place:
         found = [_found(place, text, group) for text in names]
-        back: dict[str, list[CatalogueEntry]] = {}
+        failures = Failures("failed")
+        rows: list[TieredInRow] = []
+        staying: dict[str, dict[str, str]] = {}
         with transfer("tier in", sum(each.entry.size for each in found), steps=len(found)) as moved:
             for each in found:
-                entry = bring_back(place.files(each.group), each.path, moved)
-                back.setdefault(each.group, []).append(entry)
-        staying = {alias: leave_store(place.files(alias), entries) for alias, entries in back.items()}
-        rows: list[TieredInRow] = [
-            {
-                "path": f"{each.group}/{each.path}",
-                "size": each.entry.size,
-                "brought_back": each.entry.tiered,
-                "in_store": each.path in staying[each.group],
-            }
-            for each in found
-        ]
+                path, files = f"{each.group}/{each.path}", place.files(each.group)
+                with failures.going_on(path):
+                    reasons = leave_store(files, [bring_back(files, each.path, moved)])
+                    staying.setdefault(each.group, {}).update(reasons)
+                    rows.append(
+                        {
+                            "path": path,
+                            "size": each.entry.size,
+                            "brought_back": each.entry.tiered,
+                            "in_store": bool(reasons),
+                        }
+                    )
         if as_json:
-            write_json(rows)
+            write_json([*rows, *failures.rows()])
+            failures.end()
             return
         back_again = [row for row in rows if row["brought_back"]]
         size = size_text(sum(row["size"] for row in back_again))
@@ -272,6 +271,7 @@ def bring_in(
                     f"in the store, too: {counted(len(reasons), 'file')} of {alias} ({why}). The next `dios "
                     "tier prune` or `dios tier in` removes them there when their promise of replicas is met."
                 )
+        failures.end()
 
 
 def _found(place: CommandContext, text: str, group: str) -> CataloguedFile:
@@ -297,7 +297,7 @@ def list_tiered(
     with reporting("dios tier ls", as_json=as_json), opened(node, group or ()) as place:
         rows = list(_rows(place.catalogued(group)))
         if as_json:
-            write_json(rows)
+            write_json([*rows, *place.unlisted.rows()])
         elif rows:
             table(
                 ("FILE", "SIZE", "STATE", "STORE"),
@@ -316,9 +316,9 @@ def list_tiered(
                 say("a run broke off; next: the same `dios tier out` again, or `dios tier in` for a leftover")
             if any(row["state"] == "both" for row in rows):
                 say("`dios tier prune` removes from the store what is on as many nodes as promised")
-        else:
+        elif not place.unlisted.reasons:
             say("no file of yours is tiered")
-        place.end_unlisted()
+        place.unlisted.end()
 
 
 def _rows(found: Iterable[CataloguedFile]) -> Iterable[TieredFileRow]:
@@ -401,12 +401,15 @@ def forget(
         confirm(
             f"forget {counted(sum(each.entry.tiered for each in found), 'tiered file')} for good", yes=yes
         )
+        failures = Failures("failed")
         rows: list[ForgottenRow] = []
         for each in found:
-            forget_store(place.files(each.group), each.entry)
-            store = each.entry.tier.place if each.entry.tier else ""
-            rows.append({"path": f"{each.group}/{each.path}", "store": store})
+            path, store = f"{each.group}/{each.path}", each.entry.tier.place if each.entry.tier else ""
+            with failures.going_on(path):
+                forget_store(place.files(each.group), each.entry)
+                rows.append({"path": path, "store": store})
         if as_json:
-            write_json(rows)
-            return
-        say(f"forgot the stores of {counted(len(rows), 'file')}; what they have is of no use")
+            write_json([*rows, *failures.rows()])
+        else:
+            say(f"forgot the stores of {counted(len(rows), 'file')}; what they have is of no use")
+        failures.end()

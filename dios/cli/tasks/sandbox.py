@@ -15,7 +15,8 @@ from typing import Annotated, Final, NotRequired, TypedDict, cast
 import typer
 
 from dios.cli.common.application import CommandApplication
-from dios.cli.common.context import SHOWN_MAX, CommandContext, opened
+from dios.cli.common.context import CommandContext, opened
+from dios.cli.common.failures import SHOWN_MAX
 from dios.cli.common.output import (
     FAILED,
     JsonOption,

@@ -6,7 +6,7 @@ A group becomes visible when all of its files are stored: its alias and its cata
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Annotated, Final
 
@@ -39,12 +39,16 @@ _FILE_BYTES_MAX: Final = limits.BLOB_BYTES_MAX * limits.FILE_PARTS_MAX
 
 @dataclass(slots=True)
 class Restored:
-    """A group that was restored. ``notices`` describe promises that could not be made again."""
+    """A group that was restored. ``notices`` describe promises that could not be made again.
+
+    ``damaged`` has the files that the backup does not return, each with the reason.
+    """
 
     alias: str
     files: int
     size: int
     notices: list[str] = field(default_factory=list)
+    damaged: dict[str, str] = field(default_factory=dict)
 
 
 def require_free(keyring: Keyring, node: Node, alias: str) -> None:
@@ -76,7 +80,8 @@ def restore_group(
 ) -> Restored:
     """Store everything of a group in a new group under ``alias``; ``moved`` gets the progress in bytes.
 
-    Raises ExistsError, DamagedBackupError, and the errors of creating objects. Nothing is visible then.
+    Files whose bytes are damaged in the backup are left out. Raises ExistsError, DamagedBackupError if the
+    list or every file is damaged, and the errors of creating objects. Nothing is visible then.
     """
     require_free(keyring, node, alias)
     listed = repository.files(record)
@@ -85,7 +90,8 @@ def restore_group(
         # The group has no alias yet, so that nobody could continue an unfinished file.
         staged = StagedFiles(files, listed=False)
         try:
-            entries = _store(repository.reader, listed, staged, moved)
+            damaged = _store(repository.reader, listed, staged, moved)
+            entries = _entries(listed, staged, damaged)
             keyring.add(alias, Name(group.name or b""))
             try:
                 files.edit(lambda _: entries)
@@ -95,7 +101,8 @@ def restore_group(
         except BaseException:
             staged.discard()
             raise
-    restored = Restored(alias, record.files, record.size)
+    lost = sum(each.size for each in listed.files if each.path in damaged)
+    restored = Restored(alias, record.files - len(damaged), record.size - lost, damaged=damaged)
     if in_cluster:
         _promise_again(record, listed, entries, files, keyring, restored)
     elif record.replicas or any(each.replicas for each in listed.files):
@@ -119,31 +126,48 @@ def _new_group(node: Node) -> Iterator[Group]:
 
 def _store(
     reader: PackReader, listed: FileList, staged: StagedFiles, moved: Callable[[int], object]
-) -> list[CatalogueEntry]:
-    """Store the objects; return the entries of the new catalogue, with the times of the old one."""
-    by_label: dict[tuple[str, ...], StagedFiles] = {(): staged}
-    try:
-        for record in listed.files:
+) -> dict[str, str]:
+    """Store the objects; return the files that are damaged, with the reasons. Raise if all of them are."""
+    damaged: dict[str, str] = {}
+    stored = 0
+    for record in listed.files:
+        if record.kind is RecordKind.DIRECTORY:
+            continue
+        own = staged
+        if record.kind is RecordKind.LOG or record.secrecy or record.size > limits.INLINE_BYTES_MAX:
+            # A file that is damaged leaves nothing behind, not even the first parts of a large one.
+            own = StagedFiles(staged.files, listed=False, secrecy=record.secrecy or None)
+        try:
             chunks = stored_chunks(listed.packs, record.chunks)
-            if record.kind is RecordKind.FILE:
-                if record.secrecy not in by_label:
-                    made_for = StagedFiles(staged.files, listed=False, secrecy=record.secrecy)
-                    by_label[record.secrecy] = made_for
-                store_file(reader, record, chunks, by_label[record.secrecy])
+            if record.kind is RecordKind.LOG:
+                _store_log(reader, record, chunks, own)
+            else:
+                store_file(reader, record, chunks, own)
                 moved(record.size)
-            elif record.kind is RecordKind.LOG:
-                _store_log(reader, record, chunks, staged)
-    finally:
-        # After an error the caller discards everything.
-        for label, labelled in by_label.items():
-            if label:
-                staged.take(labelled)
+        except BaseException as error:
+            if own is not staged:
+                own.discard()
+            if not isinstance(error, DamagedBackupError):
+                raise
+            damaged[record.path] = error.message
+            continue
+        stored += 1
+        if own is not staged:
+            staged.take(own)
+    if damaged and not stored:
+        raise DamagedBackupError(next(iter(damaged.values())))
+    return damaged
+
+
+def _entries(listed: FileList, staged: StagedFiles, damaged: Mapping[str, str]) -> list[CatalogueEntry]:
+    """Return the entries of the new catalogue, with the times of the old one."""
     made = {entry.file: entry for entry in staged.stored()}
     return [
         directory_entry(record.path, record.put_ns)
         if record.kind is RecordKind.DIRECTORY
         else msgspec.structs.replace(made[record.path], put_ns=record.put_ns)
         for record in listed.files
+        if record.path not in damaged
     ]
 
 
@@ -209,7 +233,8 @@ def _promise_again(
                 files.group, catalogue, label=alias, replicas=record.replicas, apart=record.apart
             )
         wanted: dict[tuple[int, bool], dict[bytes, str]] = {}
-        for each, entry in zip(listed.files, entries, strict=True):
+        present = [each for each in listed.files if each.path not in restored.damaged]
+        for each, entry in zip(present, entries, strict=True):
             if each.replicas:
                 labels = dict.fromkeys(entry.names, each.path[-_LABEL_CHARACTERS:])
                 wanted.setdefault((each.replicas, each.apart), {}).update(labels)

@@ -7,8 +7,10 @@ interrupted run is continued by the next one.
 
 from __future__ import annotations
 
+import errno
 import os
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Final, NamedTuple, TypeAlias
 
@@ -32,6 +34,9 @@ _PORTION_FILES: Final = 4_096
 
 LeftOut: TypeAlias = Callable[[Path, str], object]
 """A function that notes a local file that cannot be stored, and why."""
+
+GoingOn: TypeAlias = Callable[[str], AbstractContextManager[object]]
+"""A function of a path, whose context notes the error of copying that file, if the others can be copied."""
 
 
 class LocalFile(NamedTuple):
@@ -64,9 +69,13 @@ def local_tree(root: Path, left_out: LeftOut, prefix: str = "") -> Iterator[Loca
     """Yield everything below a directory but unfinished files of ``download``; paths are below ``prefix``.
 
     Symbolic links to directories are not followed. ``left_out`` notes what cannot be stored: names that are
-    no text, devices, pipes, sockets, and links to nothing.
+    no text, devices, pipes, sockets, links to nothing, and what cannot be read.
     """
-    for folder, folders, names in os.walk(root, onerror=_raise):
+
+    def unreadable(error: OSError) -> None:
+        left_out(Path(error.filename), error.strerror or str(error))
+
+    for folder, folders, names in os.walk(root, onerror=unreadable):
         folders.sort()
         below = f"{prefix}/{Path(folder).relative_to(root).as_posix()}"
         for name in list(folders):
@@ -98,16 +107,15 @@ def _storable(place: Path, path: str, left_out: LeftOut) -> str:
 def _size(place: Path, left_out: LeftOut) -> int | None:
     """Return the size of a local file; None if it is nothing that can be stored."""
     try:
+        if place.is_file() and not os.access(place, os.R_OK):
+            left_out(place, os.strerror(errno.EACCES))
+            return None
         if place.is_file():
             return size_of(place)
         left_out(place, "it is a link to nothing" if place.is_symlink() else "it is no regular file")
     except FileNotFoundError:
         left_out(place, "it is gone")
     return None
-
-
-def _raise(error: OSError) -> None:
-    raise error
 
 
 def size_of(path: Path) -> int:
@@ -132,7 +140,13 @@ def plan_put(
     root: Path, files: GroupFiles, inner: str, left_out: LeftOut, *, delete: bool = False
 ) -> SyncPlan:
     """Compare a local directory with a directory of a group, which is to become equal to it."""
-    local = {each.path: each for each in local_tree(root, left_out)}
+    unread: set[str] = set()
+
+    def note(place: Path, why: str) -> None:
+        left_out(place, why)
+        unread.add(stored_path(f"./{place.relative_to(root).as_posix()}"))
+
+    local = {each.path: each for each in local_tree(root, note)}
     tree = files.tree()
     copied: dict[str, int] = {}
     unchanged = 0
@@ -148,7 +162,10 @@ def plan_put(
     new = [path for path in made if not tree.is_directory(_joined(inner, path))]
     below = _below(files, tree, inner)
     gone = [
-        path for path in below if path not in local or (local[path].size is None) is tree.is_file(below[path])
+        path
+        for path in below
+        if (path not in local or (local[path].size is None) is tree.is_file(below[path]))
+        and not _is_below(path, unread)
     ]
     return SyncPlan(copied, new, sorted(gone, reverse=True) if delete else [], unchanged)
 
@@ -188,24 +205,32 @@ def put(
     files: GroupFiles,
     inner: str,
     plan: SyncPlan,
+    left_out: LeftOut,
     moved: Moved = lambda _: None,
     *,
     secrecy: Sequence[str] | None = None,
-) -> None:
+) -> SyncPlan:
     """Carry out a plan of ``plan_put``: a portion of files becomes visible when all of it is stored.
 
-    ``secrecy`` are tags of the new objects, in addition to those of the group.
+    ``secrecy`` are tags of the new objects, in addition to those of the group. Return what was done: without
+    the files that cannot be opened, which ``left_out`` notes. Nothing more is deleted then.
     """
     in_the_way = _in_the_way(plan)
     _remove(files, inner, in_the_way)
     staged = StagedFiles(files, secrecy=secrecy)
+    copied: dict[str, int] = {}
     portion = count = 0
     try:
         for path in plan.directories:
             staged.add_directory(_joined(inner, path))
         for path in plan.copied:
-            with (root / path).open("rb", buffering=0) as file:
-                size = os.fstat(file.fileno()).st_size
+            try:
+                file = (root / path).open("rb", buffering=0)
+            except OSError as error:
+                left_out(root / path, error.strerror or str(error))
+                continue
+            with file:
+                size = copied[path] = os.fstat(file.fileno()).st_size
                 staged.add_file(_joined(inner, path), file, size, moved)
             portion, count = portion + size, count + 1
             if portion >= _PORTION_BYTES or count >= _PORTION_FILES:
@@ -216,7 +241,16 @@ def put(
     except BaseException:
         staged.suspend()
         raise
-    _remove(files, inner, [path for path in plan.deleted if path not in in_the_way])
+    done = _done(plan, copied, in_the_way)
+    _remove(files, inner, [path for path in done.deleted if path not in in_the_way])
+    return done
+
+
+def _done(plan: SyncPlan, copied: dict[str, int], in_the_way: Collection[str]) -> SyncPlan:
+    """Return a plan without what was not copied; then only what was in the way is deleted."""
+    if len(copied) == len(plan.copied):
+        return plan._replace(copied=copied)
+    return plan._replace(copied=copied, deleted=list(in_the_way))
 
 
 def _remove(files: GroupFiles, inner: str, paths: Iterable[str]) -> None:
@@ -227,19 +261,35 @@ def _remove(files: GroupFiles, inner: str, paths: Iterable[str]) -> None:
         files.remove(gone)
 
 
-def get(files: GroupFiles, inner: str, root: Path, plan: SyncPlan, moved: Moved = lambda _: None) -> None:
-    """Carry out a plan of ``plan_get``: each file appears when it is complete and its digest is right."""
+def get(
+    files: GroupFiles,
+    inner: str,
+    root: Path,
+    plan: SyncPlan,
+    moved: Moved = lambda _: None,
+    *,
+    going_on: GoingOn = nullcontext,
+) -> SyncPlan:
+    """Carry out a plan of ``plan_get``: each file appears when it is complete and its digest is right.
+
+    Return what was done: without the files that cannot be read or written, whose errors are ``going_on``'s.
+    Nothing more is deleted then.
+    """
     in_the_way = _in_the_way(plan)
+    copied: dict[str, int] = {}
     _unlink(root, in_the_way)
     root.mkdir(parents=True, exist_ok=True)
     for path in plan.directories:
         (root / path).mkdir(parents=True, exist_ok=True)
     for path in plan.copied:
         target = root / path
-        target.parent.mkdir(parents=True, exist_ok=True)
-        entry = files.entry(_joined(inner, path))
-        download(files, entry, target, moved)
-    _unlink(root, [path for path in plan.deleted if path not in in_the_way])
+        with going_on(path):
+            target.parent.mkdir(parents=True, exist_ok=True)
+            download(files, files.entry(_joined(inner, path)), target, moved)
+            copied[path] = plan.copied[path]
+    done = _done(plan, copied, in_the_way)
+    _unlink(root, [path for path in done.deleted if path not in in_the_way])
+    return done
 
 
 def _unlink(root: Path, paths: Iterable[str]) -> None:
@@ -255,11 +305,13 @@ def _in_the_way(plan: SyncPlan) -> dict[str, None]:
     """Return the paths to delete first: files where directories are needed, and the reverse."""
     new = plan.copied.keys() | set(plan.directories)
 
-    def blocks(path: str) -> bool:
-        parts = path.split("/")
-        return any("/".join(parts[:depth]) in new for depth in range(1, len(parts) + 1))
+    return dict.fromkeys(path for path in plan.deleted if _is_below(path, new))
 
-    return dict.fromkeys(path for path in plan.deleted if blocks(path))
+
+def _is_below(path: str, places: Collection[str]) -> bool:
+    """Return True if a path is one of the places, or below one of them; "" is above all."""
+    parts = path.split("/")
+    return any("/".join(parts[:depth]) in places for depth in range(len(parts) + 1))
 
 
 def _joined(inner: str, path: str) -> str:
