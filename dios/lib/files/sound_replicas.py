@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import io
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias, TypeVar
 
 from blake3 import blake3
@@ -75,6 +75,26 @@ Notice: TypeAlias = Callable[[BadReplicas], object]
 def log_notice(found: BadReplicas) -> None:
     """Log the replicas that a reader passed over, as a warning."""
     _log.warning("%s", found)
+
+
+def version_of_put(size: int) -> int:
+    """Return the version of an object of this size that nobody has written to since it was stored."""
+    return 1 if size > limits.INLINE_BYTES_MAX else 0
+
+
+def no_sound_replica(label: str, bad: Sequence[BadReplica], *, is_silent: bool) -> DiosError:
+    """Return the error for an object without a sound replica; ``is_silent`` if a node does not answer."""
+    if not bad and not is_silent:
+        return StaleError(f"the object of {label} was destroyed")
+    if not bad:
+        return UnreachableError(f"{label} is on a node that does not answer", call="lookup")
+    text = f"no replica of {label} is sound: the replica {_reasons(bad)}"
+    if is_silent:
+        return UnreachableError(
+            f"{text}; a node that may have another one does not answer. `dios node ls` shows which; read "
+            "the file again when that node is back."
+        )
+    return DamagedError(f"{text}. Restore the file from a backup (`dios backup restore`), or put it again.")
 
 
 class SoundReplicas:
@@ -184,7 +204,7 @@ class SoundReplicas:
         """Return the replica to read. The nearest one is looked up first, and all others if that is bad."""
         while not self._found:
             if not self._limits:
-                raise self._failure()
+                raise no_sound_replica(self._wanted.label, self._bad, is_silent=self._silent)
             found = self._node.lookup(self._wanted.name, group=self._group, limit=self._limits.pop())
             if not found or found.incomplete:
                 self._silent = found.incomplete
@@ -207,22 +227,6 @@ class SoundReplicas:
         self._bad.append(BadReplica(reference.node, why))
         self._drop(reference)
 
-    def _failure(self) -> DiosError:
-        label = self._wanted.label
-        if not self._bad and not self._silent:
-            return StaleError(f"the object of {label} was destroyed")
-        if not self._bad:
-            return UnreachableError(f"{label} is on a node that does not answer", call="lookup")
-        bad = f"no replica of {label} is sound: the replica {_reasons(self._bad)}"
-        if self._silent:
-            return UnreachableError(
-                f"{bad}; a node that may have another one does not answer. `dios node ls` shows which; read "
-                "the file again when that node is back."
-            )
-        return DamagedError(
-            f"{bad}. Restore the file from a backup (`dios backup restore`), or put it again."
-        )
-
     # -- checking -------------------------------------------------------------------------------------
     def _require_sound(self, reference: Reference) -> None:
         """Raise an error if the bytes of a replica are, or may be, other ones than those of the file."""
@@ -234,7 +238,7 @@ class SoundReplicas:
         version = reference.v_w
         if reference.size != wanted.size:
             raise _OtherBytesError
-        if version == (1 if wanted.size > limits.INLINE_BYTES_MAX else 0):
+        if version == version_of_put(wanted.size):
             return
         if self._checked != (reference.object_id, version):
             self._require_digest(reference.view_bytes())

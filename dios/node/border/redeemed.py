@@ -6,9 +6,10 @@ from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Final, TypeAlias
 
 import trio
+from blake3 import blake3
 
 from dios import limits
-from dios.errors import InvalidError, NotPermittedError, StaleError, UnreachableError
+from dios.errors import DamagedError, InvalidError, NotPermittedError, StaleError, UnreachableError
 from dios.lib.files.paths import checked_path
 from dios.wire.border import BorderAnswer, FileHead, FileList, FilePart, FileRow, ReadFile
 from dios.wire.sealed_tokens import SealedToken, TokenHolder, TokenTerms, terms_of
@@ -16,7 +17,9 @@ from dios.wire.types import ObjectType, Permission
 
 if TYPE_CHECKING:
     from dios.client.aio.node import AsyncGroup, AsyncNode, AsyncReference
+    from dios.client.ops.cluster import Gathered
     from dios.lib.catalogue import CatalogueEntry
+    from dios.lib.files.sound_replicas import BadReplica
 
 Send: TypeAlias = Callable[[BorderAnswer], Awaitable[None]]
 """Sends an answer to the caller, and waits until the connection has taken most of it."""
@@ -77,7 +80,7 @@ class RedeemedToken:
                     raise UnreachableError(
                         "the group's catalogue is on a node that does not answer. Try again later."
                     )
-                return {}
+                raise DamagedError("the list of the files of the group is lost. Ask its owner.")
             for one in record.references.values():
                 _require_unlabelled(one)
             reading = await record.run(protocol.read_record(record.writer))
@@ -100,31 +103,35 @@ class RedeemedToken:
                 f"{call.path!r} is tiered: its bytes are in a store outside of the cluster. Ask its owner to "
                 "bring it back with `dios tier in`."
             )
-        first = await self._object(call.path, entry.name)
-        head = FileRow(call.path, entry.size if entry.in_parts else first.size, entry.put_ns, entry.digest)
+        first = await self._replicas(call.path, entry.name)
+        size = entry.size if entry.digest else first[0].size
         unchanged = bool(entry.digest) and call.known == entry.digest
-        await send(FileHead(head, unchanged))
+        await send(FileHead(FileRow(call.path, size, entry.put_ns, entry.digest), unchanged))
         if unchanged:
             return
-        await _send_bytes(first, send)
-        for part in entry.parts()[1:] if entry.in_parts else ():
-            await _send_bytes(await self._object(call.path, part.name), send)
+        if not entry.in_parts:
+            await send_object(call.path, first, size, entry.digest, send)
+            return
+        for number, part in enumerate(entry.parts()):
+            replicas = await self._replicas(call.path, part.name) if number else first
+            await send_object(call.path, replicas, entry.size_of_part(number), part.digest, send)
 
-    async def _object(self, path: str, name: bytes) -> AsyncReference:
-        """Return the object with the bytes of a file, or of a part of it."""
-        found = await self._node.lookup(name, group=self._group, limit=1)
+    async def _replicas(self, path: str, name: bytes) -> Gathered[AsyncReference]:
+        """Return the replicas of the object with the bytes of a file, or of a part of it; nearest first."""
+        found = await self._node.lookup(name, group=self._group)
         if not found:
             why = "is on a node that does not answer" if found.incomplete else "was destroyed"
             raise UnreachableError(f"the file {path!r} {why}")
-        reference = found[0]
-        if reference.type not in _BLOBS:
-            raise InvalidError(f"{path!r} is a {reference.type.name}, not a file")
-        if reference.secrecy:
-            raise NotPermittedError(
-                f"{path!r} is labelled {', '.join(reference.secrecy)}, and no token gives what has a label. "
-                "Ask its owner for a copy without it."
-            )
-        return reference
+        for one in found:
+            if one.type not in _BLOBS:
+                raise InvalidError(f"{path!r} is a {one.type.name}, not a file")
+            if one.secrecy:
+                raise NotPermittedError(
+                    f"{path!r} is labelled {', '.join(one.secrecy)}, and no token gives what has a label. "
+                    "Ask its owner for a copy without it."
+                )
+        found.sort(key=lambda one: one.proximity)
+        return found
 
 
 def _require_unlabelled(catalogue: AsyncReference) -> None:
@@ -134,14 +141,55 @@ def _require_unlabelled(catalogue: AsyncReference) -> None:
         )
 
 
-async def _send_bytes(reference: AsyncReference, send: Send) -> None:
-    at, size = 0, reference.size
-    while at < size:
-        data = await reference.read_bytes(min(limits.BORDER_PART_BYTES, size - at), at)
-        if not data:
-            raise StaleError("the file became shorter while it was read. Read again.")
-        await send(FilePart(data))
-        at += len(data)
+async def send_object(
+    path: str, replicas: Gathered[AsyncReference], size: int, digest: bytes, send: Send
+) -> None:
+    """Send the bytes of an object from a sound replica, and go on at the next one if that fails.
+
+    The reader compares all bytes with the digest. Raise DamagedError or UnreachableError without a sound
+    replica, as ``dios.lib.files.sound_replicas`` does.
+    """
+    from dios.lib.files import sound_replicas  # noqa: PLC0415 - as above
+
+    at = 0
+    bad: list[BadReplica] = []
+    silent = replicas.incomplete
+    for one in replicas:
+        try:
+            why = await _other_bytes(one, size, digest)
+            while at < size and not why:
+                data = await one.read_bytes(min(limits.BORDER_PART_BYTES, size - at), at)
+                if not data:
+                    raise StaleError("the file became shorter while it was read. Read again.")
+                await send(FilePart(data))
+                at += len(data)
+        except DamagedError:
+            why = "is damaged"
+        except UnreachableError:
+            why, silent = "does not answer", True
+        if not why:
+            if bad:
+                sound_replicas.log_notice(sound_replicas.BadReplicas(one.fingerprint, tuple(bad), one.node))
+            return
+        bad.append(sound_replicas.BadReplica(one.node, why))
+    raise sound_replicas.no_sound_replica(path, bad, is_silent=silent)
+
+
+async def _other_bytes(one: AsyncReference, size: int, digest: bytes) -> str:
+    """Return why a replica has, or may have, other bytes than those of the file; empty if it has not."""
+    from dios.lib.files.sound_replicas import version_of_put  # noqa: PLC0415 - as above
+
+    other = "has other bytes than the file"
+    if not digest:
+        return ""
+    if one.size != size:
+        return other
+    if one.v_w == version_of_put(size):
+        return ""
+    hasher = blake3()
+    for at in range(0, size, limits.BORDER_PART_BYTES):
+        hasher.update(await one.read_bytes(min(limits.BORDER_PART_BYTES, size - at), at))
+    return "" if hasher.digest() == digest else other
 
 
 def page_of(files: dict[str, CatalogueEntry], after: str) -> FileList:
