@@ -176,6 +176,24 @@ class DiosFileSystem(AbstractFileSystem):  # type: ignore[misc] # fsspec has no 
         files, alias, inner = self._place(path)
         return _described(files.tree(), alias, inner)
 
+    def exists(self, path: str, **_options: object) -> bool:
+        """Return True if there is a file or directory. A list that cannot be read is an error, not absent."""
+        return self._type_of(path) is not None
+
+    def isfile(self, path: str) -> bool:
+        """Return True if there is a file with this path; raises as ``exists`` does."""
+        return self._type_of(path) == "file"
+
+    def isdir(self, path: str) -> bool:
+        """Return True if there is a directory with this path; raises as ``exists`` does."""
+        return self._type_of(path) == "directory"
+
+    def _type_of(self, path: str) -> object:
+        try:
+            return self.info(path)["type"]
+        except FileNotFoundError:
+            return None
+
     def find(
         self,
         path: str,
