@@ -23,7 +23,7 @@ from tests.chaos.kept.machine import Machinery, NoCompilerError, shim
 from tests.chaos.kept.notes import Notes, read_notes
 from tests.chaos.kept.plan import Kind, Plan, planned
 from tests.chaos.kept.round import Rounds
-from tests.chaos.kept.verdict import THE_LIST, Broken, Observation, Replica, judge
+from tests.chaos.kept.verdict import THE_LIST, Broken, Observation, Replica, Wanted, judge
 
 DONE, FAILED, UNKNOWN = Outcome.DONE, Outcome.FAILED, Outcome.UNKNOWN
 NODES = ("n1", "n2", "n3")
@@ -76,7 +76,7 @@ def kinds(story: Story, value: int | str = 7, **seen: object) -> set[Broken]:
     """Return the kinds of findings when every node reads ``value`` from the path a."""
     reads = {node: {"a": value} for node in NODES}
     observed = Observation(**{"reads": reads, **seen})  # type: ignore[arg-type]
-    return {one.kind for one in judge(story.told(), observed, replicas=2)}
+    return {one.kind for one in judge(story.told(), observed, Wanted(2, 3))}
 
 
 def test_what_was_acknowledged_and_is_there_is_right(story: Story) -> None:
@@ -138,14 +138,6 @@ def test_a_call_that_failed_was_not_made(story: Story) -> None:
     assert kinds(story, 8) == {Broken.ORDER}
 
 
-def test_a_removal_without_an_answer_may_leave_an_entry_without_bytes(story: Story) -> None:
-    """A later removal removes the entry; without such a removal the entry is a finding."""
-    destroyed = "FileNotFoundError: [Errno 2] the object of the file was destroyed: 'a'"
-    assert kinds(story, destroyed) == {Broken.UNREADABLE}
-    story.call("remove", {"a": ABSENT}, UNKNOWN)
-    assert kinds(story, destroyed) == set()
-
-
 @pytest.mark.parametrize(
     ("replicas", "kind"),
     [
@@ -163,7 +155,7 @@ def test_replicas_are_counted_exactly(story: Story, replicas: list[Replica], kin
 
 def test_lists_with_other_bytes_are_found(story: Story) -> None:
     """The replicas of the list must be equal."""
-    different = [Replica("n1", 3, same=True), Replica("n2", 3, same=False)]
+    different = [Replica(node, 3, same=node != "n2") for node in NODES]
     assert kinds(story, replicas={THE_LIST: different}) == {Broken.LISTS_DIFFER}
 
 

@@ -11,7 +11,7 @@ import multiprocessing.synchronize
 import os
 import random
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -71,36 +71,28 @@ class Program:
     sockets: tuple[str, ...]
     alias: str
     seed: str
-    replicas: int
     notes: Path
     store: Path | None
     recipient: Path
 
 
-def put_acknowledged(
-    files: GroupFiles,
-    values: dict[str, int],
-    disks: int,
-    named: Callable[[dict[str, int]], None] = lambda _: None,
+def put_steps(
+    files: GroupFiles, values: Mapping[str, int], named: Callable[[dict[str, int]], None]
 ) -> Iterator[str]:
-    """Put files as ``dios put --replace --acknowledge`` does; yield the name of each step before it."""
+    """Put files as ``dios put --replace`` does; yield the name of each step before it is made."""
     staged = StagedFiles(files)
     try:
         yield "store"
         for path, value in values.items():
             staged.add_bytes(path, content(value))
         named({fingerprint(name): values[one.file] for one in staged.stored() for name in one.names})
-        if disks > 1:
-            yield "hold"
-            staged.hold(disks)
+        yield "hold"
+        staged.hold(staged.disks)
     except BaseException:
         staged.suspend()
         raise
     yield "publish"
     staged.publish()
-    if disks > 1:
-        yield "hold the list"
-        files.hold_list(disks)
 
 
 class Client:
@@ -179,7 +171,7 @@ class Client:
             if isinstance(error, ClosedError | OSError) and not isinstance(error, FileNotFoundError):
                 self._leave()
         except (Busy, Conflict, StaleError, BadReferenceError) as error:
-            outcome = Outcome.UNKNOWN if step == "hold the list" else Outcome.FAILED
+            outcome = Outcome.FAILED
             why = f"{step}: {type(error).__name__}: {error}"
         except Exception as error:  # noqa: BLE001 - an unexpected error is a finding
             outcome = Outcome.UNKNOWN
@@ -205,7 +197,7 @@ class Client:
             def named(objects: dict[str, int]) -> None:
                 self._note(Note(begun.call, time.monotonic_ns(), operation, {}, objects=objects))
 
-            yield from put_acknowledged(files, values, self._program.replicas, named)
+            yield from put_steps(files, values, named)
 
         self._settle(values, self._call(operation, values, steps))
 

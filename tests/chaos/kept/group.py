@@ -12,6 +12,7 @@ from typing import Final
 from blake3 import blake3
 
 import dios
+from dios import limits
 from dios.client.keyring import Keyring
 from dios.errors import DiosError
 from dios.ids import Name
@@ -23,10 +24,11 @@ from dios.lib.files.group_files import GroupFiles
 from dios.lib.files.groups import ReachableGroups
 from dios.lib.kept.promises import Promises
 from dios.lib.kept.records import KEPT_RECORDS
+from dios.lib.replicated_record import frame
 from dios.wire.nametext import fingerprint
 from dios.wire.types import ObjectType
 from tests.chaos.kept.content import ABSENT, value_of
-from tests.chaos.kept.verdict import NO_LIST, THE_LIST, Observation, Replica
+from tests.chaos.kept.verdict import NO_LIST, THE_LIST, Observation, Replica, Wanted
 
 CONVERGE_S: Final = 40.0
 CONFLICT_S: Final = 5.0
@@ -37,9 +39,9 @@ _LOOK_S: Final = 0.2
 class KeptGroup:
     """A group with a promise, of a user whose keyring is in the folder of the run."""
 
-    def __init__(self, alias: str, replicas: int) -> None:
+    def __init__(self, alias: str, replicas: int, nodes: int) -> None:
         self.alias: Final = alias
-        self.replicas: Final = replicas
+        self.wanted: Final = Wanted(replicas, min(nodes, max(replicas, limits.KEPT_LIST_REPLICAS)))
 
     def create(self, socket: Path) -> None:
         """Make the group, its list and its promise."""
@@ -48,7 +50,18 @@ class KeptGroup:
             keyring = Keyring.load()
             keyring.add(self.alias, Name(group.name or b""))
             made = KeyringCatalogue(node, keyring, self.alias, group).create()
-            Promises(node).keep_group(group, made, label=self.alias, replicas=self.replicas)
+            Promises(node).keep_group(group, made, label=self.alias, replicas=self.wanted.files)
+        with self.files(socket) as files:
+            # Before that the list is on one disk, and programs that replace and remove leave no notes.
+            if not settled(lambda: self._is_replicated(files), CONVERGE_S):
+                raise AssertionError(f"the list of {self.alias} got no replicas within {CONVERGE_S:g} s")
+
+    def _is_replicated(self, files: GroupFiles) -> bool:
+        with _looked_up(files, self._list_name()) as several:
+            return len(several) == self.wanted.list and Promises(files.node).promised(files.group) > 0
+
+    def _list_name(self) -> bytes:
+        return bytes(Keyring.load().objects[CATALOGUE_ALIAS + self.alias])
 
     @contextlib.contextmanager
     def files(self, socket: Path) -> Iterator[GroupFiles]:
@@ -86,16 +99,17 @@ class KeptGroup:
             seen.why = "no node knows the promise"
             return
         seen.conflicts = promise.conflicts
-        entries = files.entries()
-        wanted = 1 + sum(len(entry.local_names) for entry in entries)
-        if not promise.checked or promise.short or promise.objects != wanted:
+        tree = files.tree()
+        seen.replicas = self._replicas(files, tree.entries)
+        # The keeper cannot use a store: a later change destroys what a store has of a former file.
+        left = [note.former.file for note in tree.notes if note.former.tier is None]
+        if not promise.checked or promise.short or left:
             seen.why = (
-                f"leader {promise.leader or 'unknown'}, {promise.objects} of {wanted} objects known, "
-                f"{promise.short} short ({promise.reason})"
+                f"leader {promise.leader or 'unknown'}, {promise.short} of {promise.objects} objects short "
+                f"({promise.reason}), {len(left)} former files left {left[:3]}"
             )
             return
-        seen.replicas = self._replicas(files, entries)
-        uneven = [path for path, several in seen.replicas.items() if len(several) != self.replicas]
+        uneven = [path for path, several in seen.replicas.items() if len(several) != self.wanted.of(path)]
         seen.kept = not uneven and all(one.same for several in seen.replicas.values() for one in several)
         if not seen.kept:
             seen.why = f"the keeper says yes, but {len(uneven)} objects have another number: {uneven[:3]}"
@@ -109,9 +123,8 @@ class KeptGroup:
                         Replica(one.node, one.v_w, blake3(one.read_bytes()).digest() == entry.digest)
                         for one in several
                     ]
-        name = bytes(Keyring.load().objects[CATALOGUE_ALIAS + self.alias])
-        with _looked_up(files, name) as several:
-            lists = [catalogue.decode_all(one.read_bytes()) for one in several]
+        with _looked_up(files, self._list_name()) as several:
+            lists = [catalogue.decode_all(frame.content_of(one.read_bytes())) for one in several]
             found[THE_LIST] = [
                 Replica(one.node, one.v_w, each == lists[0]) for one, each in zip(several, lists, strict=True)
             ]
@@ -133,7 +146,9 @@ class KeptGroup:
         """Return the user's stored objects on a node that ``dios ls --orphans`` would show."""
         with self.files(socket) as files:
             node = files.node
-            known = {fingerprint(name) for entry in files.entries() for name in entry.names}
+            tree = files.tree()
+            known = {fingerprint(name) for entry in tree.entries for name in entry.names}
+            known |= {fingerprint(name) for note in tree.notes for name in note.former.local_names}
             known |= {fingerprint(bytes(name)) for name in Keyring.load().objects.values()}
             for one in node.lookup(KEPT_RECORDS.special_name):
                 known.add(one.fingerprint)
@@ -156,8 +171,7 @@ class KeptGroup:
                 files.remove(list(files.tree().files))
             with contextlib.suppress(DiosError):
                 Promises(files.node).end(files.group.fingerprint)
-            keyring = Keyring.load()
-            with _looked_up(files, bytes(keyring.objects[CATALOGUE_ALIAS + self.alias])) as several:
+            with _looked_up(files, self._list_name()) as several:
                 for one in several:
                     one.destroy()
             files.group.destroy()

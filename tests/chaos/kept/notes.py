@@ -7,11 +7,16 @@ from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Final
 
 import msgspec
 
+from dios import limits
 from tests.chaos.history import Action, Operation, Outcome
 from tests.chaos.kept.client import Note
+
+STALE_NS: Final = (limits.CATALOGUE_FRESH_MS + 50) * 1_000_000
+"""How long a change of another program may be unknown to a reader whose node has a replica of the list."""
 
 
 @dataclass(slots=True)
@@ -25,8 +30,6 @@ class Notes:
     """The values whose put was acknowledged, and the paths that they were put to."""
     objects: dict[str, int] = field(default_factory=dict)
     """The values of the objects that the programs know, by fingerprint."""
-    half_removed: set[str] = field(default_factory=set)
-    """The paths with a removal that did not end: they may be listed without bytes until a later removal."""
     unnamed: int = 0
     """The number of files of calls that ended before the program knew its objects."""
     unexpected: list[str] = field(default_factory=list)
@@ -44,12 +47,14 @@ def read_notes(files: Iterable[Path]) -> Notes:
             except (msgspec.DecodeError, json.JSONDecodeError):
                 continue
             calls.setdefault(note.call, []).append(note)
+        former_ns = 0
         for notes in calls.values():
-            _add(found, file.stem, notes)
+            _add(found, file.stem, notes, former_ns)
+            former_ns = notes[-1].moment_ns
     return found
 
 
-def _add(found: Notes, program: str, notes: list[Note]) -> None:
+def _add(found: Notes, program: str, notes: list[Note], former_ns: int) -> None:
     begun = notes[0]
     answer = next((one for one in notes if one.outcome), None)
     outcome = Outcome(answer.outcome) if answer else Outcome.UNKNOWN
@@ -62,16 +67,18 @@ def _add(found: Notes, program: str, notes: list[Note]) -> None:
         found.last_ns = max(found.last_ns, answer.moment_ns)
         if answer.why.startswith("unexpected"):
             found.unexpected.append(f"{begun.operation} by {program}: {answer.why}")
-    if begun.operation == "remove" and outcome is Outcome.UNKNOWN:
-        found.half_removed.update(begun.values)
     if outcome is Outcome.FAILED or (begun.operation == "read" and outcome is not Outcome.DONE):
         return
     values = answer.values if answer is not None and begun.operation == "read" else begun.values
     action = Action.READ if begun.operation == "read" else Action.WRITE
     returned = answer.moment_ns if answer is not None and outcome is Outcome.DONE else None
+    called = begun.moment_ns
+    if action is Action.READ:
+        # A reader may not know the latest changes of others, but knows its own.
+        called = min(called, max(called - STALE_NS, former_ns))
     for path, value in values.items():
         found.operations.setdefault(path, []).append(
-            Operation(path, action, value, begun.moment_ns, program, returned)
+            Operation(path, action, value, called, program, returned)
         )
         if begun.operation == "put" and outcome is Outcome.DONE:
             found.acknowledged[value] = path

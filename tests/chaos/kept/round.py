@@ -113,8 +113,9 @@ class Rounds:
             now = time.monotonic()
             seconds[what], moment = now - moment, now
 
-        group = KeptGroup(name, plan.replicas)
+        group = KeptGroup(name, plan.replicas, len(nodes))
         group.create(nodes[0].socket)
+        lap("group")
         sockets = tuple(str(node.socket) for node in nodes)
         store = folder / "store" if plan.tiers else None
         programs = Programs(
@@ -125,7 +126,6 @@ class Rounds:
                 sockets,
                 name,
                 f"{plan.seed}",
-                plan.replicas,
                 folder / f"{number + 1}.notes",
                 store,
                 self._recipient,
@@ -157,7 +157,7 @@ class Rounds:
         notes = programs.notes()
         self._observe(group, notes, seen)
         lap("read")
-        findings = [*troubles, *judge(notes, seen, replicas=plan.replicas)]
+        findings = [*troubles, *judge(notes, seen, group.wanted)]
         group.destroy(nodes[0].socket)
         lap("clean")
         if findings:

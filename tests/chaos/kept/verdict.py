@@ -47,6 +47,17 @@ class Finding(NamedTuple):
         return f"{self.kind}: {self.text}"
 
 
+class Wanted(NamedTuple):
+    """The exact numbers of replicas of files, and of their list."""
+
+    files: int
+    list: int
+
+    def of(self, path: str) -> int:
+        """Return the number for a path, or for the list."""
+        return self.list if path == THE_LIST else self.files
+
+
 class Replica(NamedTuple):
     """A replica as a node shows it; ``same`` is True if it has the bytes that the list says."""
 
@@ -70,7 +81,7 @@ class Observation:
     why: str = ""
 
 
-def judge(notes: Notes, seen: Observation, *, replicas: int) -> list[Finding]:
+def judge(notes: Notes, seen: Observation, wanted: Wanted) -> list[Finding]:
     """Return all broken promises of a round."""
     found = [Finding(Broken.UNEXPECTED, text) for text in notes.unexpected]
     if seen.conflicts:
@@ -79,7 +90,7 @@ def judge(notes: Notes, seen: Observation, *, replicas: int) -> list[Finding]:
         found.append(Finding(Broken.NOT_KEPT, seen.why))
     found += judge_paths(notes, seen.reads)
     found += judge_lists(seen.reads)
-    found += judge_replicas(seen.replicas, replicas)
+    found += judge_replicas(seen.replicas, wanted)
     found += judge_orphans(notes, seen.orphans)
     return found
 
@@ -98,8 +109,6 @@ def judge_paths(notes: Notes, reads: Mapping[str, Mapping[str, int | str]]) -> l
         after = max([notes.last_ns, *(one.returned or one.called for one in operations)]) + 1
         for number, (node, values) in enumerate(sorted(reads.items())):
             value = values.get(path, ABSENT)
-            if isinstance(value, str) and path in notes.half_removed and "was destroyed" in value:
-                value = ABSENT
             if isinstance(value, str):
                 kind = Broken.WRONG_BYTES if "never put" in value else Broken.UNREADABLE
                 found.append(Finding(kind, f"{path} on {node}: {value}"))
@@ -147,13 +156,14 @@ def judge_lists(reads: Mapping[str, Mapping[str, int | str]]) -> list[Finding]:
     ]
 
 
-def judge_replicas(replicas: Mapping[str, list[Replica]], wanted: int) -> list[Finding]:
+def judge_replicas(replicas: Mapping[str, list[Replica]], wanted: Wanted) -> list[Finding]:
     """Check that each object has exactly the promised number of replicas, on different nodes, all equal."""
     found = []
     for path, several in sorted(replicas.items()):
         nodes = [one.node for one in several]
-        if len(nodes) != wanted or len(set(nodes)) != len(nodes):
-            found.append(Finding(Broken.REPLICAS, f"{path} is on {sorted(nodes)}, {wanted} are promised"))
+        number = wanted.of(path)
+        if len(nodes) != number or len(set(nodes)) != len(nodes):
+            found.append(Finding(Broken.REPLICAS, f"{path} is on {sorted(nodes)}, {number} are promised"))
         if not all(one.same for one in several):
             bad = sorted(one.node for one in several if not one.same)
             kind = Broken.LISTS_DIFFER if path == THE_LIST else Broken.WRONG_BYTES
