@@ -7,10 +7,12 @@ answer: *done*, *failed* (nothing was changed), or *unknown*. The notes are on t
 from __future__ import annotations
 
 import contextlib
+import errno
 import multiprocessing.synchronize
 import os
 import random
 import time
+import traceback
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -95,6 +97,14 @@ def put_steps(
     staged.publish()
 
 
+def _place(error: Exception) -> str:
+    """Return the last calls that led to an error."""
+    return " < ".join(
+        f"{Path(frame.filename).name}:{frame.lineno} {frame.name}"
+        for frame in reversed(traceback.extract_tb(error.__traceback__)[-6:])
+    )
+
+
 class Client:
     """One program; ``live`` returns when it is stopped."""
 
@@ -161,27 +171,26 @@ class Client:
         try:
             for each in steps(files, begun):
                 step = each
-        except (UnreachableError, ClosedError, TimeLimitError, OSError, KeyError) as error:
-            if isinstance(error, FileNotFoundError | KeyError):
-                outcome = Outcome.FAILED
-                self._note_absent(begun, error)
-            else:
-                outcome = Outcome.FAILED if step in {"store", "hold"} else Outcome.UNKNOWN
+        except FileNotFoundError as error:
+            outcome, why = Outcome.FAILED, f"{step}: {error}"
+            self._note_absent(begun, error)
+        except (UnreachableError, ClosedError, TimeLimitError, OSError) as error:
+            outcome = Outcome.FAILED if step in {"store", "hold"} else Outcome.UNKNOWN
             why = f"{step}: {type(error).__name__}: {error}"
-            if isinstance(error, ClosedError | OSError) and not isinstance(error, FileNotFoundError):
+            if isinstance(error, ClosedError | OSError):
                 self._leave()
         except (Busy, Conflict, StaleError, BadReferenceError) as error:
             outcome = Outcome.FAILED
             why = f"{step}: {type(error).__name__}: {error}"
         except Exception as error:  # noqa: BLE001 - an unexpected error is a finding
             outcome = Outcome.UNKNOWN
-            why = f"unexpected {step}: {type(error).__name__}: {error}"
+            why = f"unexpected {step}: {type(error).__name__}: {error} ({_place(error)})"
         self._note(Note(begun.call, time.monotonic_ns(), operation, begun.values, str(outcome), why))
         return outcome
 
-    def _note_absent(self, begun: Note, error: FileNotFoundError | KeyError) -> None:
+    def _note_absent(self, begun: Note, error: FileNotFoundError) -> None:
         """Note that a file was not listed, which is a read, whatever the call was made for."""
-        if isinstance(error, FileNotFoundError) and "no such file" in str(error.strerror) and error.filename:
+        if "no such file" in str(error.strerror) and error.filename:
             self._calls += 1
             values = {str(error.filename): ABSENT}
             self._note(Note(self._calls, begun.moment_ns, "read", {}))
@@ -240,7 +249,11 @@ class Client:
             yield "store"
             files.entry(path)
             yield "publish"
-            files.remove([path])
+            try:
+                files.remove([path])
+            except KeyError:
+                # Another program removed it in between.
+                raise FileNotFoundError(errno.ENOENT, "it was removed", path) from None
 
         values = {path: ABSENT}
         self._settle(values, self._call("remove", values, steps))

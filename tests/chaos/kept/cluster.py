@@ -26,7 +26,7 @@ from dios.errors import DiosError
 from dios.node import daemon
 from dios.wire.types import NodeStatus
 from tests.chaos.cluster import repeat_until
-from tests.chaos.kept import power
+from tests.chaos.kept import impatient_daemon, power
 from tests.chaos.kept.machine import Machinery, NoCompilerError, shim
 from tests.support.lab.namespaces import (
     MachineNamespaces,
@@ -43,7 +43,7 @@ START_S: Final = 90.0
 AGREE_S: Final = 60.0
 END_S: Final = 20.0
 _FORGET_S: Final = 2.0
-_PROGRAM: Final = (sys.executable, "-m", "dios.cli.nodes.daemon")
+_PROGRAM: Final = (sys.executable, "-m", impatient_daemon.__name__)
 _SETTINGS: Final = {
     "pool-size": "0",
     "accept-weaker-sandbox": "yes",

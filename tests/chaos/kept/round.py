@@ -146,8 +146,9 @@ class Rounds:
                 cluster.wait_whole()
             except AssertionError as error:
                 troubles.append(Finding(Broken.NODE, str(error)))
+            lap("heal")
             troubles += [Finding(Broken.UNEXPECTED, text) for text in programs.end()]
-        lap("heal")
+        lap("answers")
         troubles += [Finding(Broken.NODE, text) for text in cluster.failures]
         cluster.failures.clear()
         seen = Observation()
