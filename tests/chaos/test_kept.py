@@ -173,7 +173,7 @@ def test_objects_of_acknowledged_files_are_not_left_over(story: Story) -> None:
 
 
 def test_objects_that_nobody_knows_are_those_of_unfinished_calls(story: Story) -> None:
-    """A program that was killed while it stored a file leaves at most that one."""
+    """A program that was killed while it stored a file leaves at most the object of that file."""
     assert kinds(story, orphans={"n1": ["x"]}) == {Broken.LEFT_OVER}
     story.call("put", {"b": 8}, None)
     assert kinds(story, orphans={"n1": ["x"], "n2": ["x"]}) == set()
@@ -255,7 +255,7 @@ def test_a_clock_is_wrong_and_intervals_are_right(machinery: Machinery) -> None:
     assert float(shown[1]) - time.clock_gettime(time.CLOCK_MONOTONIC) == pytest.approx(0, abs=60)
 
 
-def test_a_strobing_clock_goes_to_and_fro(machinery: Machinery) -> None:
+def test_a_strobing_clock_goes_forward_and_back(machinery: Machinery) -> None:
     """Neighbouring readings differ by the amount, in both directions."""
     machinery.set(strobe_ns=1000 * 10**9, strobe_period_ns=10**6)
     program = "t = [time.time() for _ in range(200_000)]\nprint(len({round(x / 500) for x in t}))"

@@ -116,7 +116,7 @@ class Client:
         self._groups: ReachableGroups | None = None
         self._calls = 0
         self._own: Final[dict[str, int | None]] = {f"p{program.number}/{k}": ABSENT for k in range(OWN_PATHS)}
-        """What the paths of this program have; None if it is unknown."""
+        """The values of the paths of this program; None if a value is unknown."""
         self._notes: Final = os.open(
             program.notes, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600
         )

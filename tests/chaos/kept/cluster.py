@@ -75,7 +75,7 @@ class KeptNode:
 
     @property
     def address(self) -> str:
-        """Where other nodes reach it."""
+        """The address at which other nodes reach it."""
         if self.space is None:
             return f"127.0.0.1:{PORT + 100 + os.getpid() % 20_000 + self.number}"
         return f"{address(self.number)}:{PORT}"

@@ -25,7 +25,7 @@ _SLOW_NS: Final = 50_000_000
 _ARMED_S: Final = 0.3
 """The time for which writes are recorded before a power cut."""
 _ARMED_SYNC_NS: Final = 80_000_000
-"""How long syncs take then, so that the power is often cut during one."""
+"""The time that each sync takes then, so that the power is often cut during a sync."""
 _BUSY_LOOPS_PER_CPU: Final = 3
 _BUSY: Final = (sys.executable, "-c", "while True: pass")
 

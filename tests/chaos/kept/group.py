@@ -32,7 +32,7 @@ from tests.chaos.kept.verdict import NO_LIST, THE_LIST, Observation, Replica, Wa
 
 CONVERGE_S: Final = 40.0
 CONFLICT_S: Final = 5.0
-"""How long a conflict must last to be a finding."""
+"""The time that a conflict must last to be a finding."""
 _LOOK_S: Final = 0.2
 
 

@@ -16,12 +16,12 @@ from tests.chaos.history import Action, Operation, Outcome
 from tests.chaos.kept.client import Note
 
 STALE_NS: Final = (limits.CATALOGUE_FRESH_MS + 50) * 1_000_000
-"""How long a change of another program may be unknown to a reader whose node has a replica of the list."""
+"""The time for which a reader on a node with a replica of the list may miss a change of another program."""
 
 
 @dataclass(slots=True)
 class Notes:
-    """What the programs of a round noted."""
+    """The calls and answers that the programs of a round noted."""
 
     operations: dict[str, list[Operation]] = field(default_factory=dict)
     """The reads and writes of each path that did or may have taken effect."""

@@ -31,7 +31,7 @@ class Kind(enum.StrEnum):
     CLOCK = "clock jump"
     """The clock of the day is wrong from now on."""
     STROBE = "clock strobe"
-    """The clock of the day jumps to and fro for a time."""
+    """The clock of the day jumps forward and back for a time."""
     STALL = "disk stall"
     """Syncs wait for a time."""
     SLOW = "slow disk"

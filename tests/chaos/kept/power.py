@@ -1,4 +1,4 @@
-"""What a power cut leaves of a node's disk: everything that was synced, and any part of the rest.
+"""The disk of a node after a power cut: everything that was synced, and any part of the rest.
 
 The shim (``shim.c``) records, while a process runs, how each write and each change of a folder that is not
 synced yet can be reverted. After the process was killed, ``cut_power`` reverts a random part of them:
@@ -55,7 +55,7 @@ class Record(NamedTuple):
 
 
 class Lost(NamedTuple):
-    """What a power cut reverted."""
+    """The numbers of pages and changes that a power cut reverted."""
 
     pages: int
     changes: int

@@ -180,7 +180,7 @@ class Rounds:
             seen.reads[node.name] = group.read_all(node.socket, set(notes.operations))
 
     def _forget_left(self) -> None:
-        """Leave out in later rounds what this one could not destroy."""
+        """Leave out in later rounds the objects that this round could not destroy."""
         for node in self._cluster.nodes:
             with contextlib.suppress(DiosError, OSError):
                 self._left.update(stored_objects(node.socket))

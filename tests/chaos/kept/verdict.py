@@ -68,10 +68,10 @@ class Replica(NamedTuple):
 
 @dataclass(slots=True)
 class Observation:
-    """What the nodes show when all faults have ended and the time for convergence is over."""
+    """The state that the nodes show when all faults have ended and they had time to converge."""
 
     reads: dict[str, dict[str, int | str]] = field(default_factory=dict)
-    """What each node reads of each path: a value, ABSENT, or the reason why it cannot be read."""
+    """The value, ABSENT, or the reason of a failure, for each path on each node."""
     replicas: dict[str, list[Replica]] = field(default_factory=dict)
     """The replicas of each stored object that is listed, by its path, and of the list."""
     orphans: dict[str, list[str]] = field(default_factory=dict)
@@ -96,7 +96,7 @@ def judge(notes: Notes, seen: Observation, wanted: Wanted) -> list[Finding]:
 
 
 def judge_paths(notes: Notes, reads: Mapping[str, Mapping[str, int | str]]) -> list[Finding]:
-    """Check that each path is a register: what a node reads is explained by one order of all calls."""
+    """Check that each path is a register: a single order of all calls explains what each node reads."""
     found = [
         Finding(Broken.UNREADABLE, f"the list on {node}: {reason}")
         for node, values in reads.items()
