@@ -8,6 +8,7 @@
 - ``mutex``, ``clock``: a lock with leases and fencing tokens, Lamport's clock; ``aio`` has both, async
 - ``keyvalue``: a replicated key-value store over ``replicated_index``, a map with majorities;
   ``store_keeper`` replaces its lost hosts
+- ``replicated_record``: a record in several replicas with one history, for the lists of files
 - ``mapreduce``: MapReduce jobs; ``jobs`` is the implementation
 - ``movable``: runs that go on elsewhere when their task must leave its node
 - ``services``: tasks that accept connections, found by name

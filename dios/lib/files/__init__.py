@@ -10,6 +10,7 @@ Read in this order:
 - ``catalogue_record``: the replicas of a catalogue, read and written as one
 - ``list_state``: the nodes that have a catalogue; ``list_repair``: one catalogue of several that differ
 - ``notes``: the notes of former files that a change of the catalogue leaves
+- ``placing``: the nodes for further replicas
 - ``cached_catalogue``: the tree of a catalogue, read again only when it has changed
 - ``sound_replicas``: reading an object from a replica with the digest of the catalogue, the nearest first
 - ``parts``: reading large files, which are several objects

@@ -266,7 +266,7 @@ class SoundReplicas:
         return view
 
 
-class _OtherBytesError(DamagedError):
+class _OtherBytesError(Exception):
     """The bytes of a replica are not those of the file."""
 
     def __init__(self) -> None:

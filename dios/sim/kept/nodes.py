@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from itertools import count
 from random import Random
-from typing import TYPE_CHECKING, Final
+from typing import Final, Protocol
 
 import trio
 
@@ -19,9 +19,6 @@ from dios.sim.event_queue import S
 from dios.sim.kept.history import History
 from dios.wire.messages import NodeRow
 from dios.wire.types import Mode, NodeStatus, ObjectType, Semantics
-
-if TYPE_CHECKING:
-    from dios.sim.kept.calls import ModelSession
 
 SUSPECT_S: Final = 1.0
 DEAD_S: Final = 3.0
@@ -54,13 +51,39 @@ class StoredReplica:
     buffers: dict[tuple[int, int], ModelBuffer] = field(default_factory=dict)
 
 
+class BufferOwner(Protocol):
+    """The session of a request, as the node of the object sees it."""
+
+    closed: bool
+    killed: bool
+    in_doubt: bool
+
+    def close(self) -> None:
+        """Close the session, and release its requests."""
+
+    @property
+    def keeps(self) -> bool:
+        """True if it is that of a keeper."""
+
+    @property
+    def number(self) -> int:
+        """The number of its node."""
+
+    @property
+    def serial(self) -> int:
+        """Its own number."""
+
+    def forget(self, buffer: ModelBuffer) -> None:
+        """Forget a request that has ended."""
+
+
 @dataclass(slots=True, eq=False)
 class ModelBuffer:
     """The buffer of an I/O request, with the attributes on which the core decides."""
 
     id: int
     object: StoredReplica
-    session: ModelSession
+    session: BufferOwner
     mode: Mode
     semantics: Semantics
     offset: int
@@ -106,7 +129,7 @@ class ModelNode:
     epoch: int = 1
     replicas: dict[int, StoredReplica] = field(default_factory=dict)
     pending: list[PendingWrite] = field(default_factory=list)
-    sessions: dict[ModelSession, None] = field(default_factory=dict)
+    sessions: dict[BufferOwner, None] = field(default_factory=dict)
 
     @property
     def name(self) -> str:
@@ -140,7 +163,7 @@ class ModelCluster:
         """Called after a write."""
         self.destroyed: Callable[[StoredReplica, str], None] = lambda _one, _by: None
         """Called after a durable object was destroyed."""
-        self.creators: Final[dict[bytes, ModelSession]] = {}
+        self.creators: Final[dict[bytes, BufferOwner]] = {}
         """The session that has created an object, by its name."""
         self._clock: Final = trio.lowlevel.current_clock()
         self.serials: Final = count(1)

@@ -1,7 +1,7 @@
 """``dios-node`` with shorter pauses of the keeper, so that a round is short.
 
-A node that refused a copy, or was dead at that moment, is passed over for a minute, a damaged replica for two,
-and a copy of a list that was not added stays for half a minute. No claim depends on these times.
+A node that refused a copy, or was dead at that moment, is passed over for a minute, a damaged replica for
+two, and a copy of a list that was not added stays for half a minute. No claim depends on these times.
 """
 
 from __future__ import annotations
