@@ -45,7 +45,7 @@ if TYPE_CHECKING:
 
 ALIAS: Final = "papers"
 _PAUSE_S: Final = 1.5
-_CARELESS: Final = 0.05
+_CARELESS: Final = 0.1
 """The part of the writes to single objects that go to any replica."""
 _SHARED_PATHS: Final = 4
 _OWN_PATHS: Final = 8
@@ -53,7 +53,7 @@ _KILLED: Final = 0.5
 """The part of the programs that are killed at one of their first changes."""
 _CHANGES_MAX: Final = 60
 _FRAMES: Final = 5
-_EDITED_MAX: Final = 4
+_EDITED_MAX: Final = 8
 
 
 class Users:
@@ -146,7 +146,7 @@ class _OneProgram:
         """Do one thing; errors that the library documents end it."""
         kind = self._random.choices(
             (self._put, self._remove, self._move, self._read, self._tier, self._create, self._write),
-            (45, 8, 5, 20, 8, 4, 10),
+            (35, 8, 5, 15, 8, 9, 20),
         )[0]
         try:
             kind()
@@ -278,7 +278,7 @@ class _OneProgram:
         if len(self._users.edited) >= _EDITED_MAX:
             return
         large = bytes(limits.INLINE_BYTES_MAX + 1)
-        data = self._random.choice((b"", large, self._content()))
+        data = self._random.choice((b"", b"", large, self._content()))
         made = self._node.create(ObjectType.DURABLE_BLOB, groups=[self._files.group], data=data)
         name, write = made.name or b"", self._session.written
         replicas = self._random.randint(2, 3)
@@ -296,7 +296,7 @@ class _OneProgram:
         one = max(found, key=lambda one: (one.v_w, -one.object_id))
         if self._random.random() < _CARELESS:
             one = self._random.choice(found)
-        data = self._content()
+        data = self._content() * self._random.choice((1, limits.INLINE_BYTES_MAX))
         with one.write(len(data), Semantics.EXCL, blank=True, replace=True) as request:
             if request.v_w != one.v_w:
                 raise Conflict("another program was faster")
