@@ -12,7 +12,6 @@ from blake3 import blake3
 
 from dios.client.keyring import Keyring
 from dios.client.sync.node import Group, Node, connect
-from dios.ids import Name
 from dios.lib.catalogue import CatalogueEntry, decode, encode
 from dios.lib.files.catalogue_places import CATALOGUE_ALIAS
 from dios.node import local_cluster
@@ -93,9 +92,10 @@ def stored(node: Node, group: Group, path: str, text: str) -> CatalogueEntry:
 def divide(three: Keeping) -> list[CatalogueEntry]:
     """Leave three lists that differ on the nodes, as earlier releases did; return both versions of c.txt."""
     keyring = Keyring.load(three.person.home / ".config" / "dios" / "keyring.toml")
-    name = Name(keyring.objects[f"{CATALOGUE_ALIAS}papers"])
-    with connect(three.made.nodes[0].socket, groups=[bytes(keyring.groups["papers"])]) as node:
-        group = node.groups[0]
+    name = keyring.objects[f"{CATALOGUE_ALIAS}papers"]
+    with connect(three.made.nodes[0].socket, groups=[keyring.name_of("papers")]) as node:
+        group = node.group(keyring.name_of("papers"))
+        assert group is not None
         listed = list(decode(node.lookup(name, group=group)[0].read_bytes()))
         early, late = (stored(node, group, "c.txt", text) for text in ("early", "late"))
         lists: Sequence[list[CatalogueEntry]] = (

@@ -5,14 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, Protocol, cast
 
 import pytest
 from blake3 import blake3
 
+from dios.client.ops.cluster import Gathered
 from dios.errors import DamagedError
-from dios.lib.catalogue import CatalogueEntry, Part, pack_parts
-from dios.lib.files.kept_copies import has_kept_copies, promised_disks
+from dios.lib.catalogue import CatalogueEntry, Part, Tiered, pack_parts
+from dios.lib.files.kept_copies import file_disks, has_kept_copies, promised_disks
 from dios.lib.kept.records import KeptPromise
 from dios.wire.types import ObjectType, Semantics
 
@@ -106,3 +107,53 @@ def test_the_promise_of_a_file_goes_before_that_of_its_group() -> None:
     assert promised_disks([of_group], group, ENTRY) == 3
     assert promised_disks([of_group, of_file], group, ENTRY) == 2
     assert promised_disks([KeptPromise(0, NAME, SECOND, "another group", 3)], group, ENTRY) == 1
+
+
+class _Call(Protocol):
+    __name__: str
+
+    def __call__(self, *arguments: object, **options: object) -> object: ...
+
+
+class _Batch:
+    """Calls that are made together."""
+
+    def add(self, call: _Call, *arguments: object, **options: object) -> SimpleNamespace:
+        """Make a call at once; a lookup in company does not wait for other nodes."""
+        together = {"together": True} if call.__name__ == "lookup" else {}
+        result = call(*arguments, **options, **together)
+        return SimpleNamespace(result=lambda: result)
+
+
+def test_the_disks_of_files_are_counted() -> None:
+    """A file in parts is on as many as each part is; what is found incompletely is asked for again."""
+    there = {
+        NAME: [Replica("n1"), Replica("n2"), Replica("n2")],
+        SECOND: [Replica("n1"), Replica("n3", kind=ObjectType.SHMEM_BLOB)],
+    }
+    asked: list[bytes] = []
+
+    def lookup(name: bytes, *, group: Group, together: bool = False) -> Gathered[Replica]:
+        assert group is not None
+        asked.append(name)
+        found = there.get(name, [])
+        return Gathered(found[:1] if together else found, incomplete=together and name == NAME)
+
+    @contextmanager
+    def batch() -> Iterator[_Batch]:
+        yield _Batch()
+
+    node, group = SimpleNamespace(lookup=lookup, batch=batch), SimpleNamespace(fingerprint="papers")
+    packed = pack_parts([Part(NAME, bytes(32)), Part(SECOND, bytes(32))])
+    tiered = CatalogueEntry("t", NAME, 1, 0, tier=Tiered("s3://x", bytes(32), stored=True))
+    entries = [
+        ENTRY,
+        CatalogueEntry("parts", NAME, 2, 0, b"", 1, packed),
+        CatalogueEntry("lost", bytes(32), 1, 0),
+        tiered,
+    ]
+    single = KeptPromise(1, bytes(32), SECOND, "b", 3, is_single=True)
+    found = file_disks(cast("Node", node), cast("Group", group), entries, [single])
+    assert found == [(2, None), (1, 3), (0, None), (0, None)]
+    assert sorted(asked) == sorted([NAME, NAME, SECOND, bytes(32)])
+    assert all(one.closed for one in there[NAME]), "references are closed"
