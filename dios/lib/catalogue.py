@@ -383,8 +383,16 @@ class CatalogueObject(Protocol[V]):
         """Return the present version without a call; None if that is not possible."""
         ...
 
+    def likely_version(self) -> V | None:
+        """Return a version without asking other nodes, which may have a later one; None if not possible."""
+        ...
+
     def read(self) -> tuple[bytes, V]:
         """Return content and version; Conflict if a writer came between."""
+        ...
+
+    def read_likely(self) -> tuple[bytes, V] | None:
+        """Return content and version, as ``likely_version``."""
         ...
 
     def replace(self, data: bytes, version: V) -> V | None:

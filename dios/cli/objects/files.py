@@ -196,17 +196,20 @@ def put(
 
 def _require_new(staged: StagedFiles, group: str, local: list[LocalFile]) -> None:
     """Refuse paths that files have, before anything is stored, and again when everything becomes visible."""
-    known = staged.files.tree()
-    taken = [each.path for each in local if each.size is not None and known.is_file(each.path)]
+    paths = [each.path for each in local if each.size is not None]
+    likely = staged.files.likely_tree()
+    taken = [path for path in paths if likely.is_file(path)]
+    if taken:
+        known = staged.files.tree()
+        taken = [path for path in taken if known.is_file(path)]
     if taken:
         more = f" and {len(taken) - 1} more" if len(taken) > 1 else ""
         raise ExistsError(
             f"{group}/{taken[0]}{more} exists already, and nothing was stored. Add --replace to replace it, "
             "or choose another path with --as."
         )
-    for each in local:
-        if each.size is not None:
-            staged.require_new(each.path)
+    for path in paths:
+        staged.require_new(path)
 
 
 def _note_local(failures: Failures) -> synchronize.LeftOut:

@@ -50,16 +50,30 @@ class CachedCatalogue(Generic[V]):
             data, _ = self._read()
         return decode(data)
 
+    def likely_tree(self) -> FileTree:
+        """Return a tree that needs no answer of other nodes, if possible: they may know a later one."""
+        return self._likely().tree
+
+    def _likely(self) -> _Known[V]:
+        known, version = self._known, self._stored.likely_version()
+        if known is not None and known.version == version:
+            return known
+        with self._lock:
+            found = self._stored.read_likely()
+            return self._current() if found is None else self._noted(*found)
+
     def _current(self) -> _Known[V]:
         known = self._known
         if known is not None and known.version == self._stored.version():
             return known
         with self._lock:
-            data, version = self._read()
-            known = self._known
-            if known is None or known.version != version:
-                known = self._known = _Known(version, FileTree(*decode_all(data)))
-            return known
+            return self._noted(*self._read())
+
+    def _noted(self, data: bytes, version: V) -> _Known[V]:
+        known = self._known
+        if known is None or known.version != version:
+            known = self._known = _Known(version, FileTree(*decode_all(data)))
+        return known
 
     def _read(self) -> tuple[bytes, V]:
         pauses = _pauses()
@@ -86,13 +100,22 @@ class CachedCatalogue(Generic[V]):
         """
         with self._lock:
             pauses = _pauses()
+            likely = True
             while True:
-                known = self._current()
-                entries = tuple(change(known.tree))
-                begun = known.tree.unfinished.values() if unfinished is None else unfinished(known.tree)
-                noted = followed(known.tree, entries) if notes is None else notes(known.tree)
-                after = FileTree(entries, begun, noted)
-                data = encode(after.entries, after.unfinished.values(), after.notes)
+                # The replacement fails if others know a later version than this node.
+                known = self._likely() if likely else self._current()
+                try:
+                    entries = tuple(change(known.tree))
+                    begun = known.tree.unfinished.values() if unfinished is None else unfinished(known.tree)
+                    noted = followed(known.tree, entries) if notes is None else notes(known.tree)
+                    after = FileTree(entries, begun, noted)
+                    data = encode(after.entries, after.unfinished.values(), after.notes)
+                except Exception:
+                    if not likely or self._current() is known:
+                        raise
+                    likely = False
+                    continue
+                likely = False
                 try:
                     version = self._stored.replace(data, known.version)
                 except (Busy, Conflict) as conflict:

@@ -63,13 +63,44 @@ class CatalogueRecord:
 
         Of a record, a change of which this node's replica does not know is noticed after CATALOGUE_FRESH_MS.
         """
-        near = next(iter(self._replicas.references), None)
-        if near is None or near.proximity > Proximity.NODE or near.link.page is None or near.zombie:
+        fresh = time.monotonic() - self._read_at < limits.CATALOGUE_FRESH_MS / 1000
+        return self._version_here() if fresh or self._reading is None else None
+
+    def likely_version(self) -> CatalogueVersion | None:
+        """Return the version that was read last, if the replica of this node still has it.
+
+        Without a replica here it is that of the last CATALOGUE_LOOK_MS. Return None in all other cases.
+        """
+        if self._here is None and self._reading is not None:
+            recent = time.monotonic() - self._read_at < limits.CATALOGUE_LOOK_MS / 1000
+            return _version(self._reading.value) if recent else None
+        return self._version_here()
+
+    def _version_here(self) -> CatalogueVersion | None:
+        near = self._here
+        if near is None or near.link.page is None or near.zombie:
             return None
         if self._reading is None:
             return near.object_id, near.v_w
-        fresh = time.monotonic() - self._read_at < limits.CATALOGUE_FRESH_MS / 1000
-        return _version(self._reading.value) if fresh and self._near == (near.object_id, near.v_w) else None
+        return _version(self._reading.value) if self._near == (near.object_id, near.v_w) else None
+
+    def read_likely(self) -> tuple[bytes, CatalogueVersion] | None:
+        """Return content and version of the replica on this node, which may not know the latest change.
+
+        Return None if there is none, if it is known to be late, and if its members are being changed.
+        """
+        near = self._here
+        if near is None or self._only is not None:
+            return None
+        try:
+            value = frame.decode(near.read_bytes(), Member(near.object_id, near.node)).value
+        except DiosError:
+            return None
+        earlier = self._reading is not None and value.version < self._reading.value.version
+        if earlier or value.ballot == ZERO or value.former or value.content is None:
+            return None
+        self._reading, self._near = Reading(value, (), decided=False, is_plain=False), None
+        return value.content, _version(value)
 
     def read(self) -> tuple[bytes, CatalogueVersion]:
         """Return content and version. Raises Conflict if a writer came between.
@@ -134,9 +165,15 @@ class CatalogueRecord:
                 return None if frame.has_header(data) else (data, (only.object_id, v_w))
         return None
 
-    def _near_version(self) -> tuple[int, int] | None:
+    @property
+    def _here(self) -> Reference | None:
+        """The replica on this node, or None."""
         near = next(iter(self._replicas.references), None)
-        return None if near is None or near.proximity > Proximity.NODE else (near.object_id, near.v_w)
+        return None if near is None or near.proximity > Proximity.NODE else near
+
+    def _near_version(self) -> tuple[int, int] | None:
+        near = self._here
+        return None if near is None else (near.object_id, near.v_w)
 
     def _note(self, reading: Reading, near: tuple[int, int] | None, began: float) -> None:
         """Note what was read; a record that has one plain replica again is read as such from now on."""
@@ -157,6 +194,12 @@ class CatalogueRecord:
         """True if replicas that differ, and have no history, were found when the catalogue was read."""
         return self._reading is not None and bool(self._reading.divided)
 
+    def is_on(self, disks: int) -> bool:
+        """Return True if the catalogue has replicas on this number of nodes, as far as this node knows."""
+        if self._reading is None:
+            self.read_likely()
+        return self._reading is not None and len(self._reading.value.nodes) >= disks
+
     def hold(self, disks: int) -> None:
         """Make replicas until the latest value is on the disks of this number of nodes, and decided.
 
@@ -170,10 +213,9 @@ class CatalogueRecord:
         while True:
             try:
                 reading = self.read_record()
-                nodes = {member.node for member in reading.value.members}
                 if reading.disks >= disks and reading.decided:
                     return
-                if len(nodes) >= disks:
+                if len(reading.value.nodes) >= disks:
                     self._settle(disks)
                     return
                 self._extend(reading, disks, refusals)
@@ -188,7 +230,7 @@ class CatalogueRecord:
         outcome = self._replicas.run(protocol.propose(lambda present: present, writer))
         nodes = {member.node for member in outcome.holders}
         if len(nodes) < disks:
-            silent = sorted({member.node for member in outcome.value.members} - nodes)
+            silent = sorted(outcome.value.nodes - nodes)
             raise UnreachableError(
                 f"{len(nodes)} of {disks} disks have the list of files ({', '.join(silent)} did not take it)"
             )
@@ -199,7 +241,7 @@ class CatalogueRecord:
         if reading.value.ballot == ZERO:
             # From now on a copy does not count as a replica before it is added.
             self._replicas.run(protocol.propose(lambda present: present, writer))
-        nodes = {member.node for member in reading.value.members}
+        nodes = reading.value.nodes
         place = next_place(self._node, nodes, disks, refusals, key=reading.value.digest.hex())
         if place is None:
             why = "; ".join(f"{name}: {reason}" for name, reason in refusals.items())

@@ -99,6 +99,11 @@ class GroupFiles:
         known = self._known()
         return FileTree(()) if known is None else known.tree()
 
+    def likely_tree(self) -> FileTree:
+        """Return files and directories as this node knows them, if it does: others may know later ones."""
+        known = self._known()
+        return FileTree(()) if known is None else known.likely_tree()
+
     def entries(self) -> tuple[CatalogueEntry, ...]:
         """Return the present entries of the catalogue, without keeping them in memory."""
         known = self._known()
@@ -118,6 +123,10 @@ class GroupFiles:
         if known is None:
             raise UnreachableError("the list of the group's files was made, and cannot be found. Try again.")
         known.edit(change, unfinished, notes)
+
+    def list_is_on(self, disks: int) -> bool:
+        """Return True if the catalogue has replicas on this number of nodes, as far as this node knows."""
+        return self._known() is not None and self._record.is_on(disks)
 
     def hold_list(self, disks: int) -> None:
         """Make replicas of the catalogue until its latest version is on this number of disks.

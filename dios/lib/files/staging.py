@@ -302,7 +302,8 @@ class StagedFiles:
                 if name not in self._held:
                     hold_on(self.files.node, self.files.group, name, disks, digest)
                     self._held.add(name)
-        self.files.hold_list(disks)
+        if not self.files.list_is_on(disks):
+            self.files.hold_list(disks)
 
     def stored(self) -> list[CatalogueEntry]:
         """Return the entries of all staged files, whose objects exist then."""
@@ -324,7 +325,6 @@ class StagedFiles:
             own = FileTree(entries.values())
             if not entries:
                 return []
-            self._require_files(entries)
 
             def change(tree: FileTree) -> Iterable[CatalogueEntry]:
                 added = self._checked(tree, own, entries)
@@ -384,6 +384,7 @@ class StagedFiles:
             present = tree.files.get(path)
             if present is None or present.name != name:
                 raise Conflict(f"{path!r} was replaced by another writer meanwhile. Open it again.")
+        self._require_files(tree, entries)
         for path in self._new & tree.files.keys():
             raise FileExistsError(17, "there is a file with this path", path)
         for upload in self._uploads.values():
@@ -397,9 +398,9 @@ class StagedFiles:
                 added.append(entry)
         return added
 
-    def _require_files(self, entries: dict[str, CatalogueEntry]) -> None:
+    def _require_files(self, tree: FileTree, entries: dict[str, CatalogueEntry]) -> None:
         """Check that no log is replaced: an entry without bytes may be the one of a log."""
-        files = self.files.tree().files
+        files = tree.files
         for path in entries.keys() & files.keys():
             if files[path].size:
                 continue

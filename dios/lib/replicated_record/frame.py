@@ -80,6 +80,11 @@ class Value(NamedTuple):
         return (self.members, self.former) if self.former else (self.members,)
 
     @property
+    def nodes(self) -> set[str]:
+        """The names of the members' nodes."""
+        return {member.node for member in self.members}
+
+    @property
     def object_ids(self) -> set[int]:
         """The ids of all members, former ones included."""
         return {member.object_id for group in self.groups for member in group}

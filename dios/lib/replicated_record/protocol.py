@@ -315,7 +315,7 @@ def replace(base: Value, content: bytes, writer: int) -> Steps[Outcome]:
         if mark in present.changes:
             return present
         overtaken = (present.version, present.digest) != (base.version, base.digest)
-        if overtaken and present.version - base.version > CHANGES_KEPT:
+        if proposed and overtaken and present.version - base.version > CHANGES_KEPT:
             raise UnreachableError("so many others have changed the record that the outcome is not known")
         proposed = proposed or not overtaken
         # After this proposal no earlier one can be decided any more.

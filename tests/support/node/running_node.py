@@ -22,7 +22,7 @@ class RunningNode:
     def __init__(self, data: Path, flags: dict[str, str], module: str = "") -> None:
         self.data = data
         self.flags = {"accept_weaker_sandbox": "yes", **flags}
-        with _daemon_of(module):
+        with daemon_of(module):
             self.running: DaemonProcess = start_detached(data, flags=self.flags)
 
     @property
@@ -93,8 +93,8 @@ def wait_until(condition: object, what: str, seconds: float = DEADLINE_SECONDS) 
 
 
 @contextmanager
-def _daemon_of(module: str) -> Iterator[None]:
-    """Start nodes by another module than the daemon's, such as one that breaks a rule."""
+def daemon_of(module: str) -> Iterator[None]:
+    """Start nodes by another module than the daemon's, such as one that breaks a rule; "" for its own."""
     honest = daemon.command
 
     def command(

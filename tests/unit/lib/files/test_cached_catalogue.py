@@ -5,6 +5,7 @@ import pytest
 from dios.errors import Conflict
 from dios.lib.catalogue import CatalogueEntry, decode, edit, encode
 from dios.lib.files.cached_catalogue import CachedCatalogue
+from dios.lib.files.tree import FileTree
 
 
 def entry(file: str, number: int = 0) -> CatalogueEntry:
@@ -13,7 +14,10 @@ def entry(file: str, number: int = 0) -> CatalogueEntry:
 
 
 class Memory:
-    """A stored catalogue in memory; ``interrupt`` is run once between a read and the write after it."""
+    """A stored catalogue in memory; ``interrupt`` is run once between a read and the write after it.
+
+    ``near`` are the content and the version as the node of the program knows them, if others have changed it.
+    """
 
     def __init__(self) -> None:
         self.data = b""
@@ -21,10 +25,19 @@ class Memory:
         self.reads = 0
         self.interrupt: list[CatalogueEntry] = []
         self.always = False
+        self.near: tuple[bytes, int] | None = None
 
     def version(self) -> int:
         """The present version."""
         return self.number
+
+    def likely_version(self) -> int:
+        """The version as the node knows it."""
+        return self.number if self.near is None else self.near[1]
+
+    def read_likely(self) -> tuple[bytes, int] | None:
+        """Content and version as the node knows them."""
+        return self.near
 
     def read(self) -> tuple[bytes, int]:
         """Content and version."""
@@ -75,6 +88,41 @@ def test_an_edit_gives_up_in_the_end() -> None:
     with pytest.raises(Conflict):
         CachedCatalogue(stored).edit(lambda tree: [*tree.entries, entry("mine")])
     assert "mine" not in {found.file for found in decode(stored.data)}
+
+
+def test_an_edit_begins_with_what_the_node_knows() -> None:
+    """It reads nothing of others while they have changed nothing, and else its write is refused."""
+    stored = Memory()
+    stored.replace(encode([entry("a", 1)]), 0)
+    stored.near = stored.data, stored.number
+    catalogue = CachedCatalogue(stored)
+    catalogue.edit(lambda tree: [*tree.entries, entry("b", 2)])
+    assert stored.reads == 0
+    # The node still knows the first version only.
+    catalogue = CachedCatalogue(stored)
+    catalogue.edit(lambda tree: [*tree.entries, entry("c", 3)])
+    assert stored.reads == 1
+    assert [found.file for found in decode(stored.data)] == ["a", "b", "c"]
+
+
+def test_an_error_by_what_the_node_knows_ends_no_edit() -> None:
+    """A file that others have removed prevents nothing, and one that is there still does."""
+
+    def only(tree: FileTree) -> list[CatalogueEntry]:
+        if tree.is_file("a"):
+            raise FileExistsError("a")
+        return [*tree.entries, entry("b", 2)]
+
+    stored = Memory()
+    stored.replace(encode([entry("a", 1)]), 0)
+    stored.near = stored.data, stored.number
+    with pytest.raises(FileExistsError):
+        CachedCatalogue(stored).edit(only)
+    stored.replace(encode([]), stored.number)
+    catalogue = CachedCatalogue(stored)
+    assert catalogue.likely_tree().is_file("a")
+    catalogue.edit(only)
+    assert [found.file for found in decode(stored.data)] == ["b"]
 
 
 def test_an_edit_of_a_list_that_was_overtaken_keeps_both() -> None:
