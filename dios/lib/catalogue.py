@@ -376,8 +376,23 @@ def decode_notes(data: bytes) -> tuple[Note, ...]:
         raise DamagedError(f"the catalogue cannot be read: {error}") from None
 
 
-class CatalogueObject(Protocol[V]):
-    """The object of a catalogue; ``V`` is what identifies its versions."""
+class ReplaceableObject(Protocol[V]):
+    """An object that is read and replaced as a whole; ``V`` is what identifies its versions."""
+
+    def read(self) -> tuple[bytes, V]:
+        """Return content and version; Conflict if a writer came between."""
+        ...
+
+    def replace(self, data: bytes, version: V) -> V | None:
+        """Write the content and return its version; Conflict if it was not ``version`` any more.
+
+        Return None if others have changed the content again since.
+        """
+        ...
+
+
+class CatalogueObject(ReplaceableObject[V], Protocol[V]):
+    """The object of a catalogue."""
 
     def version(self) -> V | None:
         """Return the present version without a call; None if that is not possible."""
@@ -387,19 +402,8 @@ class CatalogueObject(Protocol[V]):
         """Return a version without asking other nodes, which may have a later one; None if not possible."""
         ...
 
-    def read(self) -> tuple[bytes, V]:
-        """Return content and version; Conflict if a writer came between."""
-        ...
-
     def read_likely(self) -> tuple[bytes, V] | None:
         """Return content and version, as ``likely_version``."""
-        ...
-
-    def replace(self, data: bytes, version: V) -> V | None:
-        """Write the content and return its version; Conflict if it was not ``version`` any more.
-
-        Return None if others have changed the content again since.
-        """
         ...
 
 
@@ -431,7 +435,7 @@ class StoredCatalogue:
 
 
 def edit(
-    stored: CatalogueObject[V], change: Callable[[tuple[CatalogueEntry, ...]], Iterable[CatalogueEntry]]
+    stored: ReplaceableObject[V], change: Callable[[tuple[CatalogueEntry, ...]], Iterable[CatalogueEntry]]
 ) -> None:
     """Replace the entries of a list that is no tree of files, even if others edit it at the same time.
 
