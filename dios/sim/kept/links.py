@@ -74,16 +74,21 @@ class ModelLink:
 
     async def _run_each(self, operations: Sequence[Operation[T]]) -> list[T | DiosError]:
         outcomes: dict[int, T | DiosError] = {}
+        ends: list[Killed] = []
 
         async def run(number: int) -> None:
             try:
                 outcomes[number] = await self._session.run(operations[number])
             except DiosError as error:
                 outcomes[number] = error
+            except Killed as end:
+                ends.append(end)
 
-        async with trio.open_nursery(strict_exception_groups=False) as nursery:
+        async with trio.open_nursery() as nursery:
             for number in range(len(operations)):
                 nursery.start_soon(run, number)
+        if ends:
+            raise ends[0]
         return [outcomes[number] for number in range(len(operations))]
 
     def close(self) -> None:
