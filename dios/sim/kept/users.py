@@ -146,7 +146,7 @@ class _OneProgram:
         """Do one thing; errors that the library documents end it."""
         kind = self._random.choices(
             (self._put, self._remove, self._move, self._read, self._tier, self._create, self._write),
-            (35, 8, 5, 15, 8, 9, 20),
+            (35, 8, 5, 12, 14, 8, 18),
         )[0]
         try:
             kind()
@@ -263,7 +263,8 @@ class _OneProgram:
 
     def _tier(self) -> None:
         """Move a file into the store, or read one back."""
-        path = self._known_path()
+        away = sorted(path for path, entry in self._files.tree().files.items() if entry.tiered)
+        path = self._random.choice(away) if away and self._random.random() < 0.6 else self._known_path()
         is_tiered = self._files.entry(path).tiered
         self._log(f"tier {'in' if is_tiered else 'out'} {path}")
         if is_tiered:
