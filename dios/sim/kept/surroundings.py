@@ -96,6 +96,9 @@ class ModelTierStore(TierStore):
     def require_group(self, group: object) -> None:
         """Accept the only group."""
 
+    def require_present(self) -> None:
+        """Accept the only store."""
+
     def remove(self, mark: bytes, size: int) -> None:
         """Remove whatever is stored under a mark."""
         self.removed(mark)
