@@ -396,17 +396,22 @@ class Keeper:
     async def _drop_strays(
         self, strays: Collection[int], record: AsyncReplicas, reading: Reading, leading: Leading
     ) -> None:
-        """Destroy replicas of a list that were not made members within some time."""
+        """Destroy replicas of a list that were not made members within some time.
+
+        One without a header stays: its node was away when an earlier release's list got its history, and it
+        may have files that are in no other replica.
+        """
         now = trio.current_time()
         if not record.complete or not reading.decided or reading.is_plain:
             return
         leading.strays = {one: at for one, at in leading.strays.items() if one in strays or at > now}
         for object_id in strays:
             due = leading.strays.setdefault(object_id, now + limits.KEPT_STRAY_MS / 1000)
-            if due <= now:
+            if due > now:
+                leading.order.again(record.name, due)
+            elif await record.has_header(object_id):
                 await record.destroy(object_id)
                 del leading.strays[object_id]
-            leading.order.again(record.name, due)
 
     async def _versions(
         self,

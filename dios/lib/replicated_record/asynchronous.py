@@ -11,7 +11,7 @@ import trio
 
 from dios import limits
 from dios.errors import Busy, DiosError
-from dios.lib.replicated_record.frame import Member
+from dios.lib.replicated_record.frame import HEADER_BYTES_MAX, Member, has_header
 from dios.lib.replicated_record.steps import (
     CommitReplicas,
     Committed,
@@ -62,6 +62,13 @@ class AsyncReplicas:
     async def look(self) -> Sighting:
         """Look the replicas up, and return them."""
         return await self._look(fresh=True)
+
+    async def has_header(self, object_id: int) -> bool:
+        """Return True if a replica has a history; False for plain content, and if it cannot be read."""
+        try:
+            return has_header(await self.references[object_id].read_bytes(HEADER_BYTES_MAX))
+        except DiosError:
+            return False
 
     async def destroy(self, object_id: int) -> None:
         """Destroy a replica that is no member any more; a node that does not answer keeps it."""

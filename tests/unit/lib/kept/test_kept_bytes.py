@@ -26,6 +26,7 @@ from dios.lib.kept.lists import edit_list
 from dios.lib.kept.notes import waiting_notes
 from dios.lib.kept.promises import Promises
 from dios.lib.kept.records import KEPT_NAME, KeptPromise
+from dios.lib.replicated_record.frame import Member, decode, has_header
 from dios.sim.kept.calls import ModelSession
 from dios.sim.kept.history import History
 from dios.sim.kept.links import ModelProgram, async_node
@@ -180,6 +181,38 @@ def keeps(scenario: Callable[[Room], Awaitable[None]], replicas: int = 2) -> Non
             nursery.cancel_scope.cancel()
 
     trio.run(run, clock=trio.testing.MockClock(autojump_threshold=0))
+
+
+# -- the list ---------------------------------------------------------------------------------------
+def test_copies_of_the_list_that_are_no_members_go_and_those_of_an_earlier_release_stay() -> None:
+    """The list has three replicas. A copy that nobody has added goes; plain content may have other files."""
+
+    async def scenario(room: Room) -> None:
+        name = room.users.list_name
+        await room.lists(entry(NEW))
+        room.store(NEW, 0)
+        room.start()
+
+        def members() -> set[int]:
+            headed = [one for one in room.cluster.living(name) if has_header(one.data)]
+            latest = max(headed, key=lambda one: one.v_w, default=None)
+            if latest is None:
+                return set()
+            value = decode(latest.data, Member(latest.object_id, "")).value
+            return {member.object_id for member in value.members} if not value.former else set()
+
+        await room.until(lambda: len(members()) == 3)
+        original = room.cluster.living(name)[0]
+        copied = room.cluster.store(name, 1, original.data, original.write)
+        plain = room.cluster.store(name, 2, catalogue.encode([entry(OLD, "forgotten")]), original.write)
+
+        def ids() -> set[int]:
+            return {one.object_id for one in room.cluster.living(name)}
+
+        await room.until(lambda: copied.object_id not in ids())
+        await room.remains(lambda: {plain.object_id, *members()} <= ids())
+
+    keeps(scenario)
 
 
 # -- digests ----------------------------------------------------------------------------------------
