@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import faulthandler
 import multiprocessing.synchronize
 import os
 import random
+import signal
 import time
 import traceback
 from collections.abc import Callable, Iterator, Mapping
@@ -46,6 +48,8 @@ SHARED_PATHS: Final = 3
 MANY: Final = 4
 PAUSE_S: Final = (0.0, 0.06)
 _AGAIN_S: Final = 0.1
+STACKS: Final = ".stacks"
+"""The ending of the file to which a program writes its calls after SIGUSR1, for one that does not end."""
 
 
 class Note(msgspec.Struct, array_like=True):
@@ -312,6 +316,8 @@ class Client:
 
 def main(program: Program, stop: multiprocessing.synchronize.Event) -> None:
     """Live as a process of its own."""
-    with contextlib.suppress(KeyboardInterrupt):
-        Client(program, stop.is_set).live()
+    with program.notes.with_suffix(STACKS).open("w") as stacks:
+        faulthandler.register(signal.SIGUSR1, file=stacks, all_threads=True)
+        with contextlib.suppress(KeyboardInterrupt):
+            Client(program, stop.is_set).live()
     os._exit(0)  # a connection that a fault has broken may keep the end of the process waiting

@@ -54,7 +54,10 @@ class KeptGroup:
         with self.files(socket) as files:
             # Before that the list is on one disk, and programs that replace and remove leave no notes.
             if not settled(lambda: self._is_replicated(files), CONVERGE_S):
-                raise AssertionError(f"the list of {self.alias} got no replicas within {CONVERGE_S:g} s")
+                told = Promises(files.node).promise(files.group)
+                with _looked_up(files, self._list_name()) as several:
+                    there = [(one.node, one.v_w) for one in several]
+                raise AssertionError(f"a new list is on {there} after {CONVERGE_S:g} s: {told}")
 
     def _is_replicated(self, files: GroupFiles) -> bool:
         with _looked_up(files, self._list_name()) as several:

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import multiprocessing
+import os
+import re
+import signal
 import time
 from collections import Counter
 from collections.abc import Callable
@@ -24,6 +27,8 @@ from tests.chaos.kept.plan import Plan
 from tests.chaos.kept.verdict import Broken, Finding, Observation, judge, judge_orphans
 
 _END_S: Final = 60.0
+_STACKS_S: Final = 2.0
+_SHOWN_CALLS: Final = 12
 _ORPHANS_S: Final = 10.0
 """The time in which objects that nobody needs must disappear after the promise is kept."""
 
@@ -76,14 +81,39 @@ class Programs:
         for number, process in enumerate(self._running):
             process.join(max(0.0, deadline - time.monotonic()))
             if process.is_alive():
-                late.append(f"program {number} waits for an answer for more than {_END_S:g} s")
+                late.append(
+                    f"program {number + 1} waits for an answer for more than {_END_S:g} s: "
+                    f"{self._calls_of(process, number + 1)}"
+                )
                 process.kill()
                 process.join(_END_S)
         return late
 
+    def _calls_of(self, process: ForkServerProcess, number: int) -> str:
+        """Return the last calls of a program that does not end."""
+        stacks = self._folder / f"{number}{client.STACKS}"
+        if process.pid is not None:
+            os.kill(process.pid, signal.SIGUSR1)
+        settled(lambda: stacks.exists() and bool(stacks.read_text()), _STACKS_S)
+        lines = re.findall(r'File "[^"]*/([^/"]+)", line (\d+) in (\w+)', stacks.read_text())
+        return " < ".join(f"{file}:{line} {name}" for file, line, name in lines[:_SHOWN_CALLS])
+
     def notes(self) -> Notes:
         """Return what the programs noted."""
         return read_notes(sorted(self._folder.glob("*.notes")))
+
+
+class _Laps:
+    """The seconds that each part of a round took."""
+
+    def __init__(self) -> None:
+        self.seconds: Final[dict[str, float]] = {}
+        self._began = time.monotonic()
+
+    def end(self, part: str) -> None:
+        """Note the end of a part."""
+        now = time.monotonic()
+        self.seconds[part], self._began = now - self._began, now
 
 
 class Rounds:
@@ -104,66 +134,67 @@ class Rounds:
         """Play one round and return its findings."""
         folder = self._folder / name
         folder.mkdir()
-        cluster, nodes = self._cluster, self._cluster.nodes
-        seconds: dict[str, float] = {}
-        moment = time.monotonic()
-
-        def lap(what: str) -> None:
-            nonlocal moment
-            now = time.monotonic()
-            seconds[what], moment = now - moment, now
-
+        nodes = self._cluster.nodes
+        laps = _Laps()
         group = KeptGroup(name, plan.replicas, len(nodes))
-        group.create(nodes[0].socket)
-        lap("group")
-        sockets = tuple(str(node.socket) for node in nodes)
-        store = folder / "store" if plan.tiers else None
-        programs = Programs(
-            folder,
-            lambda number: Program(
-                number + 1,
-                number % len(nodes),
-                sockets,
-                name,
-                f"{plan.seed}",
-                folder / f"{number + 1}.notes",
-                store,
-                self._recipient,
-            ),
-        )
-        troubles: list[Finding] = []
-        faults = Faults(cluster, plan, programs.kill, self._say)
         try:
-            for _ in range(programs_count):
-                programs.start()
-            lap("begin")
-            faults.carry_out()
-            lap("faults")
-        finally:
-            with contextlib.suppress(AssertionError):
-                cluster.heal_network()
-            try:
-                cluster.wait_whole()
-            except AssertionError as error:
-                troubles.append(Finding(Broken.NODE, str(error)))
-            lap("heal")
-            troubles += [Finding(Broken.UNEXPECTED, text) for text in programs.end()]
-        lap("answers")
-        troubles += [Finding(Broken.NODE, text) for text in cluster.failures]
-        cluster.failures.clear()
+            group.create(nodes[0].socket)
+        except (AssertionError, DiosError) as error:
+            laps.end("group")
+            finding = Finding(Broken.NODE, f"before all faults: {error}")
+            return Result(plan, folder, [finding], Notes(), seconds=laps.seconds)
+        laps.end("group")
+        programs = Programs(folder, self._maker(plan, name, folder))
+        faults = Faults(self._cluster, plan, programs.kill, self._say)
+        troubles = self._suffer(programs, programs_count, faults, laps)
         seen = Observation()
         if not any(one.kind is Broken.NODE for one in troubles):
             group.wait_kept(nodes[0].socket, seen)
-        lap("converge")
+        laps.end("converge")
         notes = programs.notes()
         self._observe(group, notes, seen)
-        lap("read")
+        laps.end("read")
         findings = [*troubles, *judge(notes, seen, group.wanted)]
         group.destroy(nodes[0].socket)
-        lap("clean")
+        laps.end("clean")
         if findings:
             self._forget_left()
-        return Result(plan, folder, findings, notes, faults.carried_out, seconds)
+        return Result(plan, folder, findings, notes, faults.carried_out, laps.seconds)
+
+    def _maker(self, plan: Plan, alias: str, folder: Path) -> Callable[[int], Program]:
+        nodes = self._cluster.nodes
+        sockets = tuple(str(node.socket) for node in nodes)
+        store = folder / "store" if plan.tiers else None
+
+        def make(number: int) -> Program:
+            notes = folder / f"{number + 1}.notes"
+            home = number % len(nodes)
+            return Program(number + 1, home, sockets, alias, str(plan.seed), notes, store, self._recipient)
+
+        return make
+
+    def _suffer(self, programs: Programs, count: int, faults: Faults, laps: _Laps) -> list[Finding]:
+        """Let programs work while the faults are carried out; end all of both, and return what failed."""
+        cluster = self._cluster
+        troubles: list[Finding] = []
+        try:
+            for _ in range(count):
+                programs.start()
+            laps.end("begin")
+            faults.carry_out()
+        except AssertionError as error:
+            troubles.append(Finding(Broken.NODE, str(error)))
+        laps.end("faults")
+        try:
+            cluster.wait_whole()
+        except AssertionError as error:
+            troubles.append(Finding(Broken.NODE, str(error)))
+        laps.end("heal")
+        troubles += [Finding(Broken.UNEXPECTED, text) for text in programs.end()]
+        laps.end("answers")
+        troubles += [Finding(Broken.NODE, text) for text in cluster.failures]
+        cluster.failures.clear()
+        return troubles
 
     def _observe(self, group: KeptGroup, notes: Notes, seen: Observation) -> None:
         def orphans_are_gone() -> bool:
