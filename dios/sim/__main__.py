@@ -244,5 +244,13 @@ def _repeat(seed: int, options: argparse.Namespace) -> str:
     return f"python -m dios.sim --first {seed} --seeds 1 --steps {options.steps}{flags}"
 
 
+def _fix_hashes() -> None:
+    """Start this program again with fixed hashes of texts, on which the order of sets depends."""
+    if os.environ.get("PYTHONHASHSEED") != "0":
+        command = [sys.executable, "-m", "dios.sim", *sys.argv[1:]]
+        os.execve(sys.executable, command, os.environ | {"PYTHONHASHSEED": "0"})  # noqa: S606 - this program
+
+
 if __name__ == "__main__":
+    _fix_hashes()
     sys.exit(main())
