@@ -311,7 +311,7 @@ class GroupFiles:
         errors of their store leave everything else as it is.
         """
         tree = self.tree()
-        entries = [tree.files.get(path) or tree.made[path] for path in paths]
+        entries = [tree.files.get(path) or tree.made.get(path) or self.entry(path) for path in paths]
         tiered = [entry for entry in entries if entry.tier is not None]
         if tiered:
             _removal().remove_bytes(self, tiered)
