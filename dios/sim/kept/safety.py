@@ -72,8 +72,8 @@ class Safety:
         self.lost = 0
         """The acknowledged contents that were lost with as many disks as had them."""
         self._last_fault = float("-inf")
-        self._contents: Final[dict[bytes, set[tuple[str, bytes]]]] = {}
-        """The paths and digests of the files that an object was part of, by its name."""
+        self._contents: Final[dict[tuple[bytes, bytes], set[tuple[str, bytes]]]] = {}
+        """The paths and digests of the files that an object was part of, by its name and digest."""
 
     # -- disks --------------------------------------------------------------------------------------
     def lists(self) -> Iterator[tuple[StoredReplica, Listed]]:
@@ -171,19 +171,20 @@ class Safety:
     def note_list(self, data: bytes) -> None:
         """Note the objects of the files in a list that is stored."""
         for entry in decoded(data).entries:
-            for name in objects_of(entry):
-                self._contents.setdefault(name, set()).add((entry.file, entry.digest))
+            for part in objects_of(entry).items():
+                self._contents.setdefault(part, set()).add((entry.file, entry.digest))
 
     def note_destroyed(self, gone: StoredReplica, by: str) -> None:
         """Check that an object that is destroyed was not the last safe copy of a file.
 
         There must be another copy, a safe content that replaces it, or somebody who removed it.
         """
-        known = self._contents.get(gone.name, set())
+        part = gone.name, digest_of(gone.data)
+        known = self._contents.get(part, set())
         for path, _ in sorted(known):
             self.log(f"{by} destroyed {fingerprint(gone.name)[:12]} of {path} on n{gone.node}")
-        if not gone.damaged and not self.sound(gone.name, digest_of(gone.data)):
-            for path, digest in known:
+        if not gone.damaged and not self.sound(*part):
+            for path, digest in sorted(known):
                 self._require_safe(path, digest, b"", f"{by} destroyed it")
 
     def note_removed(self, mark: bytes) -> None:
