@@ -117,7 +117,7 @@ class CatalogueRecord:
     def read_record(self) -> Reading:
         """Return the value of the record, and the replicas that have it; raises as ``read``."""
         began, near = time.monotonic(), self._near_version()
-        reading = self._replicas.run(protocol.read_record(self._replicas.writer))
+        reading = self._replicas.run(protocol.read_record())
         self._note(reading, near, began)
         return reading
 
@@ -134,7 +134,7 @@ class CatalogueRecord:
         if reading is None or _version(reading.value) != version:
             raise Conflict("another task changed the catalogue")
         began = time.monotonic()
-        steps = protocol.replace(reading.value, data, self._replicas.writer)
+        steps = protocol.replace(reading.value, data)
         try:
             outcome = self._replicas.run(steps)
         except DiosError:
@@ -226,8 +226,7 @@ class CatalogueRecord:
 
     def _settle(self, disks: int) -> None:
         """Let all replicas that answer accept the present value again."""
-        writer = self._replicas.writer
-        outcome = self._replicas.run(protocol.propose(lambda present: present, writer))
+        outcome = self._replicas.run(protocol.propose(lambda present: present))
         nodes = {member.node for member in outcome.holders}
         if len(nodes) < disks:
             silent = sorted(outcome.value.nodes - nodes)
@@ -237,10 +236,9 @@ class CatalogueRecord:
 
     def _extend(self, reading: Reading, disks: int, refusals: dict[str, str]) -> None:
         """Add one replica on a further node."""
-        writer = self._replicas.writer
         if reading.value.ballot == ZERO:
             # From now on a copy does not count as a replica before it is added.
-            self._replicas.run(protocol.propose(lambda present: present, writer))
+            self._replicas.run(protocol.propose(lambda present: present))
         nodes = reading.value.nodes
         place = next_place(self._node, nodes, disks, refusals, key=reading.value.digest.hex())
         if place is None:
@@ -265,7 +263,7 @@ class CatalogueRecord:
 
         outcome = None
         try:
-            outcome = self._replicas.run(protocol.change_members(with_added, writer))
+            outcome = self._replicas.run(protocol.change_members(with_added))
         finally:
             if outcome is not None and added not in outcome.value.members:
                 with suppress(DiosError):
@@ -282,8 +280,7 @@ class CatalogueRecord:
         reading = self.read_record()
         if not reading.divided:
             raise InvalidError("the list of the group's files is not in conflict")
-        writer = self._replicas.writer
-        outcome = self._replicas.run(protocol.propose(lambda present: present, writer, merge))
+        outcome = self._replicas.run(protocol.propose(lambda present: present, merge))
         self._reading = None
         return outcome.value
 

@@ -248,7 +248,7 @@ class Keeper:
                     f"the list of the group's files has {size} bytes, more than "
                     f"{limits.KEPT_LIST_BYTES_MAX}. Divide the group."
                 )
-            reading = await record.run(protocol.read_record(record.writer))
+            reading = await record.run(protocol.read_record())
         if former is not None and former[0] != versions:
             leading.order.again(promise.target, 0.0)
         data = reading.value.content or b""
@@ -358,7 +358,7 @@ class Keeper:
         name, mark = promise.target, fingerprint(promise.target)
         async with AsyncReplicas(self._node, name, group) as record:
             await record.look()
-            reading = await record.run(protocol.read_record(record.writer))
+            reading = await record.run(protocol.read_record())
             wish = list_wish(promise.replicas, self._places, apart=promise.apart)
             change = next_change(reading, record.references, self._places, wish, key=mark)
             steps = change.steps._replace(drop=())

@@ -112,13 +112,13 @@ async def change_list(
         await _add(record, reading, change)
         return True
     if change.remove:
-        await record.run(protocol.change_members(lambda members: set(members) - change.remove, record.writer))
+        await record.run(protocol.change_members(lambda members: set(members) - change.remove))
         for member in change.remove & set(reading.sound):
             log(f"removed the list's replica on {member.node}, which the promise does not need")
             await record.destroy(member.object_id)
         return True
     if change.settle or (reading.is_plain and len(reading.value.members) > 1):
-        await record.run(protocol.propose(lambda present: present, record.writer))
+        await record.run(protocol.propose(lambda present: present))
         return True
     return False
 
@@ -127,7 +127,7 @@ async def _add(record: AsyncReplicas, reading: Reading, change: ListChange) -> N
     """Copy the list to a further node and make the copy a member, in place of those to remove."""
     if reading.value.ballot == ZERO:
         # From now on a copy does not count as a replica before it is added.
-        await record.run(protocol.propose(lambda present: present, record.writer))
+        await record.run(protocol.propose(lambda present: present))
     holders = {member.object_id for member in reading.holders}
     source = next((one for number, one in record.references.items() if number in holders), None)
     if source is None or change.target is None:
@@ -140,7 +140,7 @@ async def _add(record: AsyncReplicas, reading: Reading, change: ListChange) -> N
         return stay if any(member.node == added.node for member in stay) else {*stay, added}
 
     try:
-        outcome = await record.run(protocol.change_members(with_added, record.writer))
+        outcome = await record.run(protocol.change_members(with_added))
     finally:
         await _close(copied)
     if added not in outcome.value.members:

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 async def read_list(node: AsyncNode, group: AsyncGroup, promise: KeptPromise) -> Listed:
     """Return the present list. Raises UnreachableError if too few nodes have it, and DamagedError."""
     async with AsyncReplicas(node, promise.target, group) as record:
-        reading = await record.run(protocol.read_record(record.writer))
+        reading = await record.run(protocol.read_record())
     return catalogue.decode_all(reading.value.content or b"")
 
 
@@ -39,10 +39,10 @@ async def edit_list(
     while True:
         try:
             async with AsyncReplicas(node, promise.target, group) as record:
-                reading = await record.run(protocol.read_record(record.writer))
+                reading = await record.run(protocol.read_record())
                 listed = catalogue.decode_all(reading.value.content or b"")
                 data = catalogue.encode(*change(listed))
-                await record.run(protocol.replace(reading.value, data, record.writer))
+                await record.run(protocol.replace(reading.value, data))
         except (Busy, Conflict) as conflict:
             if pauses.is_over:
                 raise

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import secrets
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, Final, Self, TypeVar
@@ -49,7 +48,6 @@ class AsyncReplicas:
         """The replicas that were found last, by object id, the nearest first."""
         self.complete = False
         """True if every node of the cluster answered then."""
-        self.writer: Final = 1 + secrets.randbits(62)
 
     async def __aenter__(self) -> Self:
         return self

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import secrets
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
@@ -47,8 +46,6 @@ class BlockingReplicas:
         self._looked_at = float("-inf")
         self._held: Final[dict[int, WriteRequest]] = {}
         self._commits: dict[int, int] = {}
-        self.writer: Final = 1 + secrets.randbits(62)
-        """The number of this client in ballots."""
 
     @property
     def references(self) -> Sequence[Reference]:

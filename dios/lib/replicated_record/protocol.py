@@ -2,9 +2,9 @@
 
 A proposal has two phases. In the first one a majority of the members promises to accept nothing below a
 ballot, and reports what it has accepted. In the second one the proposal, which comes from the latest of these
-values, is accepted. A client that holds all members at the same time, so that nobody else can change them,
-and finds one value in them all, needs no promises: nobody can have proposed anything that it does not see.
-Such a proposal has client 0, so that one with promises comes after it.
+values, is accepted. A client that holds all members and finds one value in them all needs no promises: it
+writes the next value at once, with client 0 in its ballot, and it is decided if all members have taken it. Of
+several such values in different members none is decided, so that a later proposal can come from any of them.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from dios.lib.replicated_record.frame import (
     ReplicaState,
     Value,
 )
-from dios.lib.replicated_record.quorums import is_decided, is_latest
+from dios.lib.replicated_record.quorums import is_decided, is_latest, is_majority
 from dios.lib.replicated_record.steps import (
     CommitReplicas,
     Committed,
@@ -162,7 +162,7 @@ def _mark(value: Value) -> tuple[Ballot, bytes]:
 
 
 # -- reading ----------------------------------------------------------------------------------------
-def read_record(writer: int) -> Steps[Reading]:
+def read_record() -> Steps[Reading]:
     """Return the latest decided value, or a later one.
 
     Raises UnreachableError if too few members answer to know it, and DamagedError if no replica is sound.
@@ -188,17 +188,17 @@ def read_record(writer: int) -> Steps[Reading]:
         if value is None:
             continue
         reading = _reading(found, value, divided)
-        can_be_decided = is_decided(value, found.states, found.existing)
+        can_be_decided = is_majority(value, found.states, found.existing)
         if reading.decided or divided or not can_be_decided:
             return reading
         looks = looks + 1 if value.ballot == undecided else 0
         undecided = value.ballot
-        if looks < _LOOKS_BEFORE_SETTLING:
+        if looks < _LOOKS_BEFORE_SETTLING and len(reading.holders) < len(reading.sound):
             # Another client is probably about to finish its proposal.
             yield Wait(Conflict("another client changes the record"))
             continue
         try:
-            outcome = yield from propose(lambda present: present, writer)
+            outcome = yield from propose(lambda present: present)
         except (Busy, Conflict) as conflict:
             yield Wait(conflict)
         except UnreachableError:
@@ -296,7 +296,7 @@ def _divided(found: _States, value: Value) -> tuple[bytes, ...]:
 
 
 # -- changing ---------------------------------------------------------------------------------------
-def replace(base: Value, content: bytes, writer: int) -> Steps[Outcome]:
+def replace(base: Value, content: bytes) -> Steps[Outcome]:
     """Replace the content if the record still has ``base``.
 
     Raises Conflict if it has another value, Busy if others write at the same time; nothing was changed then.
@@ -322,7 +322,7 @@ def replace(base: Value, content: bytes, writer: int) -> Steps[Outcome]:
         return present if overtaken else present.with_content(content, ZERO, mark)
 
     try:
-        outcome = yield from propose(decide, writer)
+        outcome = yield from propose(decide)
     except Conflict as conflict:
         if not proposed:
             raise
@@ -400,7 +400,7 @@ def _differs(state: ReplicaState, base: Value) -> bool:
     )
 
 
-def change_members(decide: Callable[[tuple[Member, ...]], Collection[Member]], writer: int) -> Steps[Outcome]:
+def change_members(decide: Callable[[tuple[Member, ...]], Collection[Member]]) -> Steps[Outcome]:
     """Replace the members by those that ``decide`` returns for the present ones; the content stays.
 
     New ones must be replicas that were found, as copies of a member. Raises as ``replace``.
@@ -412,12 +412,11 @@ def change_members(decide: Callable[[tuple[Member, ...]], Collection[Member]], w
             return present
         return present._replace(members=members, former=present.members, version=present.version + 1)
 
-    return (yield from propose(with_members, writer))
+    return (yield from propose(with_members))
 
 
 def propose(
     decide: Callable[[Value], Value],
-    writer: int,
     unite: Callable[[Sequence[bytes]], bytes] | None = None,
 ) -> Steps[Outcome]:
     """Decide about the value that ``decide`` returns for the present one, whose ballot does not matter.
@@ -427,6 +426,8 @@ def propose(
     Conflict if other clients are faster time after time, and UnreachableError without a majority.
     """
     rounds = 0
+    # No ballot is ever used for two values, also if a replica that has the first one does not answer.
+    client = 1 + secrets.randbits(62)
     decided: Ballot | None = None
     """The ballot of a change of members of which this client knows that it is decided."""
     for _ in range(_ATTEMPTS):
@@ -440,7 +441,7 @@ def propose(
         if unite is None and _divided(found, hint):
             raise _conflict()
         rounds = max(rounds, hint.ballot[0], *(state.promised[0] for state in found.states.values())) + 1
-        ballot = (rounds, writer)
+        ballot = (rounds, client)
         prepared = yield from _prepare(hint, ballot, found)
         present = prepared.found.latest()
         if prepared.overtaken:
@@ -452,6 +453,10 @@ def propose(
             if present is not None and present.object_ids != hint.object_ids:
                 continue  # the members have changed just now
             raise _too_few(hint, prepared.versions, "can take a change")
+        if present.ballot[0] >= rounds:
+            # A value without promises, of the next round, must never be later than one with them.
+            yield ReleaseReplicas(prepared.held)
+            continue
         try:
             proposal = _proposal(present, decided, decide, _divided(prepared.found, present), unite)
         except BaseException:
@@ -498,7 +503,7 @@ def _may_decide(present: Value, prepared: Collection[int], existing: Collection[
     The first value of a history needs all members that there are, because each may have other content.
     """
     if present.ballot != ZERO:
-        return is_decided(present, prepared, existing)
+        return is_majority(present, prepared, existing)
     missing = present.object_ids.difference(prepared)
     return not missing or (existing is not None and bool(prepared) and missing.isdisjoint(existing))
 

@@ -83,7 +83,7 @@ class RedeemedToken:
                 raise DamagedError("the list of the files of the group is lost. Ask its owner.")
             for one in record.references.values():
                 _require_unlabelled(one)
-            reading = await record.run(protocol.read_record(record.writer))
+            reading = await record.run(protocol.read_record())
         data = reading.value.content or b""
         entries = await trio.to_thread.run_sync(catalogue.decode, data)
         files = {stored_path(one.file): one for one in entries if not is_directory(one)}

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from itertools import count
 from random import Random
+from types import SimpleNamespace
 from typing import TypeVar
 
 import pytest
@@ -221,7 +222,7 @@ def record_on(cluster: Cluster, nodes: list[str]) -> None:
         def with_new(members: tuple[Member, ...], new: Member = member) -> set[Member]:
             return {*members, new}
 
-        finish(client, protocol.change_members(with_new, 99))
+        finish(client, protocol.change_members(with_new))
 
 
 def appended(value: Value, word: bytes) -> bytes:
@@ -254,10 +255,10 @@ def writing(client: Client, history: History, changes: int) -> Steps[None]:
         for _ in range(60):
             before = set(history.acknowledged)
             try:
-                reading = yield from client.run(protocol.read_record(client.writer))
+                reading = yield from client.run(protocol.read_record())
                 if reading.decided:
                     history.see(reading.value.content or b"", before)
-                steps = protocol.replace(reading.value, appended(reading.value, word), client.writer)
+                steps = protocol.replace(reading.value, appended(reading.value, word))
                 outcome = yield from client.run(steps)
             except (Busy, Conflict) as conflict:
                 yield Wait(conflict)
@@ -291,7 +292,7 @@ def moving(client: Client, cluster: Cluster, history: History, moves: int) -> St
             return {*members, new} - set(gone)
 
         try:
-            outcome = yield from client.run(protocol.change_members(with_other, client.writer))
+            outcome = yield from client.run(protocol.change_members(with_other))
         except DiosError:
             continue
         for node, one in list(cluster.replicas.items()):
@@ -327,6 +328,13 @@ def troubling(cluster: Cluster, troubles: int) -> Steps[None]:
 def play(seed: int) -> History:
     """Run clients, a keeper and faults in the order of a seed, and check the history."""
     random = Random(seed)  # noqa: S311 - repeatable on purpose
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(protocol, "secrets", SimpleNamespace(randbits=random.getrandbits))
+        return play_with(random)
+
+
+def play_with(random: Random) -> History:
+    """Play with these random numbers."""
     cluster = Cluster(random, loss=random.choice((0.0, 0.02, 0.1)))
     history = History()
     loss, cluster.loss = cluster.loss, 0.0
@@ -353,7 +361,7 @@ def play(seed: int) -> History:
     cluster.loss = 0.0
     for node in list(cluster.down):
         cluster.restart(node)
-    last = finish(Client(cluster, "a", 77), protocol.read_record(77))
+    last = finish(Client(cluster, "a", 77), protocol.read_record())
     history.see(last.value.content or b"", history.acknowledged)
     return history
 
@@ -394,9 +402,9 @@ def test_a_change_of_the_members_needs_a_majority_of_the_former_and_of_the_new_o
     new = [cluster.store(node, cluster.replicas["a"].data) for node in "de"]
     wanted = {cluster.replicas["c"].member, *new}
     with pytest.raises(UnreachableError):
-        finish(Cutting(cluster, lost), protocol.change_members(lambda _: wanted, 7))
+        finish(Cutting(cluster, lost), protocol.change_members(lambda _: wanted))
     cluster.cut.clear()
-    whole = finish(Client(cluster, "b", 8), protocol.read_record(8))
+    whole = finish(Client(cluster, "b", 8), protocol.read_record())
     assert set(whole.value.members) in (wanted, {cluster.replicas[node].member for node in "abc"})
 
 

@@ -39,19 +39,19 @@ def divided(*contents: bytes) -> Cluster:
 
 def read(cluster: Cluster, name: str = "a") -> Reading:
     """Read the record from a node."""
-    return finish(Client(cluster, name, 7), protocol.read_record(7))
+    return finish(Client(cluster, name, 7), protocol.read_record())
 
 
 def unite(cluster: Cluster, name: str = "a") -> Outcome:
     """Unite the contents, from a node."""
-    return finish(Client(cluster, name, 8), protocol.propose(keep, 8, merged))
+    return finish(Client(cluster, name, 8), protocol.propose(keep, merged))
 
 
 def write(cluster: Cluster, word: bytes, name: str = "a") -> Outcome:
     """Append a word, from a node."""
     client = Client(cluster, name, 9)
-    present = finish(client, protocol.read_record(9)).value
-    return finish(client, protocol.replace(present, appended(present, word), 9))
+    present = finish(client, protocol.read_record()).value
+    return finish(client, protocol.replace(present, appended(present, word)))
 
 
 # -- replicas that differ ---------------------------------------------------------------------------
@@ -135,7 +135,7 @@ def test_uniting_that_is_cut_off_anywhere_drops_nothing(seed: int) -> None:
     cluster = divided(*words)
     cluster.random = random
     clients = [
-        Client(cluster, random.choice("ab"), number).run(protocol.propose(keep, number, merged))
+        Client(cluster, random.choice("ab"), number).run(protocol.propose(keep, merged))
         for number in (1, 2)
     ]
     for _ in range(random.randint(1, 60)):
@@ -211,12 +211,26 @@ def test_a_removed_replica_is_a_copy_like_any_other() -> None:
     record_on(cluster, ["a", "b", "c"])
     write(cluster, b"x")
     new = cluster.store("d", cluster.replicas["a"].data)
-    finish(Client(cluster, "a", 9), protocol.change_members(lambda _: {new}, 9))
+    finish(Client(cluster, "a", 9), protocol.change_members(lambda _: {new}))
     cluster.gone.add("d")
     with pytest.raises(DamagedError, match="`dios group repair`"):
         read(cluster)
     assert restore(cluster).value.content == b"x "
     assert read(cluster, "b").value.content == b"x "
+
+
+def test_the_only_former_member_is_lost_during_the_first_change() -> None:
+    """The copy that it had accepted as the second member has all that is left, and goes on alone."""
+    cluster = Cluster(Random(1))  # noqa: S311 - a seed is wanted
+    record_on(cluster, ["a"])
+    write(cluster, b"x")
+    new = cluster.store("b", cluster.replicas["a"].data)
+    value = frame.decode(cluster.replicas["a"].data, new).value
+    both = value._replace(ballot=(9, 9), members=tuple(sorted({*value.members, new})), former=value.members)
+    cluster.replicas["b"].data = frame.encode(ReplicaState((9, 9), both))
+    cluster.gone.add("a")
+    assert read(cluster, "b").value.content == b"x "
+    assert write(cluster, b"y", "b").value.content == b"x y "
 
 
 def test_a_record_is_made_again_only_if_every_node_answers() -> None:
@@ -296,7 +310,7 @@ def test_a_minority_is_refused_with_the_nodes_that_are_missing() -> None:
     write(cluster, b"x")
     base = read(cluster).value
     cluster.down |= {"b", "c"}
-    for steps in (protocol.read_record(7), protocol.replace(base, b"y ", 7)):
+    for steps in (protocol.read_record(), protocol.replace(base, b"y ")):
         with pytest.raises(UnreachableError, match=r"not enough without b, c\. .*`dios node forget`"):
             finish(Client(cluster, "a", 7), steps)
     cluster.restart("b")
