@@ -24,6 +24,7 @@ from dios.lib.backup.verify import Verification
 from dios.lib.catalogue import CatalogueEntry
 from dios.lib.files.catalogue_places import KeyringCatalogue
 from dios.lib.files.group_files import GroupFiles
+from dios.lib.files.sound_replicas import SoundReplicas
 from dios.lib.files.staging import StagedFiles
 from dios.wire.types import Resource, Scope
 from tests.support.node.command_user import Person
@@ -516,6 +517,24 @@ def test_bytes_that_a_program_wrote_into_a_file_are_not_stored(owner: Owner, tmp
     repository = open_repository(open_target(str(tmp_path / "backups")), None)
     restore_group(repository, repository.read(1).snapshot.groups[0], owner.node, owner.keyring, alias="b")
     assert bytes(owner.files("b").view("a")) == b"before"
+
+
+def test_sound_files_are_read_by_one_lookup_of_many(
+    owner: Owner, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Other replicas are looked for only if the nearest one has not the bytes that were put."""
+    for path in ("a", "b", "c"):
+        owner.put("papers", path, path.encode())
+    searched: list[str] = []
+    replicas = GroupFiles.replicas
+
+    def noted(files: GroupFiles, entry: CatalogueEntry) -> SoundReplicas:
+        searched.append(entry.file)
+        return replicas(files, entry)
+
+    monkeypatch.setattr(GroupFiles, "replicas", noted)
+    assert owner.create(str(tmp_path / "backups"), generate(), "papers").files == 3
+    assert not searched
 
 
 def test_a_restore_that_is_interrupted_leaves_nothing(owner: Owner, tmp_path: Path) -> None:

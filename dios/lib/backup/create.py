@@ -8,11 +8,13 @@ from __future__ import annotations
 import secrets
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from itertools import chain, islice
 from typing import Final, NamedTuple
 
 import msgspec
+from blake3 import blake3
 
 from dios import limits
 from dios.client.keyring import Keyring
@@ -342,11 +344,20 @@ class _Run:
         if not entry.digest:
             return self._add_blob(reference.view_bytes()) if reference.size else []
         if not entry.in_parts:
-            return self._add_blob(source.files.replicas(entry).checked_view())
+            return self._add_blob(self._sound_view(source, entry, reference))
         try:
             return [chunk for view in source.files.parts(entry).checked() for chunk in self._add_blob(view)]
         except FileNotFoundError:
             raise StaleError("it was replaced or removed meanwhile") from None
+
+    @staticmethod
+    def _sound_view(source: Source, entry: CatalogueEntry, reference: Reference) -> memoryview:
+        """Return the bytes of ``reference``, or those of another replica if they are not the right ones."""
+        with suppress(DiosError):
+            view = reference.view_bytes()
+            if blake3(view).digest() == entry.digest:
+                return view
+        return source.files.replicas(entry).checked_view()
 
     def _add_blob(self, view: memoryview) -> list[StoredChunk]:
         self.outcome.read_bytes += view.nbytes
