@@ -408,6 +408,19 @@ def test_a_change_of_the_members_needs_a_majority_of_the_former_and_of_the_new_o
     assert set(whole.value.members) in (wanted, {cluster.replicas[node].member for node in "abc"})
 
 
+def test_a_base_that_is_long_out_of_date_is_a_conflict() -> None:
+    """A change that was never proposed was not made, whatever the number of changes of others since."""
+    cluster = Cluster(Random(1))  # noqa: S311 - repeatable on purpose
+    record_on(cluster, ["a", "b", "c"])
+    base = finish(Client(cluster, "a", 7), protocol.read_record(7)).value
+    for number in range(frame.CHANGES_KEPT + 2):
+        present = finish(Client(cluster, "b", 8), protocol.read_record(8)).value
+        finish(Client(cluster, "b", 8), protocol.replace(present, b"%d" % number, 8))
+    cluster.down.add("c")
+    with pytest.raises(Conflict):
+        finish(Client(cluster, "a", 7), protocol.replace(base, b"late", 7))
+
+
 # -- broken variants --------------------------------------------------------------------------------
 def no_promises(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let replicas forget what they have promised."""
