@@ -42,7 +42,7 @@ ROUNDS ?= 500
 export PIP_ROOT_USER_ACTION := ignore
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-.PHONY: help setup demo demo-evil test test-all lab docker fmt fmt-check lint type imports sim scale bench fuzz fuzz-nodes fuzz-members fuzz-tasks fuzz-frames fuzz-replay soak neighbours load crashtest chaos starved docs site changelog deniability screenshots dashboard-cost month up-test dist dist-test sbom slurm-test charts upgrade-test all clean docker-test test-pythons runtime kernels
+.PHONY: help setup demo demo-evil test test-all lab docker fmt fmt-check lint type imports sim scale bench kept-bench fuzz fuzz-nodes fuzz-members fuzz-tasks fuzz-frames fuzz-replay soak neighbours load crashtest chaos starved docs site changelog deniability screenshots dashboard-cost month up-test dist dist-test sbom slurm-test charts upgrade-test all clean docker-test test-pythons runtime kernels
 
 help: ## List the targets.
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -186,6 +186,11 @@ neighbours: setup ## Time an innocent client for SECONDS (10) next to each kind 
 
 load: setup ## Put bursts of RUNS, NEEDS, CLIENTS and OBJECTS on three nodes (BUSY=1: also on busy processors, REPORT=file.md).
 	@$(BIN)/python -m benchmarks.load $(if $(RUNS),--runs $(RUNS)) $(if $(NEEDS),--needs $(NEEDS)) $(if $(CLIENTS),--clients $(CLIENTS)) $(if $(OBJECTS),--objects $(OBJECTS)) $(if $(BUSY),--busy) $(if $(REPORT),--report $(REPORT))
+
+kept-bench: REPORT = benchmarks/results/kept-files.md
+kept-bench: ROUNDS = 3
+kept-bench: setup ## Compare put, sync, backup, tier and fsspec on three nodes with another installation (OLD=its python, ROUNDS=3, SHORT=1).
+	@$(BIN)/python -m benchmarks.kept_files --old "$(OLD)" --rounds $(ROUNDS) $(if $(SHORT),--short) --report "$(REPORT)"
 
 fuzz: $(FUZZ_STAMP) ## Attack codec and core for SECONDS (60), a node with FRAMES (1000000), then cores with LIES of a node (1000000).
 	@if $(FUZZ_VENV)/bin/python -c 'import atheris' 2>/dev/null; then \
