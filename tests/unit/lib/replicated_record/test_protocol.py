@@ -412,13 +412,13 @@ def test_a_base_that_is_long_out_of_date_is_a_conflict() -> None:
     """A change that was never proposed was not made, whatever the number of changes of others since."""
     cluster = Cluster(Random(1))  # noqa: S311 - repeatable on purpose
     record_on(cluster, ["a", "b", "c"])
-    base = finish(Client(cluster, "a", 7), protocol.read_record(7)).value
+    base = finish(Client(cluster, "a", 7), protocol.read_record()).value
     for number in range(frame.CHANGES_KEPT + 2):
-        present = finish(Client(cluster, "b", 8), protocol.read_record(8)).value
-        finish(Client(cluster, "b", 8), protocol.replace(present, b"%d" % number, 8))
+        present = finish(Client(cluster, "b", 8), protocol.read_record()).value
+        finish(Client(cluster, "b", 8), protocol.replace(present, b"%d" % number))
     cluster.down.add("c")
     with pytest.raises(Conflict):
-        finish(Client(cluster, "a", 7), protocol.replace(base, b"late", 7))
+        finish(Client(cluster, "a", 7), protocol.replace(base, b"late"))
 
 
 # -- broken variants --------------------------------------------------------------------------------
