@@ -120,7 +120,7 @@ class KeptGroup:
     def _replicas(self, files: GroupFiles, entries: tuple[CatalogueEntry, ...]) -> dict[str, list[Replica]]:
         found: dict[str, list[Replica]] = {}
         for entry in entries:
-            for name in entry.local_names:
+            for name in entry.names:
                 with _looked_up(files, name) as several:
                     found[entry.file] = [
                         Replica(one.node, one.v_w, blake3(one.read_bytes()).digest() == entry.digest)
@@ -150,7 +150,7 @@ class KeptGroup:
         with self.files(socket) as files:
             node = files.node
             tree = files.tree()
-            known = {fingerprint(name) for entry in tree.entries for name in entry.names}
+            known = {fingerprint(name) for entry in tree.entries for name in entry.local_names}
             known |= {fingerprint(name) for note in tree.notes for name in note.former.local_names}
             known |= {fingerprint(bytes(name)) for name in Keyring.load().objects.values()}
             for one in node.lookup(KEPT_RECORDS.special_name):
