@@ -275,11 +275,18 @@ class CatalogueRecord:
     def unite(self, merge: Callable[[Sequence[bytes]], bytes]) -> Value:
         """Give replicas that differ, and have no history, one content; return the value.
 
-        Raises InvalidError if they do not differ.
+        Members on nodes that no node knows any more are removed: the user says that they are lost for ever.
+        Raises InvalidError if there is nothing to do.
         """
+        self._replicas.vouches = True
         reading = self.read_record()
-        if not reading.divided:
+        sound = set(reading.sound)
+        if not reading.divided and sound.issuperset(reading.value.members):
             raise InvalidError("the list of the group's files is not in conflict")
+        if not reading.divided:
+            outcome = self._replicas.run(protocol.change_members(sound.intersection))
+            self._reading = None
+            return outcome.value
         outcome = self._replicas.run(protocol.propose(lambda present: present, merge))
         self._reading = None
         return outcome.value
@@ -289,6 +296,7 @@ class CatalogueRecord:
 
         Raises as ``protocol.restore``.
         """
+        self._replicas.vouches = True
         outcome = self._replicas.run(protocol.restore(merge))
         self._reading = None
         return outcome.value

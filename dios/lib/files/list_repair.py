@@ -71,7 +71,7 @@ def repair_list(files: GroupFiles) -> ListRepair | None:
         return encode(listed.entries, listed.unfinished, listed.notes)
 
     try:
-        record.unite(merge)
+        content = record.unite(merge).content or b""
     except InvalidError:
         return None
     except DamagedError as error:
@@ -79,9 +79,9 @@ def repair_list(files: GroupFiles) -> ListRepair | None:
             content = record.restore(merge).content or b""
         except InvalidError:
             raise error from None
-        if repair is None:
-            entries = decode_all(content).entries
-            repair = ListRepair(1, sum(not is_directory(one) for one in entries), ())
+    if repair is None:
+        entries = decode_all(content).entries
+        repair = ListRepair(1, sum(not is_directory(one) for one in entries), ())
     return repair
 
 

@@ -83,6 +83,9 @@ class Keeper:
         self._leadership: Final = Leadership()
         self._members: tuple[tuple[int, NodeStatus, bool], ...] = ()
         self._silent: dict[int, float] = {}
+        self._met: set[str] = set()
+        """The names of all nodes that were in the cluster since this keeper began."""
+        self._unusable: set[str] = set()
         self._places: tuple[Place, ...] = ()
         self._repaired_at = float("-inf")
         self._leading: Leading | None = None
@@ -171,7 +174,14 @@ class Keeper:
                     await board.destroy()
 
     # -- nodes --------------------------------------------------------------------------------------
+    @property
+    def _known(self) -> set[str]:
+        """The nodes that live, and those that were removed: they will not come back with a replica."""
+        return self._met - self._unusable
+
     def _note_silence(self, members: Sequence[Member], now: float) -> None:
+        self._met |= {one.name for one in members}
+        self._unusable = {one.name for one in members if not one.usable}
         silent = {one.node for one in members if not one.usable}
         self._silent = {node: self._silent.get(node, now) for node in silent}
 
@@ -237,7 +247,7 @@ class Keeper:
     async def _read_list(self, promise: KeptPromise, leading: Leading) -> bool:
         """Read the list of a group's files if it has changed; return True then."""
         group = await self._group(promise.group, leading)
-        async with AsyncReplicas(self._node, promise.target, group) as record:
+        async with AsyncReplicas(self._node, promise.target, group, self._known) as record:
             versions = frozenset((await record.look()).versions.items())
             former = leading.listed.get(promise.key)
             if former is not None and versions and former[0] == versions:
@@ -356,7 +366,7 @@ class Keeper:
     async def _look_at_list(self, promise: KeptPromise, group: AsyncGroup, leading: Leading) -> None:
         """Look at the replicas of a list, and make the next change of its members."""
         name, mark = promise.target, fingerprint(promise.target)
-        async with AsyncReplicas(self._node, name, group) as record:
+        async with AsyncReplicas(self._node, name, group, self._known) as record:
             await record.look()
             reading = await record.run(protocol.read_record())
             wish = list_wish(promise.replicas, self._places, apart=promise.apart)

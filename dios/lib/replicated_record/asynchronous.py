@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, Final, Self, TypeVar
 
@@ -37,10 +37,14 @@ T = TypeVar("T")
 
 
 class AsyncReplicas:
-    """The replicas of the record of a name, as references of a session. ``async with`` closes them."""
+    """The replicas of the record of a name, as references of a session. ``async with`` closes them.
 
-    def __init__(self, node: AsyncNode, name: bytes, group: AsyncGroup) -> None:
+    ``known`` are the nodes that are known to live or to be removed.
+    """
+
+    def __init__(self, node: AsyncNode, name: bytes, group: AsyncGroup, known: Collection[str] = ()) -> None:
         self._node: Final = node
+        self._known: Final = frozenset(known)
         self.name: Final = name
         self._group: Final = group
         self._held: Final[dict[int, AsyncWriteRequest]] = {}
@@ -124,7 +128,7 @@ class AsyncReplicas:
             await self._close(one for one in found if one.object_id not in self.references)
         members = tuple(Member(one.object_id, one.node) for one in self.references.values())
         versions = {one.object_id: one.v_w for one in self.references.values()}
-        return Sighting(members, versions, self.complete and fresh)
+        return Sighting(members, versions, self.complete and fresh, self._known)
 
     def _reading(self, object_id: int, size: int) -> Callable[[], Awaitable[bytes]]:
         async def read() -> bytes:

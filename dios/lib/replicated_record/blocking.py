@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from typing import Final, TypeVar
 
@@ -46,6 +46,8 @@ class BlockingReplicas:
         self._looked_at = float("-inf")
         self._held: Final[dict[int, WriteRequest]] = {}
         self._commits: dict[int, int] = {}
+        self.vouches = False
+        """True if the user says that nodes which nobody knows are lost for ever."""
 
     @property
     def references(self) -> Sequence[Reference]:
@@ -112,7 +114,13 @@ class BlockingReplicas:
                         one.close()
         members = tuple(Member(one.object_id, one.node) for one in self._references.values())
         versions = {one.object_id: one.v_w for one in self._references.values()}
-        return Sighting(members, versions, complete)
+        known = None if self.vouches else frozenset(self._known_nodes() if complete else ())
+        return Sighting(members, versions, complete, known)
+
+    def _known_nodes(self) -> Iterator[str]:
+        # A task may not ask for the nodes, and then knows none.
+        with suppress(DiosError):
+            yield from (one.name for one in self._node.nodes() if one.usable)
 
     def _read(self, sizes: Mapping[int, int]) -> Results[bytes]:
         with self._node.batch() as batch:

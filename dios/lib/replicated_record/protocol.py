@@ -96,6 +96,13 @@ class _States(NamedTuple):
     @property
     def existing(self) -> set[int] | None:
         """The ids of all sound replicas that there are; None if a node that may have one did not answer."""
+        return self._existing(known=self.sighting.known)
+
+    def _existing(self, known: frozenset[str] | None) -> set[int] | None:
+        members = {one for state in self.states.values() for group in state.value.groups for one in group}
+        there = {member.node for member in self.sighting.replicas}
+        if known is not None and not {member.node for member in members} <= known | there:
+            return None
         damaged = {one for one, error in self.errors.items() if isinstance(error, DamagedError)}
         return None if self.sighting.existing is None else self.sighting.existing - damaged
 
@@ -121,7 +128,7 @@ class _States(NamedTuple):
     @property
     def is_lost(self) -> bool:
         """True if all nodes have answered, and no member of the record is left, but copies of it are."""
-        existing = self.existing
+        existing = self._existing(known=None)
         silent = not all(isinstance(error, DamagedError) for error in self.errors.values())
         if not self.states or existing is None or silent:
             return False

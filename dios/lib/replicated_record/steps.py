@@ -19,12 +19,15 @@ T = TypeVar("T")
 class Sighting(NamedTuple):
     """The replicas that were found, the nearest first, with the version of each object.
 
-    ``complete`` is True if every node of the cluster has answered just now.
+    ``complete`` is True if every node that is known has answered just now. A node that has started alone
+    knows no other one: ``known`` are the nodes that are known to live or to be removed, None if the user says
+    so of all.
     """
 
     replicas: tuple[Member, ...]
     versions: Mapping[int, int]
     complete: bool
+    known: frozenset[str] | None = None
 
     @property
     def existing(self) -> set[int] | None:
