@@ -13,10 +13,11 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from dios.errors import UnreachableError
 from tests.chaos.history import Outcome
 from tests.chaos.kept import power
-from tests.chaos.kept.client import Note
-from tests.chaos.kept.cluster import KeptCluster
+from tests.chaos.kept.client import Note, put_steps
+from tests.chaos.kept.cluster import KeptCluster, KeptNode
 from tests.chaos.kept.content import ABSENT, content, value_of
 from tests.chaos.kept.group import KeptGroup
 from tests.chaos.kept.machine import Machinery, NoCompilerError, shim
@@ -408,3 +409,38 @@ def isolate(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("HOME", "XDG_RUNTIME_DIR", "XDG_CONFIG_HOME", "XDG_STATE_HOME"):
         monkeypatch.setenv(name, str(folder))
     monkeypatch.setenv("DIOS_COORDINATOR", "off")
+
+
+def put(group: KeptGroup, node: KeptNode, path: str, value: int) -> None:
+    """Put a file, acknowledged as promised, through one node."""
+    with group.files(node.socket) as files:
+        for _ in put_steps(files, {path: value}, lambda _: None):
+            pass
+
+
+@pytest.mark.timeout(300)
+@pytest.mark.extended
+def test_a_node_that_starts_alone_does_not_decide_about_a_list(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It was away while a file was put, and has not met the other nodes since its start."""
+    isolate(tmp_path, monkeypatch)
+    with KeptCluster(tmp_path / "nodes", 3) as cluster:
+        first, second, third = cluster.nodes
+        group = KeptGroup("g", 2, 3)
+        group.create(first.socket)
+        put(group, first, "early", 1)
+        cluster.end(first)
+        put(group, second, "late", 2)
+        cluster.end(second)
+        cluster.end(third)
+        cluster.begin(first)
+        cluster.wait_serves(first)
+        with pytest.raises(UnreachableError):
+            put(group, first, "alone", 3)
+        with pytest.raises(UnreachableError), group.files(first.socket) as files:
+            files.tree()
+        cluster.wait_whole()
+        for node in cluster.nodes:
+            found = group.read_all(node.socket, {"early", "late", "alone"})
+            assert found == {"early": 1, "late": 2, "alone": ABSENT}
