@@ -236,6 +236,7 @@ class Keeper:
         leading.short = {name: short for name, short in leading.short.items() if name in objects}
         leading.leaving = {name: left for name, left in leading.leaving.items() if name in objects}
         leading.comparisons.forget_others(objects)
+        leading.ending &= objects.keys()
         leading.notes = {key: waiting for key, waiting in leading.notes.items() if key in promises}
         former = leading.awaited
         waiting = (one for several in leading.notes.values() for one in several)
@@ -576,7 +577,9 @@ class Keeper:
         nursery: trio.Nursery,
     ) -> None:
         place = (part.name, target)
-        if place not in leading.copying and self._may_copy(leading):
+        if place in leading.copying or part.name in leading.ending:
+            return
+        if self._may_copy(leading):
             leading.copying.add(place)
             nursery.start_soon(self._copy, part, promise, source, target, leading)
 
@@ -742,6 +745,7 @@ class Keeper:
                 continue
             if one.waits_for is not None and await self._are_kept(one.waits_for, promise, group, leading):
                 former = [name for name in one.note.former.local_names if name not in needed]
+                leading.ending.update(former)
                 if await self._destroy_former(former, group, leading):
                     done.add(one.note)
         if done:

@@ -62,6 +62,8 @@ class Leading:
     """The objects of each promise, with the ids and versions of the catalogue's replicas at that time."""
     notes: dict[str, tuple[WaitingNote, ...]] = field(default_factory=dict)
     """The notes of former files, by promise."""
+    ending: set[bytes] = field(default_factory=set)
+    """The objects of former files that are being destroyed, and are not copied any more."""
     awaited: set[bytes] = field(default_factory=set)
     """The objects for which notes wait."""
     kept: set[bytes] = field(default_factory=set)
