@@ -86,6 +86,8 @@ class Keeper:
         self._met: set[str] = set()
         """The names of all nodes that were in the cluster since this keeper began."""
         self._unusable: set[str] = set()
+        self._alone_until: float | None = None
+        """The time since which this keeper's node knows others; None while it knows none."""
         self._places: tuple[Place, ...] = ()
         self._repaired_at = float("-inf")
         self._leading: Leading | None = None
@@ -175,13 +177,24 @@ class Keeper:
 
     # -- nodes --------------------------------------------------------------------------------------
     @property
-    def _known(self) -> set[str]:
-        """The nodes that live, and those that were removed: they will not come back with a replica."""
+    def _known(self) -> set[str] | None:
+        """The nodes that live, and those that were removed: they will not come back with a replica.
+
+        A node that nobody has named within the grace time was removed before this keeper began: None then,
+        for all.
+        """
+        since = self._alone_until
+        if since is not None and trio.current_time() - since > self._grace_s:
+            return None
         return self._met - self._unusable
 
     def _note_silence(self, members: Sequence[Member], now: float) -> None:
         self._met |= {one.name for one in members}
         self._unusable = {one.name for one in members if not one.usable}
+        if len(members) == 1:
+            self._alone_until = None
+        elif self._alone_until is None:
+            self._alone_until = now
         silent = {one.node for one in members if not one.usable}
         self._silent = {node: self._silent.get(node, now) for node in silent}
 
@@ -420,7 +433,7 @@ class Keeper:
             due = leading.strays.setdefault(object_id, now + limits.KEPT_STRAY_MS / 1000)
             if due > now:
                 leading.order.again(record.name, due)
-            elif await record.has_header(object_id):
+            elif not await record.is_plain(object_id):
                 await record.destroy(object_id)
                 del leading.strays[object_id]
 

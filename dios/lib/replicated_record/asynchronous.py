@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final, Self, TypeVar
 import trio
 
 from dios import limits
-from dios.errors import Busy, DiosError
+from dios.errors import Busy, DamagedError, DiosError
 from dios.lib.replicated_record.frame import HEADER_BYTES_MAX, Member, has_header
 from dios.lib.replicated_record.steps import (
     CommitReplicas,
@@ -39,12 +39,14 @@ T = TypeVar("T")
 class AsyncReplicas:
     """The replicas of the record of a name, as references of a session. ``async with`` closes them.
 
-    ``known`` are the nodes that are known to live or to be removed.
+    ``known`` are the nodes that are known to live or to be removed, None if all others are removed.
     """
 
-    def __init__(self, node: AsyncNode, name: bytes, group: AsyncGroup, known: Collection[str] = ()) -> None:
+    def __init__(
+        self, node: AsyncNode, name: bytes, group: AsyncGroup, known: Collection[str] | None = ()
+    ) -> None:
         self._node: Final = node
-        self._known: Final = frozenset(known)
+        self._known: Final = None if known is None else frozenset(known)
         self.name: Final = name
         self._group: Final = group
         self._held: Final[dict[int, AsyncWriteRequest]] = {}
@@ -65,12 +67,15 @@ class AsyncReplicas:
         """Look the replicas up, and return them."""
         return await self._look(fresh=True)
 
-    async def has_header(self, object_id: int) -> bool:
-        """Return True if a replica has a history; False for plain content, and if it cannot be read."""
+    async def is_plain(self, object_id: int) -> bool:
+        """Return True if a replica has content without a history, also if that cannot be found out now."""
+        reference = self.references.get(object_id)
         try:
-            return has_header(await self.references[object_id].read_bytes(HEADER_BYTES_MAX))
-        except DiosError:
+            return reference is None or not has_header(await reference.read_bytes(HEADER_BYTES_MAX))
+        except DamagedError:
             return False
+        except DiosError:
+            return True
 
     async def destroy(self, object_id: int) -> None:
         """Destroy a replica that is no member any more; a node that does not answer keeps it."""
