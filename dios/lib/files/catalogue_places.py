@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import Final, Protocol
 
 from dios.client.keyring import Keyring
+from dios.client.ops.cluster import Member
 from dios.client.sync.node import Group, Node, Reference
-from dios.errors import DamagedError, ExistsError, UnreachableError
+from dios.errors import DamagedError, DiosError, ExistsError, UnreachableError
 from dios.ids import Name
 from dios.lib import catalogue
 from dios.wire.types import ObjectType
@@ -141,9 +143,23 @@ def _look_up(node: Node, name: bytes, group: Group, list_of: str, way_out: str) 
             "node is back.",
             call="lookup",
         )
+    if not found and _is_alone(node):
+        raise UnreachableError(
+            f"{list_of} is not on this node, which has met no other one since its start. `dios node ls` "
+            "shows those that it knows; try again when it has met them.",
+            call="lookup",
+        )
     if not found:
         raise DamagedError(f"{list_of} is lost: all nodes answered, and none has a replica of it. {way_out}")
     return found
+
+
+def _is_alone(node: Node) -> bool:
+    """Return True if a node belongs to a cluster, and knows no other node of it."""
+    members: Sequence[Member] = ()
+    with suppress(DiosError):  # a task may not ask for the nodes
+        members = node.nodes()
+    return len(members) == 1 and bool(members[0].address)
 
 
 def _is_complete(node: Node, name: bytes, group: Group) -> bool:

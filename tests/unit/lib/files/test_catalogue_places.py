@@ -21,9 +21,13 @@ if TYPE_CHECKING:
 LISTED = Name(b"\x02" * 32)
 
 
-def place_of(kind: str, tmp_path: Path, *, incomplete: bool = False) -> GroupFiles:
-    """The files of a group whose list no node has."""
-    node = cast("Node", SimpleNamespace(lookup=lambda *_, **__: Gathered([], incomplete=incomplete)))
+def place_of(kind: str, tmp_path: Path, *, incomplete: bool = False, nodes: int = 2) -> GroupFiles:
+    """The files of a group whose list no node has, of this number of nodes in a cluster."""
+    members = [SimpleNamespace(address=f"n{number}:1") for number in range(nodes)]
+    node = cast(
+        "Node",
+        SimpleNamespace(lookup=lambda *_, **__: Gathered([], incomplete=incomplete), nodes=lambda: members),
+    )
     group = cast("Group", SimpleNamespace(fingerprint="f" * 8))
     keyring = Keyring.load(tmp_path / "keyring.toml")
     keyring.add("papers", Name(b"\x01" * 32))
@@ -50,6 +54,12 @@ def test_a_list_that_no_node_has_is_lost(kind: str, way_out: str, tmp_path: Path
         with pytest.raises(DamagedError, match="is lost: all nodes answered") as caught:
             read()
         assert way_out in caught.value.message
+
+
+def test_a_node_that_has_met_no_other_one_does_not_know_that_a_list_is_lost(tmp_path: Path) -> None:
+    """It has just started, and all nodes that it knows have answered: itself."""
+    with pytest.raises(UnreachableError, match="has met no other one"):
+        place_of("own", tmp_path, nodes=1).entries()
 
 
 @pytest.mark.parametrize("kind", ["own", "shared"])

@@ -135,8 +135,7 @@ def test_uniting_that_is_cut_off_anywhere_drops_nothing(seed: int) -> None:
     cluster = divided(*words)
     cluster.random = random
     clients = [
-        Client(cluster, random.choice("ab"), number).run(protocol.propose(keep, merged))
-        for number in (1, 2)
+        Client(cluster, random.choice("ab"), number).run(protocol.propose(keep, merged)) for number in (1, 2)
     ]
     for _ in range(random.randint(1, 60)):
         if clients:
