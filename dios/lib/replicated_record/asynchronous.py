@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final, Self, TypeVar
 import trio
 
 from dios import limits
-from dios.errors import Busy, DamagedError, DiosError
+from dios.errors import Busy, DamagedError, DiosError, UnreachableError
 from dios.lib.replicated_record.frame import HEADER_BYTES_MAX, Member, has_header
 from dios.lib.replicated_record.steps import (
     CommitReplicas,
@@ -143,7 +143,12 @@ class AsyncReplicas:
 
     def _holding(self, object_id: int, size: int, *, blank: bool) -> Callable[[], Awaitable[Held]]:
         async def hold() -> Held:
-            request = await self.references[object_id].write(size, Semantics.MRSW, blank=blank, replace=True)
+            reference = self.references[object_id]
+            try:
+                request = await reference.write(size, Semantics.MRSW, blank=blank, replace=True)
+            except UnreachableError:
+                await self._give_up(object_id)
+                raise
             self._held[object_id] = request
             return Held(request.v_w, b"" if blank else bytes(request.view))
 
@@ -155,20 +160,26 @@ class AsyncReplicas:
 
             async def commit() -> Committed:
                 request.fill(memoryview(data[object_id]))
-                if not hold:
+                try:
+                    if hold:
+                        return await commit_and_hold()
                     await request.finish(len(data[object_id]))
-                    return Committed(request.v_w, is_held=False)
+                except UnreachableError:
+                    await self._give_up(object_id)
+                    raise
+                return Committed(request.v_w, is_held=False)
+
+            async def commit_and_hold() -> Committed:
+                self._held[object_id] = request
                 try:
                     await request.reacquire()
                 except Busy:
                     # It was committed, and is not admitted again.
-                    await request.release()
+                    await self._release([object_id])
                     return Committed(request.v_w, is_held=False)
                 except DiosError:
-                    with suppress(DiosError):
-                        await request.release()
+                    await self._release([object_id])
                     raise
-                self._held[object_id] = request
                 return Committed(request.v_w, is_held=True)
 
             return commit
@@ -177,9 +188,22 @@ class AsyncReplicas:
 
     async def _release(self, object_ids: Sequence[int]) -> None:
         for object_id in object_ids:
-            # A node that is gone has released it itself.
-            with suppress(DiosError):
+            try:
                 await self._held.pop(object_id).release()
+            except UnreachableError:
+                await self._give_up(object_id)
+            except DiosError:
+                continue  # it has ended with its node
+
+    async def _give_up(self, object_id: int) -> None:
+        """Close the reference to a replica whose node did not answer, which may hold it for this client.
+
+        The nodes see to it that the request ends with the reference, also after a partition. The next look
+        finds the replica again.
+        """
+        reference = self.references.pop(object_id, None)
+        if reference is not None:
+            await self._close([reference])
 
     async def _close(self, references: Iterable[AsyncReference]) -> None:
         for one in references:

@@ -10,7 +10,7 @@ from typing import Final, TypeVar
 from dios import limits
 from dios.client.sync.handles import Reference, WriteRequest
 from dios.client.sync.node import Node
-from dios.errors import Busy, DiosError
+from dios.errors import Busy, ClosedError, DiosError, UnreachableError
 from dios.lib.replicated_record.frame import Member
 from dios.lib.replicated_record.steps import (
     CommitReplicas,
@@ -145,6 +145,8 @@ class BlockingReplicas:
         for object_id, one in pending.items():
             if one.error is not None:
                 results[object_id] = one.error
+                if isinstance(one.error, UnreachableError):
+                    self._give_up(object_id)
                 continue
             request = self._held[object_id] = one.result()
             results[object_id] = Held(request.v_w, b"" if blank else bytes(request.view))
@@ -170,11 +172,9 @@ class BlockingReplicas:
                         pending[object_id] = batch.add(request.reacquire)
             errors |= {object_id: one.error for object_id, one in pending.items()}
         for object_id, error in errors.items():
-            if error is None:
-                self._held[object_id] = held[object_id]
-            else:
-                with suppress(DiosError):
-                    held[object_id].release()
+            self._held[object_id] = held[object_id]
+            if error is not None:
+                self._release([object_id])
         # A request that is not admitted again was committed.
         failed = {one: None if isinstance(error, Busy) else error for one, error in errors.items()}
         return {
@@ -189,12 +189,30 @@ class BlockingReplicas:
             object_id: error or Committed(held[object_id].v_w, is_held) for object_id, error in errors.items()
         }
         self._commits = {one: done.v_w for one, done in results.items() if not isinstance(done, DiosError)}
+        for object_id, done in results.items():
+            if isinstance(done, UnreachableError):
+                self._give_up(object_id)
         return results
 
     def _release(self, object_ids: Sequence[int]) -> None:
-        held = [self._held.pop(object_id) for object_id in object_ids]
-        if held:
-            # A node that is gone has released them itself.
-            with suppress(DiosError), self._node.batch() as batch:
-                for request in held:
-                    batch.add(request.release)
+        held = {object_id: self._held.pop(object_id) for object_id in object_ids}
+        if not held:
+            return
+        with suppress(ClosedError):
+            with self._node.batch() as batch:
+                ends = {object_id: batch.add(request.release) for object_id, request in held.items()}
+            for object_id, end in ends.items():
+                if isinstance(end.error, UnreachableError):
+                    self._give_up(object_id)
+
+    def _give_up(self, object_id: int) -> None:
+        """Close the reference to a replica whose node did not answer, which may hold it for this client.
+
+        The nodes see to it that the request ends with the reference, also after a partition. The next look
+        finds the replica again.
+        """
+        reference = self._references.pop(object_id, None)
+        self._looked_at = float("-inf")
+        if reference is not None:
+            with suppress(DiosError):
+                reference.close()

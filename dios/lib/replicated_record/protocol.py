@@ -320,6 +320,7 @@ def replace(base: Value, content: bytes) -> Steps[Outcome]:
     def decide(present: Value) -> Value:
         nonlocal overtaken, proposed
         if mark in present.changes:
+            overtaken = False  # whatever an earlier attempt has found
             return present
         overtaken = (present.version, present.digest) != (base.version, base.digest)
         if proposed and overtaken and present.version - base.version > CHANGES_KEPT:

@@ -239,7 +239,7 @@ class ModelSession:
         cluster = self.cluster
         for buffer in list(replica.buffers.values()):
             home = buffer.session.number
-            heard = cluster.reach(replica.node, home) and buffer.session.closed
+            heard = cluster.reach(replica.node, home) and (buffer.session.closed or buffer.is_dropped)
             if heard or cluster.status(replica.node, home) is NodeStatus.DEAD:
                 self._end(buffer)
 
@@ -414,6 +414,8 @@ class ModelSession:
     async def _delete(self, call: messages.Delete) -> AnyResult:
         if call.flags & Flag.HANDLE_ONLY:
             self._references.pop(call.ref, None)
+            for buffer in self._buffers.values():
+                buffer.is_dropped = buffer.is_dropped or buffer.ref == call.ref
             return messages.Done()
         replica = await self._reached(call.ref)
         node = self.cluster.nodes[replica.node]
@@ -453,11 +455,11 @@ class ModelSession:
             raise DamagedError(f"the bytes on n{replica.node} do not match their digest")
 
     def _admit(
-        self, replica: StoredReplica, mode: Mode, level: Semantics, offset: int, size: int
+        self, ref: int, replica: StoredReplica, mode: Mode, level: Semantics, offset: int, size: int
     ) -> ModelBuffer:
         if not io_requests.admits(cast("PhysicalObject", replica), level):
             raise Busy("other requests are active")
-        buffer = ModelBuffer(next(self._numbers), replica, self, mode, level, offset, size)
+        buffer = ModelBuffer(next(self._numbers), replica, self, mode, level, offset, size, ref)
         io_requests.begin(cast("Buffer", buffer), level)
         replica.buffers[buffer.id, buffer.session.serial] = buffer
         self._buffers[buffer.id] = buffer
@@ -497,7 +499,7 @@ class ModelSession:
         replica = await self._reached(call.ref)
         self._require_sound(replica)
         data = self._range(replica, call.offset, call.size)
-        buffer = self._admit(replica, Mode.READ, call.semantics, call.offset, len(data))
+        buffer = self._admit(call.ref, replica, Mode.READ, call.semantics, call.offset, len(data))
         return messages.Buffer(buffer.id, len(data), replica.v_r, replica.v_w, data=data)
 
     async def _commit_read(self, call: messages.CommitRead) -> AnyResult:
@@ -527,7 +529,7 @@ class ModelSession:
         replica = await self._reached(call.ref)
         size = call.size or len(replica.data)
         data = None if call.flags & Flag.BLANK else self._range(replica, call.offset, size)
-        buffer = self._admit(replica, Mode.WRITE, call.semantics, call.offset, size)
+        buffer = self._admit(call.ref, replica, Mode.WRITE, call.semantics, call.offset, size)
         return messages.Buffer(buffer.id, size, replica.v_r, replica.v_w, data=data)
 
     async def _commit_write(self, call: messages.CommitWrite) -> AnyResult:

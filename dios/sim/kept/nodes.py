@@ -88,6 +88,9 @@ class ModelBuffer:
     semantics: Semantics
     offset: int
     size: int
+    ref: int = 0
+    is_dropped: bool = False
+    """True if its reference was closed."""
     opened: bool = False
     committed: bool = False
     raw: bool = False
