@@ -138,7 +138,7 @@ class BlockingNode:
 
 def steps_of(*steps: Step) -> Steps[None]:
     """Make these steps."""
-    yield from steps
+    yield from (step for step in steps)  # a generator, which is sent results
 
 
 def calls_of(client: str, failures: Mapping[str, DiosError], *steps: Step) -> list[str]:
