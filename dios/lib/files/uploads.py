@@ -75,6 +75,8 @@ class PartsUpload:
         """The names of parts that an earlier run stored, by digest."""
         self._empty: Final[list[Reference]] = []
         """The objects that are listed and have no bytes yet."""
+        self._useless: Final[list[bytes]] = []
+        """The names of parts that no file needs, which a node that is away may still have."""
 
     def store(self, source: Source, moved: Callable[[int], object] = lambda _: None) -> CatalogueEntry:
         """Store the bytes of a source, and return the entry of the file; ``moved`` gets the progress.
@@ -115,14 +117,14 @@ class PartsUpload:
             part = Part(name, digest)
         else:
             try:
-                made = self._next_object()
+                reference = self._next_object()
             except StaleError:
                 raise self._taken_over() from None
-            with made.write(data.nbytes, Semantics.EXCL, replace=True, blank=True) as request:
+            with reference.write(data.nbytes, Semantics.EXCL, replace=True, blank=True) as request:
                 request.fill(data)
-            self._empty.remove(made)
-            part = Part(made.name or b"", digest)
-            made.close()
+            self._empty.remove(reference)
+            part = Part(reference.name or b"", digest)
+            reference.close()
         self._parts.append(part)
         return part
 
@@ -156,7 +158,7 @@ class PartsUpload:
 
     def unused(self) -> list[bytes]:
         """Return the names of objects that a complete file does not need."""
-        return [*self._found.values(), *(each.name or b"" for each in self._empty)]
+        return [*self._found.values(), *(part.name or b"" for part in self._empty), *self._useless]
 
     def require_listed(self, tree: FileTree) -> None:
         """Raise Conflict if another run has taken over the path."""
@@ -217,9 +219,9 @@ class PartsUpload:
             if name is not None and self._is_stored(name, size):
                 self._parts.append(Part(name, known))
                 return size
-        made = self._next_object()
+        reference = self._next_object()
         digest, done = blake3(), 0
-        with made.write(size, Semantics.EXCL, replace=True, blank=True) as request:
+        with reference.write(size, Semantics.EXCL, replace=True, blank=True) as request:
             for chunk in source.chunks(offset, size):
                 digest.update(chunk)
                 if not known:
@@ -228,17 +230,20 @@ class PartsUpload:
                 done += chunk.nbytes
             if done < size or (known and digest.digest() != known):
                 raise InvalidError(f"{self._path} was changed while it was read. Put it again.")
-        self._empty.remove(made)
-        self._parts.append(Part(made.name or b"", digest.digest()))
-        made.close()
+        self._empty.remove(reference)
+        self._parts.append(Part(reference.name or b"", digest.digest()))
+        reference.close()
         return size
 
     def _is_stored(self, name: bytes, size: int) -> bool:
-        found = self._files.node.find(name, group=self._files.group)
-        if found is None:
-            return False
-        with found:
-            return found.size == size
+        """Return True if a part of an earlier run can be used; else no file needs it."""
+        reference = self._files.node.find(name, group=self._files.group)
+        if reference is not None:
+            with reference:
+                if reference.size == size:
+                    return True
+        self._useless.append(name)
+        return False
 
     def _next_object(self) -> Reference:
         """Return an object without bytes that is listed as a part."""
@@ -263,13 +268,24 @@ class PartsUpload:
         return self._empty[0]
 
     def _destroy(self, names: list[bytes]) -> None:
-        """Destroy objects that no file needs. Those that cannot be destroyed now stay without a path."""
-        with suppress(DiosError):
-            destroy(self._files.node, names)
+        """Destroy objects that no file needs. The next change of the list notes those that may be left."""
+        try:
+            outcomes = destroy(self._files.node, names)
+        except DiosError:
+            self._useless.extend(names)
+        else:
+            self._useless.extend(name for name in names if not outcomes[name].complete)
 
     # -- the catalogue ------------------------------------------------------------------------------
     def _list(self, unfinished: Callable[[FileTree], Iterable[UnfinishedFile]]) -> None:
-        self._files.edit(lambda tree: tree.entries, unfinished)
+        """Change the unfinished files, and note the parts that no file needs."""
+        useless = list(self._useless)
+        self._files.change(
+            lambda tree: tree.entries,
+            unfinished,
+            lambda tree: unused(self._path, self._not_taken(tree, useless), time.time_ns()),
+        )
+        del self._useless[: len(useless)]
 
     def _with_own(self, tree: FileTree) -> list[UnfinishedFile]:
         """Return the unfinished files, with the present parts of this file."""
@@ -278,7 +294,7 @@ class PartsUpload:
         parts = [
             *self._parts,
             *(Part(name, digest) for digest, name in self._found.items()),
-            *(Part(each.name or b"", b"") for each in self._empty),
+            *(Part(reference.name or b"", b"") for reference in self._empty),
         ]
         return self._replaced(tree, parts)
 
@@ -311,8 +327,8 @@ class PartsUpload:
 
     def _digest_of(self, name: bytes) -> bytes:
         """Return the digest of a part that the earlier run did not note; empty if it has no bytes."""
-        found = self._files.node.find(name, group=self._files.group)
-        if found is None:
+        reference = self._files.node.find(name, group=self._files.group)
+        if reference is None:
             return b""
-        with found:
-            return blake3(found.view_bytes()).digest() if found.size else b""
+        with reference:
+            return blake3(reference.view_bytes()).digest() if reference.size else b""

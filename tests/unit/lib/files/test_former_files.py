@@ -13,13 +13,14 @@ from blake3 import blake3
 
 from dios import limits
 from dios.client.ops.cluster import Gathered
-from dios.errors import DamagedError, NotPermittedError, StaleError, UnreachableError
+from dios.errors import DamagedError, LimitError, NotPermittedError, StaleError, UnreachableError
 from dios.lib.catalogue import CatalogueEntry, Note, Part, Tiered, UnfinishedFile, pack_parts
 from dios.lib.files import group_files
 from dios.lib.files.cached_catalogue import CachedCatalogue
 from dios.lib.files.catalogue_places import CataloguePlace
 from dios.lib.files.former_files import copy_former
 from dios.lib.files.group_files import GroupFiles
+from dios.lib.files.sources import MemorySource
 from dios.lib.files.staging import StagedFiles
 from dios.lib.files.uploads import PartsUpload
 from dios.lib.tier import removal
@@ -101,6 +102,10 @@ class Cluster:
     def find(self, name: bytes, **_: object) -> Replica | None:
         """One of the replicas."""
         return next(iter(self.lookup(name)), None)
+
+    def create(self, *_: object, **__: object) -> Replica:
+        """The nodes have no room for another object."""
+        raise LimitError("no room")
 
     @contextmanager
     def batch(self) -> Iterator[SimpleNamespace]:
@@ -423,6 +428,42 @@ def test_a_program_destroys_no_part_that_another_one_has_taken_over(files: Files
     assert files.cluster.nodes_of("part") == {"n1"}
     files.forget([files.entry("u")])
     upload.discard()
+    assert files.cluster.nodes_of("part") == set()
+
+
+@pytest.mark.parametrize("noted_digest", [False, True])
+def test_parts_on_a_node_that_is_away_have_a_note_when_a_later_run_needs_them_not(
+    files: Files, *, noted_digest: bool
+) -> None:
+    """A part that cannot be found may still be there: its name is forgotten when it is destroyed."""
+    name, size, digest = files.cluster.store("part", "n2")
+    earlier = Part(name, digest if noted_digest else b"")
+    begun = UnfinishedFile("u", b"\x01" * 16, 0, 1, limits.FILE_PART_BYTES, pack_parts([earlier]))
+    files.edit(lambda tree: tree.entries, lambda _: [begun])
+    files.cluster.away = {"n2"}
+    upload = PartsUpload(files, "u", size)
+    with pytest.raises(LimitError):
+        upload.store(MemorySource(memoryview(b"part")))
+    assert name in upload.unused()
+    upload.note()
+    assert files.noted == {"u": 0}
+    files.cluster.away = set()
+    files.sweep()
+    assert files.cluster.nodes_of("part") == set()
+    assert files.noted == {}
+
+
+def test_parts_that_are_dropped_have_a_note_until_they_are_destroyed(files: Files) -> None:
+    """A node that is away keeps the note."""
+    upload = PartsUpload(files, "u", None)
+    name, _, digest = files.cluster.store("part", "n2")
+    upload._parts.append(Part(name, digest))
+    files.cluster.away = {"n2"}
+    upload.drop_page(Part(name, digest))
+    upload.note()
+    assert files.noted == {"u": 0}
+    files.cluster.away = set()
+    files.sweep()
     assert files.cluster.nodes_of("part") == set()
 
 
