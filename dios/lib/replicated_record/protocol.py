@@ -640,7 +640,7 @@ def _may_accept(held: Held, here: Member, ballot: Ballot) -> bool:
     try:
         state = frame.decode(held.data, here, whole=False)
     except DamagedError:
-        return True  # whatever it had, it is replaced as a whole
+        return False  # its promises are lost
     return max(state.promised, state.value.ballot) < ballot
 
 

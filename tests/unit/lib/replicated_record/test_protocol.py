@@ -12,10 +12,11 @@ from types import SimpleNamespace
 from typing import TypeVar
 
 import pytest
+from blake3 import blake3
 
 from dios.errors import Busy, Conflict, DamagedError, DiosError, StaleError, UnreachableError
 from dios.lib.replicated_record import frame, protocol
-from dios.lib.replicated_record.frame import ZERO, Ballot, Member, Value
+from dios.lib.replicated_record.frame import ZERO, Ballot, Member, ReplicaState, Value
 from dios.lib.replicated_record.steps import (
     CommitReplicas,
     Committed,
@@ -466,3 +467,14 @@ def test_a_broken_variant_is_found(
     variant(monkeypatch)
     with pytest.raises(AssertionError):
         play_all(500)
+
+
+def test_a_replica_whose_header_was_damaged_accepts_nothing() -> None:
+    """A replica whose header was damaged accepts nothing: its promises are lost."""
+    here = Member(1, "a")
+    value = Value(ZERO, (here,), (), 0, 1, blake3(b"x").digest(), b"x")
+    data = bytearray(frame.encode(ReplicaState((3, 1), value)))
+    assert protocol._may_accept(Held(1, bytes(data)), here, (3, 2))
+    assert not protocol._may_accept(Held(1, bytes(data)), here, (3, 1))
+    data[8] ^= 0x55
+    assert not protocol._may_accept(Held(1, bytes(data)), here, (9, 9))
