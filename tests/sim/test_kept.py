@@ -37,7 +37,7 @@ from dios.sim.kept.world import GROUP, BrokenClaimsError, simulate_kept
 from dios.sim.node.checker import BrokenPromiseError
 from dios.wire.types import ObjectType
 
-SEEDS_TO_FIND = 25
+SEEDS_TO_FIND = 60
 
 
 @pytest.mark.extended(keep=1)
@@ -145,7 +145,9 @@ BROKEN: dict[str, Broken] = {
         frozenset({"last copy", "safe"}),
     ),
     "a minority decides about the list": broken(
-        "dios.lib.replicated_record.protocol.is_decided", lambda *_: True, "list", "listed", "read", "current"
+        "dios.lib.replicated_record.protocol.is_decided",
+        lambda *_: True,
+        *("acknowledged", "list", "listed", "read", "current", "removed"),
     ),
 }
 

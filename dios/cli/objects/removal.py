@@ -96,10 +96,12 @@ def destroy_targets(place: CommandContext, targets: list[Target], failures: Fail
     }
     shown |= {name: each.shown for each in named.values() for name in each.names}
     names = list(shown)
+    copied = bool(due) or any(each.is_single for each in targets)
     try:
         with progress("destroying") as show:
             for start in range(0, len(names), BATCH_OBJECTS):
-                outcomes |= _destroy_some(place, names[start : start + BATCH_OBJECTS], shown, failures)
+                some = names[start : start + BATCH_OBJECTS]
+                outcomes |= _destroy_some(place, some, shown, failures, copied=copied)
                 show(f"{len(outcomes):,} of {len(names):,}")
     finally:
         gone = [
@@ -167,16 +169,21 @@ def _unlist_from(files: GroupFiles, targets: Sequence[Target]) -> list[Note] | N
 
 
 def _destroy_some(
-    place: CommandContext, names: Sequence[bytes], shown: Mapping[bytes, str], failures: Failures
+    place: CommandContext,
+    names: Sequence[bytes],
+    shown: Mapping[bytes, str],
+    failures: Failures,
+    *,
+    copied: bool,
 ) -> dict[bytes, Destroyed]:
     """Destroy objects together, and each by itself if that fails: then the others go."""
     try:
-        return destroy(place.node, names)
+        return destroy(place.node, names, copied=copied)
     except DiosError:
         outcomes: dict[bytes, Destroyed] = {}
         for name in names:
             with failures.going_on(shown[name]):
-                outcomes |= destroy(place.node, [name])
+                outcomes |= destroy(place.node, [name], copied=copied)
         return outcomes
 
 

@@ -185,9 +185,8 @@ class CatalogueRecord:
     # -- replicas -----------------------------------------------------------------------------------
     @property
     def is_replicated(self) -> bool:
-        """True if the catalogue has several replicas."""
-        reading = self._reading
-        return len(self._replicas.references) > 1 or (reading is not None and len(reading.value.members) > 1)
+        """True if the catalogue has several replicas, or had them: one that is left keeps their history."""
+        return len(self._replicas.references) > 1 or self._reading is not None
 
     @property
     def is_divided(self) -> bool:

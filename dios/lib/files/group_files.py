@@ -154,7 +154,7 @@ class GroupFiles:
 
     @property
     def is_replicated(self) -> bool:
-        """True if the catalogue has several replicas, so that replaced files leave notes in it."""
+        """True if the catalogue has replicas, or had them, so that replaced files leave notes in it."""
         return self._known() is not None and self._record.is_replicated
 
     def list_is_complete(self) -> bool:
@@ -412,7 +412,7 @@ class GroupFiles:
 
     def _destroy(self, due: Collection[Note], *, noted: bool = True) -> int:
         names = [name for note in due for name in note.former.local_names]
-        return self.end(due, destroy(self.node, names), noted=noted)
+        return self.end(due, destroy(self.node, names, copied=self.is_replicated), noted=noted)
 
     def end(self, due: Collection[Note], outcomes: Mapping[bytes, Destroyed], *, noted: bool = True) -> int:
         """Remove the stored bytes of former files whose objects were destroyed, and drop their notes.
@@ -517,14 +517,21 @@ def _removal() -> _Removal:
     return cast("_Removal", import_module("dios.lib.tier.removal"))
 
 
-def destroy(node: Node, names: Sequence[bytes]) -> dict[bytes, Destroyed]:
+def destroy(node: Node, names: Sequence[bytes], *, copied: bool = False) -> dict[bytes, Destroyed]:
     """Destroy every replica of these names, in few messages; return the outcome for each name.
+
+    With ``copied`` a keeper may be making a replica meanwhile. It looks for others when its replica is made,
+    and removes it if there is none. So a second look, when the others are gone, leaves none behind.
 
     Raises NotPermittedError before anything is destroyed if a reference lacks the right to delete.
     """
     outcomes: dict[bytes, Destroyed] = {}
     for start in range(0, len(names), BATCH_OBJECTS):
-        outcomes |= _destroy_some(node, names[start : start + BATCH_OBJECTS])
+        some = names[start : start + BATCH_OBJECTS]
+        outcomes |= _destroy_some(node, some)
+        if copied:
+            for name, later in _destroy_some(node, some).items():
+                outcomes[name] = Destroyed(outcomes[name].replicas + later.replicas, later.complete)
     return outcomes
 
 

@@ -173,10 +173,16 @@ class PartsUpload:
         )
 
     def note(self) -> None:
-        """Note the digests of the parts that are stored, so that the next run need not compute them."""
+        """Note the digests of the parts that are stored, so that the next run need not compute them.
+
+        If another run has taken over the path, note what it does not know of.
+        """
         if self._listed:
             with suppress(DiosError):
-                self._list(self._with_own)
+                try:
+                    self._list(self._with_own)
+                except Conflict:
+                    self._list(lambda tree: tree.unfinished.values())
 
     def discard(self) -> None:
         """Destroy everything that was stored, and forget the unfinished file.
@@ -185,7 +191,7 @@ class PartsUpload:
         """
         names = [part.name for part in self._parts] + self.unused()
         if not self._listed:
-            destroy(self._files.node, names)
+            destroy(self._files.node, names, copied=self._files.is_replicated)
             return
         self._files.change(
             lambda tree: tree.entries,
@@ -264,13 +270,28 @@ class PartsUpload:
             surplus = len(self._parts) + len(self._found) + len(self._empty) - limits.FILE_PARTS_MAX
             self._destroy([self._found.popitem()[1] for _ in range(surplus)])
             if self._listed:
-                self._list(self._with_own)
+                self._announce()
         return self._empty[0]
+
+    def _announce(self) -> None:
+        """List the objects that were made last, or destroy them: nobody else may know of them.
+
+        If they are listed in spite of an error, the next run does not find them, and needs none.
+        """
+        try:
+            self._list(self._with_own)
+        except DiosError:
+            names: list[bytes] = []
+            while self._empty:
+                with self._empty.pop() as reference:
+                    names.append(reference.name or b"")
+            self._destroy(names)
+            raise
 
     def _destroy(self, names: list[bytes]) -> None:
         """Destroy objects that no file needs. The next change of the list notes those that may be left."""
         try:
-            outcomes = destroy(self._files.node, names)
+            outcomes = destroy(self._files.node, names, copied=self._files.is_replicated)
         except DiosError:
             self._useless.extend(names)
         else:

@@ -253,7 +253,8 @@ def _destroy_local(files: GroupFiles, entries: Iterable[CatalogueEntry]) -> None
     except UnreachableError:
         # A later run destroys the objects: with the loss of few disks an older list could be the last one.
         return
-    outcomes = destroy(files.node, [name for entry in left for name in entry.local_names])
+    names = [name for entry in left for name in entry.local_names]
+    outcomes = destroy(files.node, names, copied=files.is_replicated)
     cleared: dict[CatalogueEntry, CatalogueEntry] = {}
     for entry in left:
         if entry.tier is not None and all(outcomes[name].complete for name in entry.local_names):

@@ -62,7 +62,8 @@ class Claims:
             try:
                 tree = files.tree()
             except (DiosError, OSError) as error:
-                faults.append(Fault("list", f"it cannot be read on {node.name}: {error}"))
+                if not self._safety.list_is_lost:
+                    faults.append(Fault("list", f"it cannot be read on {node.name}: {error}"))
                 return
             for path in self._users.files.paths:
                 entry = tree.files.get(path)
@@ -165,7 +166,7 @@ class Claims:
                     )
             elif mark in conflicts:
                 counts["cautious"] += 1
-            elif heads and name in promises:
+            elif heads and name in promises and not all(one.damaged for one in replicas):
                 counts["restored"] += 1
                 if any(one.write not in heads for one in replicas):
                     yield Fault("bytes", f"a replica of {mark[:20]} is behind, and was not replaced")

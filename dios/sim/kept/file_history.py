@@ -35,8 +35,8 @@ class Change:
     disks: int = 0
     entries: dict[str, CatalogueEntry] = field(default_factory=dict)
     excused: set[str] = field(default_factory=set)
-    taken: list[int] = field(default_factory=lambda: [0, 0])
-    """The disks that faults took from its bytes and its list entry since these were safe."""
+    taken: dict[str, list[int]] = field(default_factory=dict)
+    """The disks that faults took from each path's bytes, and from its list entry, since these were safe."""
 
     def acknowledge(self, now: float, entries: Iterable[CatalogueEntry] = ()) -> None:
         """Note that the program has the acknowledgement."""

@@ -32,7 +32,7 @@ class StoredReplica:
     """A physical object on a node; ``write`` is the write whose bytes it has.
 
     The counters and ``buffers`` are those of ``dios.core.model.io_requests``. The bytes of a ``damaged``
-    replica cannot be read.
+    replica cannot be read. ``harmed_at`` is when a fault changed its bytes last.
     """
 
     object_id: int
@@ -48,6 +48,7 @@ class StoredReplica:
     admissions: int = 0
     dirty: int = 0
     damaged: bool = False
+    harmed_at: float = float("-inf")
     buffers: dict[tuple[int, int], ModelBuffer] = field(default_factory=dict)
 
 
@@ -322,7 +323,7 @@ class ModelCluster:
 
     def damage(self, replica: StoredReplica) -> None:
         """Damage the bytes of a replica, which its node repairs from a sound one when it reaches one."""
-        replica.damaged = True
+        replica.damaged, replica.harmed_at = True, self.now()
         self.nursery.start_soon(self._repair, replica)
 
     async def _repair(self, replica: StoredReplica) -> None:

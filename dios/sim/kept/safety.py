@@ -20,6 +20,8 @@ from dios.wire.nametext import fingerprint
 
 SAFE_DISKS: Final = 2
 """The least number of replicas that a run promises: what was on as many disks stays on as many."""
+_HARMED_S: Final = 5.0
+"""Whoever destroys a copy has compared the others not longer ago; see ``KEPT_COMPARED_MS``."""
 _IN_STORE: Final = 100
 """The number of disks that count for a file in a store outside of the cluster."""
 
@@ -71,9 +73,14 @@ class Safety:
         self.faults: Final[list[Fault]] = []
         self.lost = 0
         """The acknowledged contents that were lost with as many disks as had them."""
+        self.list_is_lost = False
+        """True if faults took away the list with as many disks as had it."""
+        self._list_taken = 0
         self._last_fault = float("-inf")
         self._contents: Final[dict[tuple[bytes, bytes], set[tuple[str, bytes]]]] = {}
         """The paths and digests of the files that an object was part of, by its name and digest."""
+        self._stored: Final[set[tuple[str, bytes]]] = set()
+        """The paths and digests of files that were in a store: what these replaced need not wait any more."""
 
     # -- disks --------------------------------------------------------------------------------------
     def lists(self) -> Iterator[tuple[StoredReplica, Listed]]:
@@ -87,25 +94,33 @@ class Safety:
         living = self._cluster.living(name)
         return [one for one in living if not one.damaged and digest_of(one.data) == digest]
 
-    def _disks(self, path: str, content: bytes, *, without: bytes = b"") -> _Disks:
-        """Return where a content is; its bytes in a store under the mark ``without`` do not count."""
+    def _disks(self, path: str, content: bytes, *, without: bytes = b"", compared: bool = False) -> _Disks:
+        """Return where a content is, as a file or as a former one that a note keeps.
+
+        Its bytes in a store under the mark ``without`` do not count. With ``compared`` those count that a
+        fault has taken away so lately that they may have been compared before it.
+        """
         digest = digest_of(content)
         variants: set[CatalogueEntry] = set()
         listing: set[int] = set()
         for replica, listed in self.lists():
-            for entry in listed.entries:
+            for entry in (*listed.entries, *(note.former for note in listed.notes if note.until)):
                 if entry.file == path and entry.digest == digest:
                     variants.add(entry)
                     listing.add(replica.node)
-        most = max((self._disks_of(entry, without) for entry in variants), default=0)
+        most = max((self._disks_of(entry, without, compared) for entry in variants), default=0)
         return _Disks(most, len(listing))
 
-    def _disks_of(self, entry: CatalogueEntry, without: bytes) -> int:
+    def _disks_of(self, entry: CatalogueEntry, without: bytes, compared: bool) -> int:  # noqa: FBT001
         if entry.tier is not None and entry.tier.manifest and entry.tier.mark != without:
             return _IN_STORE
         if entry.tiered:
             return 0
         places = [{one.node for one in self.sound(*row)} for row in objects_of(entry).items()]
+        if compared and all(places):
+            since = self._cluster.now() - _HARMED_S
+            for nodes, name in zip(places, objects_of(entry), strict=True):
+                nodes.update(one.node for one in self._cluster.living(name) if one.harmed_at > since)
         return min(map(len, places))
 
     # -- faults -------------------------------------------------------------------------------------
@@ -120,19 +135,24 @@ class Safety:
             (path, change): self._disks(path, change.contents[path] or b"")
             for path, change in self._files.present(self._cluster.now())
         }
+        lists = sum(1 for _ in self.lists())
         yield
         self._last_fault = self._cluster.now()
+        left = sum(1 for _ in self.lists())
+        self._list_taken = (0 if lists >= SAFE_DISKS else self._list_taken) + lists - left
+        self.list_is_lost = self.list_is_lost or (not left and self._list_taken >= SAFE_DISKS)
         for (path, change), former in before.items():
             self._follow(path, change, former, self._disks(path, change.contents[path] or b""))
 
     def _follow(self, path: str, change: Change, former: _Disks, disks: _Disks) -> None:
         least = min(change.disks, SAFE_DISKS)
         gone: list[int] = []
+        taken = change.taken.setdefault(path, [0, 0])
         for number, (had, has) in enumerate(zip(former, disks, strict=True)):
-            taken = 0 if had >= least else change.taken[number]
-            change.taken[number] = taken + max(had - has, 0)
+            before = 0 if had >= least else taken[number]
+            taken[number] = before + max(had - has, 0)
             if not has:
-                gone.append(change.taken[number])
+                gone.append(taken[number])
         if gone:
             change.excused.add(path)
             self.lost += 1
@@ -152,7 +172,7 @@ class Safety:
                 continue
             disks = self._disks(path, content)
             if disturbed:
-                change.taken[:] = [max(change.disks - has, 0) for has in disks]
+                change.taken[path] = [max(change.disks - has, 0) for has in disks]
                 if not min(disks):
                     change.excused.add(path)
                     self.lost += 1
@@ -173,6 +193,8 @@ class Safety:
         for entry in decoded(data).entries:
             for part in objects_of(entry).items():
                 self._contents.setdefault(part, set()).add((entry.file, entry.digest))
+            if entry.tier is not None and entry.tier.manifest:
+                self._stored.add((entry.file, entry.digest))
 
     def note_destroyed(self, gone: StoredReplica, by: str) -> None:
         """Check that an object that is destroyed was not the last safe copy of a file.
@@ -203,9 +225,15 @@ class Safety:
         over = [one for one in done if one in safe or one.contents[path] is None]
         if not any(all(later.begun <= change.ended for later in over) for change in own):
             return  # it was not acknowledged, or removed or replaced since
-        for change in self._files.candidates(path, now, now):
+        for change in (*own, *self._files.candidates(path, now, now)):
             content = None if change is None else change.contents[path]
-            if content is None or self._disks(path, content, without=mark).content >= SAFE_DISKS:
+            if (
+                content is None
+                or self._disks(path, content, without=mark, compared=True).content >= SAFE_DISKS
+            ):
+                return
+            later = digest_of(content)
+            if later != digest and (path, later) in self._stored:
                 return
         self._note("last copy", f"{path} has no other safe copy, and {how} at {now:.3f}")
 

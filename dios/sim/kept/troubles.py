@@ -207,6 +207,7 @@ class Troubles:
             return ""
         with self._users.safety.fault():
             one.data = bytes([one.data[0] ^ 1]) + one.data[1:]
+        one.harmed_at = self._cluster.now()
         one.v_w += self._random.randint(1, 3)
         one.write = self._cluster.history.after(one.write, one.data)
         self._users.strayed.add(one.name)

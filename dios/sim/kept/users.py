@@ -213,10 +213,12 @@ class _OneProgram:
         try:
             entries = staged.publish()
         except UnreachableError:
+            self._session.in_doubt = True  # a later change may complete this one
             raise
         except (OSError, Busy, Conflict, InvalidError, LimitError, NotPermittedError):
             change.refuse()
             raise
+        change.disks = min(change.disks, staged.disks)  # fewer are promised meanwhile
         self._acknowledge(change, entries)
         self._users.puts += 1
 
@@ -267,11 +269,15 @@ class _OneProgram:
         path = self._random.choice(away) if away and self._random.random() < 0.6 else self._known_path()
         is_tiered = self._files.entry(path).tiered
         self._log(f"tier {'in' if is_tiered else 'out'} {path}")
-        if is_tiered:
-            self._files.view(path)
-            self._users.stored.update(self._files.entry(path).names)
-        else:
-            tier_out(self._files, self._users.store, [path])
+        try:
+            if is_tiered:
+                self._files.view(path)
+                self._users.stored.update(self._files.entry(path).names)
+            else:
+                tier_out(self._files, self._users.store, [path])
+        except UnreachableError:
+            self._session.in_doubt = True
+            raise
 
     # -- single objects -----------------------------------------------------------------------------
     def _create(self) -> None:

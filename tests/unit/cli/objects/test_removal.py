@@ -41,7 +41,7 @@ def test_a_file_that_stays_keeps_no_other_one(monkeypatch: pytest.MonkeyPatch) -
         NAMES["d"]: Destroyed(0, complete=True),
     }
 
-    def destroy(_: object, names: Sequence[bytes]) -> dict[bytes, Destroyed]:
+    def destroy(_: object, names: Sequence[bytes], **__: object) -> dict[bytes, Destroyed]:
         if NAMES["b"] in names:
             raise NotPermittedError("the reference lacks the right to delete")
         return {name: outcomes[name] for name in names}
@@ -73,7 +73,7 @@ def test_a_replicated_list_keeps_only_the_file_that_may_not_go(monkeypatch: pyte
         listed.difference_update(entry.file for entry in entries)
         return [Note(entry, b"", 1) for entry in entries]
 
-    def destroy(_: object, names: Sequence[bytes]) -> dict[bytes, Destroyed]:
+    def destroy(_: object, names: Sequence[bytes], **__: object) -> dict[bytes, Destroyed]:
         assert NAMES["b"] not in names
         return {name: Destroyed(1, complete=name != NAMES["c"]) for name in names}
 
@@ -96,7 +96,7 @@ def test_a_list_that_cannot_be_changed_keeps_its_files(monkeypatch: pytest.Monke
     def unlist(*_: object) -> list[Note]:
         raise UnreachableError("too few replicas of the list answer")
 
-    def destroy(_: object, names: Sequence[bytes]) -> dict[bytes, Destroyed]:
+    def destroy(_: object, names: Sequence[bytes], **__: object) -> dict[bytes, Destroyed]:
         assert list(names) == [NAMES["d"]]
         return {name: Destroyed(1, complete=True) for name in names}
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from itertools import count
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, ParamSpec, cast
 
@@ -13,7 +14,7 @@ from blake3 import blake3
 
 from dios import limits
 from dios.client.ops.cluster import Gathered
-from dios.errors import DamagedError, LimitError, NotPermittedError, StaleError, UnreachableError
+from dios.errors import Conflict, DamagedError, LimitError, NotPermittedError, StaleError, UnreachableError
 from dios.lib.catalogue import CatalogueEntry, Note, Part, Tiered, UnfinishedFile, pack_parts
 from dios.lib.files import group_files
 from dios.lib.files.cached_catalogue import CachedCatalogue
@@ -285,6 +286,34 @@ def test_a_removed_file_leaves_no_replica_on_a_node_that_was_away(files: Files) 
     assert files.noted == {}
 
 
+@pytest.mark.parametrize("end", ["remove", "discard", "drop"])
+def test_a_replica_that_is_being_made_meanwhile_is_destroyed_too(
+    files: Files, monkeypatch: pytest.MonkeyPatch, end: str
+) -> None:
+    """A keeper finishes its replica while the one that was found is destroyed."""
+    destroyed = Replica.destroy
+
+    def copied(replica: Replica) -> None:
+        there = files.cluster.objects[replica.name]
+        if replica.node == "n1" and "n3" not in there:
+            there["n3"] = there["n1"]
+        destroyed(replica)
+
+    monkeypatch.setattr(Replica, "destroy", copied)
+    upload = PartsUpload(files, "u", None)
+    name, _, digest = files.cluster.store("part", "n1")
+    upload._parts.append(Part(name, digest))
+    if end == "remove":
+        files.remove(["a"])
+        assert files.cluster.nodes_of("one") == set()
+    elif end == "discard":
+        upload.discard()
+        assert files.cluster.nodes_of("part") == set()
+    else:
+        upload.drop_page(Part(name, digest))
+        assert files.cluster.nodes_of("part") == set()
+
+
 def test_without_notes_a_removed_file_stays_listed_while_a_node_is_away(
     files: Files, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -301,7 +330,7 @@ def test_a_program_that_is_lost_after_the_removal_leaves_a_note(
 ) -> None:
     """Nothing is destroyed before the note is written."""
 
-    def lost(*_: object) -> None:
+    def lost(*_: object, **__: object) -> None:
         assert files.noted == {"a": 0}
         raise KeyboardInterrupt
 
@@ -340,7 +369,7 @@ def test_an_error_after_the_change_is_none_of_the_change(
 ) -> None:
     """The file is removed, and its note remains."""
 
-    def lost(*_: object) -> None:
+    def lost(*_: object, **__: object) -> None:
         raise UnreachableError("the connection ended")
 
     monkeypatch.setattr(group_files, "destroy", lost)
@@ -429,6 +458,34 @@ def test_a_program_destroys_no_part_that_another_one_has_taken_over(files: Files
     files.forget([files.entry("u")])
     upload.discard()
     assert files.cluster.nodes_of("part") == set()
+
+
+def test_objects_that_were_made_while_another_run_took_the_path_are_destroyed(
+    files: Files, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The other run does not know of them. A node that is away keeps the note."""
+    numbers = count()
+
+    def create(*_: object, **__: object) -> Replica:
+        name, _size, _digest = files.cluster.store(f"part {next(numbers)}", "n2")
+        files.edit(lambda tree: tree.entries, lambda _: [other])
+        files.cluster.away = {"n2"}
+        return Replica(files.cluster, name, "n2")
+
+    monkeypatch.setattr(files.cluster, "create", create)
+    own = UnfinishedFile("u", b"\x02" * 16, 0, 1, 4, b"")
+    other = UnfinishedFile("u", b"\x01" * 16, 0, 1, 4, pack_parts([Part(b"\x02" * 32, b"")]))
+    files.edit(lambda tree: tree.entries, lambda _: [own])
+    upload = PartsUpload(files, "u", None)
+    with pytest.raises(Conflict, match="another program"):
+        upload.store(MemorySource(memoryview(b"bytes")))
+    assert files.cluster.nodes_of("part 0") == {"n2"}
+    upload.note()
+    assert files.noted == {"u": 0}
+    assert files.tree().unfinished == {"u": other}
+    files.cluster.away = set()
+    files.sweep()
+    assert files.cluster.nodes_of("part 0") == set()
 
 
 @pytest.mark.parametrize("noted_digest", [False, True])
