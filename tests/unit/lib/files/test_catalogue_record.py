@@ -10,7 +10,7 @@ import pytest
 from dios.lib.files.catalogue_record import CatalogueRecord
 from dios.lib.replicated_record.frame import ZERO, Member, Value
 from dios.lib.replicated_record.protocol import Reading
-from dios.wire.types import ObjectType
+from dios.wire.types import ObjectType, Proximity
 
 if TYPE_CHECKING:
     from dios.client.sync.node import Node, Reference
@@ -23,9 +23,16 @@ def test_replaced_files_leave_notes_while_the_catalogue_has_a_history(
     members: tuple[Member, ...], *, is_plain: bool
 ) -> None:
     """A node that was lost for long may have objects of its files, and is asked when it is back."""
-    reference = cast(
-        "Reference", SimpleNamespace(object_id=1, node="n1", type=ObjectType.DURABLE_BLOB, zombie=False)
+    there = SimpleNamespace(
+        object_id=1,
+        ref=1,
+        node="n1",
+        type=ObjectType.DURABLE_BLOB,
+        proximity=Proximity.NODE,
+        v_w=0,
+        zombie=False,
     )
+    reference = cast("Reference", there)
     record = CatalogueRecord(cast("Node", SimpleNamespace()), lambda: [reference])
     assert record.found()
     assert not record.is_replicated
