@@ -508,7 +508,9 @@ def test_a_node_that_does_not_answer_is_asked_again(place: Place, monkeypatch: p
     place.put("small", SMALL)
     kept = place.objects() - before
     with monkeypatch.context() as patch:
-        patch.setattr(outward, "destroy", lambda _, names: {name: Destroyed(0, False) for name in names})
+        patch.setattr(
+            outward, "destroy", lambda _, names, **__: {name: Destroyed(0, False) for name in names}
+        )
         place.out("small")
         patch.setattr(GroupFiles, "list_is_complete", lambda _: False)
         with pytest.raises(UnreachableError):

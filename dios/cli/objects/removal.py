@@ -123,6 +123,7 @@ def destroy_targets(place: CommandContext, targets: list[Target], failures: Fail
                 and (not each.names or each.names[0] in complete)
             ),
         )
+    _note_moved(place, targets, failures)
     for each, outcome in gone:
         if each.is_single and outcome.complete and not outcome.replicas:
             failures.note(each.shown, "it was destroyed, or is in no group of yours")
@@ -227,6 +228,19 @@ def show_later(place: CommandContext, later: list[Target]) -> None:
             f"{silent(place.node.nodes())} did not answer and may have replicas of {shown}. They are not "
             "listed any more, and what is left of them is destroyed when the nodes are back."
         )
+
+
+def _note_moved(place: CommandContext, targets: Iterable[Target], failures: Failures) -> None:
+    """Note the files that are listed still, because another program moved them to or from a store."""
+    for_group: dict[str, list[CatalogueEntry]] = {}
+    for each in targets:
+        if each.found is not None:
+            for_group.setdefault(each.found.group, []).append(each.found.entry)
+    for alias, entries in for_group.items():
+        for entry in place.files(alias).moved(entries):
+            failures.note(
+                f"{alias}/{entry.file}", "it was moved to or from a store meanwhile; remove it again"
+            )
 
 
 def _forget(place: CommandContext, gone: Iterable[CataloguedFile]) -> None:

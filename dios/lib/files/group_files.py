@@ -312,6 +312,11 @@ class GroupFiles:
         """
         tree = self.tree()
         entries = [tree.files.get(path) or tree.made.get(path) or self.entry(path) for path in paths]
+        while entries:
+            self._remove(entries)
+            entries = self.moved(entries)  # only then it is certain that they are removed
+
+    def _remove(self, entries: Sequence[CatalogueEntry]) -> None:
         tiered = [entry for entry in entries if entry.tier is not None]
         if tiered:
             _removal().remove_bytes(self, tiered)
@@ -328,6 +333,16 @@ class GroupFiles:
             raise UnreachableError(
                 f"{len(left)} files stay, because a node that may have a replica did not answer: {shown}"
             )
+
+    def moved(self, entries: Iterable[CatalogueEntry]) -> list[CatalogueEntry]:
+        """Return the present entries of those files whose bytes another program moved to or from a store."""
+        files = self.tree().files
+        pairs = [(entry, files.get(stored_path(entry.file))) for entry in entries if entry.name]
+        return [
+            present
+            for entry, present in pairs
+            if present is not None and present.name != entry.name and present.digest == entry.digest
+        ]
 
     def unlist(
         self, entries: Sequence[CatalogueEntry], unfinished: Collection[str] = ()

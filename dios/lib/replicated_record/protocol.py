@@ -95,8 +95,19 @@ class _States(NamedTuple):
 
     @property
     def existing(self) -> set[int] | None:
-        """The ids of all sound replicas that there are; None if a node that may have one did not answer."""
-        return self._existing(known=self.sighting.known)
+        """The ids of all sound replicas that there are.
+
+        None if a node that may have one did not answer, and if lost members may have decided something later.
+        """
+        return None if self._is_overtaken else self._existing(known=self.sighting.known)
+
+    @property
+    def _is_overtaken(self) -> bool:
+        """True if a copy that is no member has a later value than all members that were read."""
+        latest = self.latest()
+        return latest is not None and any(
+            not state.plain and state.value.ballot > latest.ballot for state in self.states.values()
+        )
 
     def _existing(self, known: frozenset[str] | None) -> set[int] | None:
         members = {one for state in self.states.values() for group in state.value.groups for one in group}
@@ -133,7 +144,7 @@ class _States(NamedTuple):
         if not self.states or existing is None or silent:
             return False
         latest = self.latest()
-        return latest is None or not is_latest(latest, self.states, existing)
+        return latest is None or not is_latest(latest, self.states, None if self._is_overtaken else existing)
 
     def drop_plain(self) -> None:
         """Leave out plain replicas next to those with a history: a program has written to them directly.

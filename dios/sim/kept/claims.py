@@ -31,12 +31,18 @@ class Claims:
         self._safety: Final = users.safety
 
     async def check(self) -> tuple[list[Fault], Counter[str]]:
-        """Return the claims that do not hold, and counts."""
+        """Return the claims that do not hold, and counts.
+
+        Nothing is claimed about files whose list was lost with as many disks as had it: the user repairs it.
+        """
         faults = list(self._safety.faults)
         counts: Counter[str] = Counter()
+        faults += self._check_single(counts)
+        if self._safety.list_is_lost:
+            counts["lost lists"] += 1
+            return faults, counts
         contents = await self._contents(faults)
         faults += self._check_contents(contents)
-        faults += self._check_single(counts)
         promise = self._promise(faults)
         if promise is not None:
             faults += self._check_list(promise)
@@ -62,8 +68,7 @@ class Claims:
             try:
                 tree = files.tree()
             except (DiosError, OSError) as error:
-                if not self._safety.list_is_lost:
-                    faults.append(Fault("list", f"it cannot be read on {node.name}: {error}"))
+                faults.append(Fault("list", f"it cannot be read on {node.name}: {error}"))
                 return
             for path in self._users.files.paths:
                 entry = tree.files.get(path)

@@ -14,6 +14,8 @@ from blake3 import blake3
 
 from dios.lib import catalogue
 from dios.lib.catalogue import CatalogueEntry, Listed
+from dios.lib.replicated_record import frame
+from dios.lib.replicated_record.frame import Member
 from dios.sim.kept.file_history import Change, FileHistory, Outcome
 from dios.sim.kept.nodes import ModelCluster, StoredReplica
 from dios.wire.nametext import fingerprint
@@ -89,6 +91,17 @@ class Safety:
             if not replica.damaged:
                 yield replica, decoded(replica.data)
 
+    def _latest_lists(self) -> set[int]:
+        """Return the object ids of the sound members that have the latest version of the list."""
+        versions: dict[int, set[int]] = {}
+        for replica in self._cluster.living(self.list_name):
+            here = Member(replica.object_id, "")
+            value = frame.decode(replica.data, here, whole=False).value
+            latest = versions.setdefault(value.version, set())
+            if not replica.damaged and replica.object_id in value.object_ids:
+                latest.add(replica.object_id)
+        return versions[max(versions)] if versions else set()
+
     def sound(self, name: bytes, digest: bytes) -> list[StoredReplica]:
         """Return the replicas of an object that have the bytes of a digest."""
         living = self._cluster.living(name)
@@ -135,11 +148,11 @@ class Safety:
             (path, change): self._disks(path, change.contents[path] or b"")
             for path, change in self._files.present(self._cluster.now())
         }
-        lists = sum(1 for _ in self.lists())
+        lists = self._latest_lists()
         yield
         self._last_fault = self._cluster.now()
-        left = sum(1 for _ in self.lists())
-        self._list_taken = (0 if lists >= SAFE_DISKS else self._list_taken) + lists - left
+        left = len(lists & self._latest_lists())
+        self._list_taken = (0 if len(lists) >= SAFE_DISKS else self._list_taken) + len(lists) - left
         self.list_is_lost = self.list_is_lost or (not left and self._list_taken >= SAFE_DISKS)
         for (path, change), former in before.items():
             self._follow(path, change, former, self._disks(path, change.contents[path] or b""))
@@ -225,15 +238,17 @@ class Safety:
         over = [one for one in done if one in safe or one.contents[path] is None]
         if not any(all(later.begun <= change.ended for later in over) for change in own):
             return  # it was not acknowledged, or removed or replaced since
-        for change in (*own, *self._files.candidates(path, now, now)):
+        since = min(change.begun for change in own)
+        later = [change for change in done if change.ended > since]
+        for change in (*later, *self._files.candidates(path, now, now)):
             content = None if change is None else change.contents[path]
             if (
                 content is None
                 or self._disks(path, content, without=mark, compared=True).content >= SAFE_DISKS
             ):
                 return
-            later = digest_of(content)
-            if later != digest and (path, later) in self._stored:
+            other = digest_of(content)
+            if other != digest and (path, other) in self._stored:
                 return
         self._note("last copy", f"{path} has no other safe copy, and {how} at {now:.3f}")
 

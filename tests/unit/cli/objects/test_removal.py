@@ -49,7 +49,9 @@ def test_a_file_that_stays_keeps_no_other_one(monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setattr(removal, "destroy", destroy)
     monkeypatch.setattr(removal, "silent", lambda _: "n2")
     files = SimpleNamespace(
-        unlist=lambda *_: None, forget=lambda gone: forgotten.extend(entry.file for entry in gone)
+        unlist=lambda *_: None,
+        forget=lambda gone: forgotten.extend(entry.file for entry in gone),
+        moved=lambda entries: [entry for entry in entries if entry.file == "a"],
     )
     failures = Failures("not removed")
     targets = [*map(_target, "abc"), Target("dios1secret", [NAMES["d"]])]
@@ -57,7 +59,8 @@ def test_a_file_that_stays_keeps_no_other_one(monkeypatch: pytest.MonkeyPatch) -
     assert [each.text for each, _ in gone] == ["papers/a", "papers/c", "dios1secret"]
     assert later == []
     assert forgotten == ["a"]
-    assert set(failures.reasons) == {"papers/b", "papers/c", fingerprint(NAMES["d"])}
+    assert set(failures.reasons) == {"papers/a", "papers/b", "papers/c", fingerprint(NAMES["d"])}
+    assert "from a store meanwhile" in failures.reasons["papers/a"]
     assert "right to delete" in failures.reasons["papers/b"]
     assert "n2 did not answer" in failures.reasons["papers/c"]
 
@@ -79,7 +82,9 @@ def test_a_replicated_list_keeps_only_the_file_that_may_not_go(monkeypatch: pyte
 
     monkeypatch.setattr(removal, "destroy", destroy)
     files = SimpleNamespace(
-        unlist=unlist, end=lambda notes, _: ended.extend(note.former.file for note in notes)
+        unlist=unlist,
+        end=lambda notes, _: ended.extend(note.former.file for note in notes),
+        moved=lambda _: [],
     )
     failures = Failures("not removed")
     gone, later = destroy_targets(_place(files), [*map(_target, "abc")], failures)

@@ -9,6 +9,7 @@ from itertools import count
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, ParamSpec, cast
 
+import msgspec
 import pytest
 from blake3 import blake3
 
@@ -312,6 +313,29 @@ def test_a_replica_that_is_being_made_meanwhile_is_destroyed_too(
     else:
         upload.drop_page(Part(name, digest))
         assert files.cluster.nodes_of("part") == set()
+
+
+@pytest.mark.parametrize("is_replicated", [False, True])
+def test_a_file_that_comes_back_from_its_store_meanwhile_is_removed(
+    files: Files, monkeypatch: pytest.MonkeyPatch, *, is_replicated: bool
+) -> None:
+    """It is the same file, in other objects."""
+    monkeypatch.setattr(Files, "is_replicated", is_replicated)
+    entry = files.entry("a")
+    name = blake3(b"other name").digest()
+    files.cluster.objects[name] = {"n1": b"one"}
+    removed = Files._remove
+
+    def moved(self: Files, entries: list[CatalogueEntry]) -> None:
+        if name in files.cluster.objects and entries[0].name != name:
+            back = msgspec.structs.replace(entry, name=name)
+            files.edit(lambda _: [back], None, lambda tree: tree.notes)
+        removed(self, entries)
+
+    monkeypatch.setattr(Files, "_remove", moved)
+    files.remove(["a"])
+    assert files.tree().entries == ()
+    assert files.cluster.objects[name] == {}
 
 
 def test_without_notes_a_removed_file_stays_listed_while_a_node_is_away(

@@ -204,6 +204,40 @@ def test_a_lost_member_that_comes_back_is_no_later_than_the_record_made_again() 
     assert read(cluster, "d").value.content == b"x y z "
 
 
+def overtaken() -> Cluster:
+    """Return a record whose members are lost, with a former member on c, and a copy on d that is later."""
+    cluster = Cluster(Random(1))  # noqa: S311 - a seed is wanted
+    record_on(cluster, ["a", "b", "c"])
+    write(cluster, b"x")
+    former = cluster.replicas["c"].data
+    members = read(cluster).value.members
+    finish(Client(cluster, "a", 9), protocol.change_members(lambda _: set(members[:2])))
+    write(cluster, b"y")
+    cluster.store("d", cluster.replicas["a"].data)
+    cluster.replicas["c"].data = former
+    return cluster
+
+
+@pytest.mark.parametrize("name", ["c", "d"])
+def test_a_former_member_does_not_decide_when_a_copy_is_later(name: str) -> None:
+    """It is the last of its members; what the later ones decided without it must not be undone."""
+    cluster = overtaken()
+    cluster.gone |= {"a", "b"}
+    with pytest.raises(DamagedError, match=r"copies of it on c, d, .* `dios group repair`"):
+        read(cluster, name)
+    with pytest.raises(DamagedError, match="`dios group repair`"):
+        unite(cluster, name)
+    assert restore(cluster).value.content == b"x y "
+
+
+def test_a_later_copy_does_not_stop_a_majority() -> None:
+    """What a majority does not have was never decided."""
+    cluster = overtaken()
+    cluster.store("e", frame.encode(ReplicaState((99, 1), read(cluster).value._replace(ballot=(99, 1)))))
+    assert read(cluster, "d").value.content == b"x y "
+    assert write(cluster, b"z").value.content == b"x y z "
+
+
 def test_a_removed_replica_is_a_copy_like_any_other() -> None:
     """Its value still has it as a former member, and the present members are lost."""
     cluster = Cluster(Random(1))  # noqa: S311 - a seed is wanted
