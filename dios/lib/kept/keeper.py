@@ -40,7 +40,7 @@ from dios.lib.kept.list_replicas import change_list, list_conflict, list_wish, n
 from dios.lib.kept.notes import WaitingNote
 from dios.lib.kept.objects import PromisedObject
 from dios.lib.kept.records import KEPT_RECORDS, KeptPromise, KeptState
-from dios.lib.kept.versions import Seen, latest, noted
+from dios.lib.kept.versions import CREATED, Seen, latest, noted
 from dios.lib.replicated_record import protocol
 from dios.lib.replicated_record.asynchronous import AsyncReplicas
 from dios.lib.replicated_record.protocol import Reading
@@ -356,7 +356,7 @@ class Keeper:
                 [one._replace(refused=one.refused or one.name in there.damaged) for one in self._places],
                 key=mark,
                 seen=seen,
-                unsound=[copied for copied, _ in there.unsound.values()],
+                unsound=[copied for copied, _ in (*there.unsound.values(), *there.outdated.values())],
                 whole=not found.incomplete,
             )
             if there.damaged and steps.short:
@@ -446,15 +446,22 @@ class Keeper:
         leading: Leading,
     ) -> tuple[FoundReplicas, tuple[Seen, ...]]:
         """Return the replicas of an object without a digest, and the versions that were seen."""
-        mark, there = fingerprint(name), FoundReplicas({}, {}, set())
+        mark, there = fingerprint(name), FoundReplicas({}, {}, set(), {})
+        damaged: list[AsyncReference] = []
         for one in filter(replicas.is_durable_blob, found):
             # Programs may write to an object with a promise of its own.
             held = await leading.state(one, written=promise.is_single)
             if held is None:
+                damaged.append(one)
                 there.damaged.add(one.node)
             else:
                 there.copies[one.object_id] = Copied(one.object_id, one.node, held, held.v_w), one
         self._charge(leading)
+        # No other replica has the bytes of an earlier version, so nothing can repair it.
+        earliest = min((copied.v_w for copied, _ in there.copies.values()), default=0)
+        for one in damaged:
+            if one.v_w < earliest:
+                there.outdated[one.object_id] = Copied(one.object_id, one.node, CREATED, one.v_w), one
         states = {object_id: copied.state for object_id, (copied, _) in there.copies.items()}
         before = leading.seen.get(mark, state.seen.get(mark, ()))
         seen = noted(before, states)
@@ -514,13 +521,14 @@ class Keeper:
         """Drop replicas, and return the nodes that still have one with other bytes."""
         others = {copied.node for copied, _ in there.unsound.values()}
         for gone in steps.drop:
-            unsound = gone.object_id in there.unsound
-            _, one = (there.unsound if unsound else there.copies)[gone.object_id]
+            _, one = (there.copies | there.unsound | there.outdated)[gone.object_id]
             if not await replicas.drop(one, gone.v_w):
                 continue
-            if unsound:
+            if gone.object_id in there.unsound:
                 others.discard(gone.node)
                 self._log(f"dropped the replica of {mark} on {gone.node}, which had other bytes")
+            elif gone.object_id in there.outdated:
+                self._log(f"dropped the replica of {mark} on {gone.node}, which is damaged and outdated")
             else:
                 self._log(f"dropped a replica of {mark} on {gone.node}, which its promise does not need")
         return others

@@ -42,12 +42,14 @@ class ShortOfPromise(NamedTuple):
 class FoundReplicas(NamedTuple):
     """The durable replicas of an object that were found, by object id.
 
-    ``unsound`` ones have other bytes than those that were put. Those on ``damaged`` nodes cannot be read.
+    ``unsound`` ones have other bytes than those that were put. Those on ``damaged`` nodes cannot be read, and
+    of these the ``outdated`` ones are of an earlier version than all that can be.
     """
 
     copies: dict[int, tuple[Copied, AsyncReference]]
     unsound: dict[int, tuple[Copied, AsyncReference]]
     damaged: set[str]
+    outdated: dict[int, tuple[Copied, AsyncReference]]
 
 
 @dataclass(slots=True)
@@ -100,7 +102,7 @@ class Leading:
     # -- bytes --------------------------------------------------------------------------------------
     def compared(self, part: Part, found: Iterable[AsyncReference]) -> FoundReplicas:
         """Return the replicas of an object with a digest: their bytes decide, whatever their versions."""
-        there = FoundReplicas({}, {}, set())
+        there = FoundReplicas({}, {}, set(), {})
         for one in filter(replicas.is_durable_blob, found):
             v_w = one.v_w
             result = self.comparisons.known(part, one.object_id, v_w)

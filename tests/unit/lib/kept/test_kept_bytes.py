@@ -237,6 +237,25 @@ def test_a_replica_that_was_written_directly_replaces_nothing_and_is_replaced() 
     keeps(scenario, replicas=3)
 
 
+@pytest.mark.parametrize(("v_w", "stays"), [(0, False), (1, True), (2, True)])
+def test_a_damaged_replica_that_nothing_can_repair_is_dropped(v_w: int, *, stays: bool) -> None:
+    """No other one has the bytes of an earlier version. Those of the present one can be repaired."""
+
+    async def scenario(room: Room) -> None:
+        await room.lists(msgspec.structs.replace(entry(NEW), digest=b""))
+        for node in range(2):
+            room.store(NEW, node, v_w=1)
+        damaged = room.store(NEW, 2, FALSE, v_w=v_w)
+        damaged.damaged = True
+        room.start()
+        if stays:
+            await room.remains(lambda: damaged.object_id in room.cluster.nodes[2].replicas)
+        else:
+            await room.until(lambda: room.sound(NEW, 0, 1))
+
+    keeps(scenario)
+
+
 @pytest.mark.parametrize("v_w", [0, 7])
 def test_false_bytes_are_no_reason_to_drop_the_true_ones(v_w: int) -> None:
     """Also with the version of what was put, and in the replicas that stay by the order of dropping."""
