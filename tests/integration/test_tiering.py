@@ -128,11 +128,11 @@ def kill_at(patch: pytest.MonkeyPatch, module: object, name: str, *, after: bool
     former = getattr(module, name)
     calls = itertools.count(1)
 
-    def dying(*arguments: object) -> object:
+    def dying(*arguments: object, **named: object) -> object:
         if next(calls) != call:
-            return former(*arguments)
+            return former(*arguments, **named)
         if after:
-            former(*arguments)
+            former(*arguments, **named)
         raise Killed
 
     patch.setattr(module, name, dying)

@@ -87,6 +87,7 @@ def destroy_targets(place: CommandContext, targets: list[Target], failures: Fail
     targets = [each for each in targets if each.shown not in failures.reasons]
     due = _unlist(place, targets, failures)
     targets = [each for each in targets if each.shown not in failures.reasons]
+    _remove_unlisted(place, targets, due, failures)
     named = {each.names[0]: each for each in targets if each.names}
     shown = {
         name: f"{alias}/{note.former.file}"
@@ -189,7 +190,10 @@ def _destroy_some(
 
 
 def _remove_tiered(place: CommandContext, targets: Iterable[Target], failures: Failures) -> None:
-    """Remove the bytes of tiered files from their stores. The files of a store that fails are noted."""
+    """Remove the bytes of tiered files from their stores, before a catalogue without notes forgets them.
+
+    The files of a store that fails are noted.
+    """
     for_store: dict[tuple[str, str], list[Target]] = {}
     for each in targets:
         if each.found is not None and each.found.entry.tier is not None:
@@ -198,10 +202,26 @@ def _remove_tiered(place: CommandContext, targets: Iterable[Target], failures: F
         from dios.lib.tier.removal import remove_bytes  # noqa: PLC0415 - other groups need no store
 
         for (alias, _), tiered in for_store.items():
+            if place.files(alias).is_replicated:
+                continue
             with failures.going_on(*(each.shown for each in tiered)):
                 remove_bytes(
                     place.files(alias), [each.found.entry for each in tiered if each.found is not None]
                 )
+
+
+def _remove_unlisted(
+    place: CommandContext, targets: Iterable[Target], due: dict[str, list[Note]], failures: Failures
+) -> None:
+    """Remove the bytes of tiered files from their stores, when replicated catalogues do not list them."""
+    tiered: dict[str, list[Target]] = {}
+    for each in targets:
+        if each.group in due and each.found is not None and each.found.entry.tier is not None:
+            tiered.setdefault(each.group, []).append(each)
+    for alias, several in tiered.items():
+        with failures.going_on(*(each.shown for each in several)):
+            entries = [each.found.entry for each in several if each.found is not None]
+            due[alias] = place.files(alias).remove_stored(due[alias], entries)
 
 
 def _together(outcomes: Iterable[Destroyed]) -> Destroyed:

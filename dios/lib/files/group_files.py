@@ -307,8 +307,8 @@ class GroupFiles:
 
         Replicas on nodes that do not answer are destroyed later, by a note in a replicated catalogue. Without
         one their file stays, to be removed later, and UnreachableError says so. Raises FileNotFoundError, and
-        NotPermittedError if an object may not be destroyed. The bytes of tiered files go first, and the
-        errors of their store leave everything else as it is.
+        NotPermittedError if an object may not be destroyed. If a store fails, a replicated catalogue does not
+        list the files any more, and UnreachableError says what remains; another one lists them still.
         """
         tree = self.tree()
         entries = [tree.files.get(path) or tree.made.get(path) or self.entry(path) for path in paths]
@@ -317,14 +317,17 @@ class GroupFiles:
             entries = self.moved(entries)  # only then it is certain that they are removed
 
     def _remove(self, entries: Sequence[CatalogueEntry]) -> None:
+        due = self.unlist(entries)
+        if due is not None:
+            try:
+                due = self.remove_stored(due, entries)
+            finally:
+                with suppress(DiosError):
+                    self._destroy(due)
+            return
         tiered = [entry for entry in entries if entry.tier is not None]
         if tiered:
             _removal().remove_bytes(self, tiered)
-        due = self.unlist(entries)
-        if due is not None:
-            with suppress(DiosError):
-                self._destroy(due)
-            return
         outcomes = destroy(self.node, [name for entry in entries for name in entry.local_names])
         left = [entry for entry in entries if not all(outcomes[name].complete for name in entry.local_names)]
         self.forget([entry for entry in entries if entry not in left])
@@ -333,6 +336,26 @@ class GroupFiles:
             raise UnreachableError(
                 f"{len(left)} files stay, because a node that may have a replica did not answer: {shown}"
             )
+
+    def remove_stored(self, due: list[Note], entries: Iterable[CatalogueEntry]) -> list[Note]:
+        """Remove what stores have of files that were unlisted; return their notes, which need no store then.
+
+        Raises UnreachableError if a store fails. `dios tier prune` removes what it keeps.
+        """
+        tiered = {entry.tier.mark: entry for entry in entries if entry.tier is not None}
+        if not tiered:
+            return due
+        try:
+            _removal().remove_bytes(self, tiered.values())
+        except (DiosError, OSError) as error:
+            why = error.message if isinstance(error, DiosError) else str(error)
+            raise UnreachableError(
+                f"the store keeps bytes of files that are removed: {why}. `dios tier prune` removes them."
+            ) from None
+        return [
+            note.without_store() if note.former.tier and note.former.tier.mark in tiered else note
+            for note in due
+        ]
 
     def moved(self, entries: Iterable[CatalogueEntry]) -> list[CatalogueEntry]:
         """Return the present entries of those files whose bytes another program moved to or from a store."""
@@ -350,13 +373,16 @@ class GroupFiles:
         """Remove files, and unfinished ones by their paths, from a replicated catalogue in one write.
 
         It leaves notes. Return None, and change nothing, if the catalogue has one replica; else the notes
-        that have nothing to wait for: of these files, whose bytes in stores are gone already, and of former
-        ones that they had replaced. Raises NotPermittedError, before anything is changed, if an object may
-        not be destroyed.
+        that have nothing to wait for: of these files, and of former ones that they had replaced. Before
+        anything is changed, it raises NotPermittedError if an object may not be destroyed, and InvalidError
+        if this machine does not know the store of a file.
         """
         if not self.is_replicated:
             return None
         _require_destroyable(self.node, [name for entry in entries for name in entry.local_names])
+        places = {entry.tier.place for entry in entries if entry.tier is not None}
+        if places:
+            _removal().known_stores(self, places)
         gone = {(entry.file, entry.name) for entry in entries}
 
         def unused_parts(tree: FileTree) -> Iterable[Note]:
@@ -369,8 +395,7 @@ class GroupFiles:
             lambda tree: [one for path, one in tree.unfinished.items() if path not in unfinished],
             unused_parts,
         )
-        names = {name for _, name in gone}
-        return [note.without_store() if note.former.name in names else note for note in done.due]
+        return list(done.due)
 
     def forget(self, entries: Iterable[CatalogueEntry]) -> None:
         """Remove entries from the catalogue in one write."""
@@ -519,6 +544,8 @@ class _Removal(Protocol):
     """The part of ``dios.lib.tier.removal`` that the removal of files needs."""
 
     def remove_bytes(self, files: GroupFiles, entries: Iterable[CatalogueEntry], /) -> None: ...
+
+    def known_stores(self, files: GroupFiles, places: Iterable[str], /) -> object: ...
 
     def remove_unneeded(self, files: GroupFiles, entries: Iterable[CatalogueEntry], /) -> None: ...
 

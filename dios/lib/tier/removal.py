@@ -20,9 +20,14 @@ def remove_bytes(files: GroupFiles, entries: Iterable[CatalogueEntry]) -> None:
     TargetError and OSError.
     """
     tiers = [(entry.tier, entry.size) for entry in entries if entry.tier is not None]
-    stores = {place: known_store(place, files.group) for place in {tier.place for tier, _ in tiers}}
+    stores = known_stores(files, (tier.place for tier, _ in tiers))
     for tier, size in tiers:
         stores[tier.place].remove(tier.mark, size)
+
+
+def known_stores(files: GroupFiles, places: Iterable[str]) -> dict[str, TierStore]:
+    """Return the stores of these places. Raises InvalidError if this machine does not know one of them."""
+    return {place: known_store(place, files.group) for place in set(places)}
 
 
 def remove_unneeded(files: GroupFiles, entries: Iterable[CatalogueEntry]) -> None:

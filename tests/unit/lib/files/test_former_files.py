@@ -15,7 +15,15 @@ from blake3 import blake3
 
 from dios import limits
 from dios.client.ops.cluster import Gathered
-from dios.errors import Conflict, DamagedError, LimitError, NotPermittedError, StaleError, UnreachableError
+from dios.errors import (
+    Conflict,
+    DamagedError,
+    InvalidError,
+    LimitError,
+    NotPermittedError,
+    StaleError,
+    UnreachableError,
+)
 from dios.lib.catalogue import CatalogueEntry, Note, Part, Tiered, UnfinishedFile, pack_parts
 from dios.lib.files import group_files
 from dios.lib.files.cached_catalogue import CachedCatalogue
@@ -426,6 +434,57 @@ def test_what_a_store_has_of_a_former_file_goes_after_the_replacement_is_kept(
     assert files.sweep() == 1
     assert not store.present
     assert files.noted == {}
+
+
+def test_a_removal_that_fails_leaves_what_the_store_has(
+    files: Files, store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The file is listed still, and its bytes are in the store alone."""
+
+    def fail(*_: object) -> None:
+        raise UnreachableError("too few replicas of the list answer")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Files, "edit", fail)
+        with pytest.raises(UnreachableError):
+            files.remove(["t"])
+    assert store.present
+    assert files.tree().is_file("t")
+    files.remove(["t"])
+    assert not store.present
+    assert files.noted == {}
+
+
+def test_a_removal_tells_what_a_store_keeps(
+    files: Files, store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The file is removed, and its objects are destroyed."""
+
+    def fail(*_: object) -> None:
+        raise OSError(5, "no answer")
+
+    monkeypatch.setattr(store, "remove", fail)
+    with pytest.raises(UnreachableError, match=r"no answer.*dios tier prune"):
+        files.remove(["t"])
+    assert not files.tree().is_file("t")
+    assert removal.prune(files, cast("TierStore", store)) > 0
+    assert not store.present
+
+
+def test_a_store_that_this_machine_does_not_know_keeps_its_files(
+    files: Files, store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nothing is changed."""
+
+    def unknown(*_: object) -> Store:
+        raise InvalidError("no such store")
+
+    monkeypatch.setattr(removal, "known_store", unknown)
+    with pytest.raises(InvalidError, match="no such store"):
+        files.remove(["t", "a"])
+    assert files.tree().is_file("t")
+    assert files.tree().is_file("a")
+    assert store.present
 
 
 def test_the_next_change_executes_old_notes_of_files_in_a_store(
