@@ -453,7 +453,6 @@ class Keeper:
             held = await leading.state(one, written=promise.is_single)
             if held is None:
                 damaged.append(one)
-                there.damaged.add(one.node)
             else:
                 there.copies[one.object_id] = Copied(one.object_id, one.node, held, held.v_w), one
         self._charge(leading)
@@ -462,6 +461,8 @@ class Keeper:
         for one in damaged:
             if one.v_w < earliest:
                 there.outdated[one.object_id] = Copied(one.object_id, one.node, CREATED, one.v_w), one
+            else:
+                there.damaged.add(one.node)
         states = {object_id: copied.state for object_id, (copied, _) in there.copies.items()}
         before = leading.seen.get(mark, state.seen.get(mark, ()))
         seen = noted(before, states)

@@ -42,8 +42,8 @@ class ShortOfPromise(NamedTuple):
 class FoundReplicas(NamedTuple):
     """The durable replicas of an object that were found, by object id.
 
-    ``unsound`` ones have other bytes than those that were put. Those on ``damaged`` nodes cannot be read, and
-    of these the ``outdated`` ones are of an earlier version than all that can be.
+    ``unsound`` ones have other bytes than those that were put. Those on ``damaged`` nodes cannot be read, nor
+    can the ``outdated`` ones, which are of an earlier version than all others.
     """
 
     copies: dict[int, tuple[Copied, AsyncReference]]

@@ -237,6 +237,20 @@ def test_a_replica_that_was_written_directly_replaces_nothing_and_is_replaced() 
     keeps(scenario, replicas=3)
 
 
+def test_a_damaged_replica_is_replaced_on_its_own_node() -> None:
+    """There is no further node, and nothing can repair it."""
+
+    async def scenario(room: Room) -> None:
+        await room.lists(msgspec.structs.replace(entry(NEW), digest=b""))
+        for node in range(2):
+            room.store(NEW, node, v_w=1)
+        room.store(NEW, 2, FALSE).damaged = True
+        room.start()
+        await room.until(lambda: room.sound(NEW, 0, 1, 2))
+
+    keeps(scenario, replicas=3)
+
+
 @pytest.mark.parametrize(("v_w", "stays"), [(0, False), (1, True), (2, True)])
 def test_a_damaged_replica_that_nothing_can_repair_is_dropped(v_w: int, *, stays: bool) -> None:
     """No other one has the bytes of an earlier version. Those of the present one can be repaired."""
