@@ -148,10 +148,11 @@ class Leading:
         self.removed[name] = row
 
     def shown(self, now_s: int) -> dict[bytes, ShortOfPromise]:
-        """Return the objects to report; ``now_s`` is the time in seconds since 1970."""
+        """Return the objects to report, conflicts first; ``now_s`` is the time in seconds since 1970."""
         span = limits.KEPT_REMOVED_SHOWN_MS // 1000
         self.removed = {name: row for name, row in self.removed.items() if row.since > now_s - span}
-        return self.short | {name: row for name, row in self.removed.items() if name not in self.short}
+        rows = self.short | {name: row for name, row in self.removed.items() if name not in self.short}
+        return dict(sorted(rows.items(), key=lambda item: not item[1].conflict))
 
     # -- damage -------------------------------------------------------------------------------------
     async def state(self, one: AsyncReference, *, written: bool) -> VersionState | None:

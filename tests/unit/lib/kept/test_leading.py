@@ -1,0 +1,16 @@
+"""The report of a leading keeper names what needs the user before what needs time."""
+
+from __future__ import annotations
+
+from dios.lib.kept.leading import Leading, ShortOfPromise
+
+
+def test_conflicts_are_shown_before_objects_that_are_short() -> None:
+    """A report names a bounded number of objects."""
+    leading = Leading()
+    short = ShortOfPromise("papers", 2, 1, 10, "copies are being made", ())
+    leading.short = {b"short": short, b"conflict": short._replace(conflict=("n1", "n2"))}
+    leading.note_removed(b"removed", short)
+    leading.note_removed(b"short", short._replace(current=0))
+    assert list(leading.shown(10)) == [b"conflict", b"short", b"removed"]
+    assert leading.shown(10)[b"short"].current == 1
