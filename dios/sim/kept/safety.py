@@ -83,6 +83,8 @@ class Safety:
         """The paths and digests of the files that an object was part of, by its name and digest."""
         self._stored: Final[set[tuple[str, bytes]]] = set()
         """The paths and digests of files that were in a store: what these replaced need not wait any more."""
+        self._removed: Final[set[bytes]] = set()
+        """The marks of bytes that were removed from a store, which a list that is late may still name."""
 
     # -- disks --------------------------------------------------------------------------------------
     def lists(self) -> Iterator[tuple[StoredReplica, Listed]]:
@@ -125,7 +127,11 @@ class Safety:
         return _Disks(most, len(listing))
 
     def _disks_of(self, entry: CatalogueEntry, without: bytes, compared: bool) -> int:  # noqa: FBT001
-        if entry.tier is not None and entry.tier.manifest and entry.tier.mark != without:
+        if (
+            entry.tier is not None
+            and entry.tier.manifest
+            and entry.tier.mark not in {without, *self._removed}
+        ):
             return _IN_STORE
         if entry.tiered:
             return 0
@@ -225,6 +231,7 @@ class Safety:
     def note_removed(self, mark: bytes) -> None:
         """Check that bytes that are removed from a store were not the last safe copy of a file."""
         self.log(f"the bytes under {mark.hex()[:12]} were removed from the store")
+        self._removed.add(mark)
         for _, listed in self.lists():
             for entry in listed.entries:
                 if entry.tier is not None and entry.tier.mark == mark and entry.tier.left:
