@@ -339,15 +339,26 @@ class StagedFiles:
 
             self.files.change(change, self._still_unfinished, self._unused_objects)
         except (OSError, Busy, Conflict, InvalidError, LimitError, NotPermittedError) as error:
-            # After any other error the files may be visible, because the answer to the write was lost.
-            if not isinstance(error, UnreachableError):
+            if isinstance(error, UnreachableError):
+                self._leave()
+            else:
                 self.suspend()
             raise
+        except BaseException:
+            self._leave()
+            raise
+        self._leave()
+        self._hold_list_after()
+        return list(entries.values())
+
+    def _leave(self) -> None:
+        """Leave all objects to the list: it has the files, or may have them if the answer was lost.
+
+        So nothing destroys them from now on, whatever the caller does after an error.
+        """
         self._entries.clear()
         self._unused.clear()
         self._uploads.clear()
-        self._hold_list_after()
-        return list(entries.values())
 
     def _hold_before(self) -> None:
         try:

@@ -323,6 +323,29 @@ def test_a_replica_that_is_being_made_meanwhile_is_destroyed_too(
         assert files.cluster.nodes_of("part") == set()
 
 
+@pytest.mark.parametrize("lost", [UnreachableError("the answer was lost"), KeyboardInterrupt()])
+@pytest.mark.parametrize("end", ["suspend", "discard"])
+def test_what_may_be_listed_is_not_destroyed(
+    files: Files, monkeypatch: pytest.MonkeyPatch, end: str, lost: BaseException
+) -> None:
+    """The answer to the write was lost: others may see the files, whatever the program does now."""
+    edit = Files.edit
+
+    def answered_to_nobody(*arguments: object) -> None:
+        edit(*arguments)  # type: ignore[arg-type] # those of any edit
+        raise lost
+
+    staged = StagedFiles(files)
+    staged.add_object("b", *files.cluster.store("new", "n1"))
+    monkeypatch.setattr(Files, "edit", answered_to_nobody)
+    with pytest.raises(type(lost)):
+        staged.publish()
+    monkeypatch.undo()
+    getattr(staged, end)()
+    assert files.tree().is_file("b")
+    assert files.cluster.nodes_of("new") == {"n1"}
+
+
 @pytest.mark.parametrize("is_replicated", [False, True])
 def test_a_file_that_comes_back_from_its_store_meanwhile_is_removed(
     files: Files, monkeypatch: pytest.MonkeyPatch, *, is_replicated: bool
