@@ -262,14 +262,26 @@ class KeptCluster:
         return False
 
     def follow(self, node: KeptNode) -> None:
-        """Start a node that has no data, with an invitation of another one."""
+        """Start a node that has no data, with an invitation of another one.
+
+        Raises NotHereError, with the node as it was, if a fault ends the other one meanwhile.
+        """
         host = next(other for other in self.nodes if other is not node and other.running)
         told = self._run(host, "token", "--data", str(host.data), "--json")
         token = node.folder / "token"
         token.touch(mode=0o600)
         token.write_text(str(json.loads(told)["token"]))
+        inviting = host.process
         self.begin(node, "--join", host.address, "--token-file", str(token))
-        self.wait_serves(node)
+        try:
+            self.wait_serves(node)
+        except AssertionError:
+            if node.running or (host.running and host.process is inviting):
+                raise
+            node.process = None
+            shutil.rmtree(node.data)
+            node.data.mkdir(mode=0o700)
+            raise NotHereError(f"{host.name}, which has invited it, was ended") from None
 
     # -- the network --------------------------------------------------------------------------------
     def cut(self, side: Sequence[KeptNode], *, one_way: bool = False) -> None:
