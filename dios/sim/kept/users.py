@@ -16,6 +16,7 @@ import trio
 from dios import limits
 from dios.errors import (
     Busy,
+    ClosedError,
     Conflict,
     DiosError,
     InvalidError,
@@ -212,7 +213,7 @@ class _OneProgram:
             raise
         try:
             entries = staged.publish()
-        except UnreachableError:
+        except (UnreachableError, ClosedError):
             self._session.in_doubt = True  # a later change may complete this one
             raise
         except (OSError, Busy, Conflict, InvalidError, LimitError, NotPermittedError):
@@ -275,7 +276,7 @@ class _OneProgram:
                 self._users.stored.update(self._files.entry(path).names)
             else:
                 tier_out(self._files, self._users.store, [path])
-        except UnreachableError:
+        except (UnreachableError, ClosedError):
             self._session.in_doubt = True
             raise
 
