@@ -15,6 +15,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
+from typing import NamedTuple
 
 import numpy as np
 
@@ -50,8 +51,18 @@ from dios.firmament.rounds.round_maker import RoundMaker
 from dios.firmament.settings import SchedulerSettings
 from dios.limits import BACKLOG_SPARE_TASKS, SCHED_FAULTS_MAX, SCHED_HISTORY_MAX
 
+PROMISED_NAMES = 4
+"""The number of machines that an explanation names as kept for a task."""
+
 _GROWTH_S = 10.0
 """The interval over which the growth of a waiting cost is measured for explanations."""
+
+
+class PromisedStart(NamedTuple):
+    """The identifiers of the machines that are kept for a task, and when it is expected to start."""
+
+    machines: tuple[int, ...]
+    start: float
 
 
 class FlowScheduler:
@@ -256,6 +267,14 @@ class FlowScheduler:
             return ""
         return self.state.resources.names[leaf]
 
+    def promised_start(self, task: int) -> PromisedStart | None:
+        """Return the machines that are kept for a waiting task, and when it starts there; None without."""
+        found = self._rounds.reservations.present.get(task)
+        if found is None:
+            return None
+        places = tuple(dict.fromkeys(self.state.machine_ids[row] for row in found.machines))
+        return PromisedStart(places, found.start)
+
     def is_running(self, task: int) -> bool:
         """Return True if the task is known and has been placed."""
         row = self.state.tasks.find(task)
@@ -325,7 +344,21 @@ class FlowScheduler:
             if self._backlog is not None and before is not None:
                 self._backlog.put_back(task)
                 self._remove(self._task(task), completed=False)
-        return replace(found, before=before)
+        return replace(found, before=before, promised=self._promise_text(task))
+
+    def _promise_text(self, task: int) -> str:
+        """Return in a sentence what is kept for a task, and when it starts there; "" for nothing."""
+        promised = self.promised_start(task)
+        if promised is None:
+            return ""
+        rows = [self.state.machine_row(machine) for machine in promised.machines]
+        shown = ", ".join(self.state.resources.names[row] for row in rows[:PROMISED_NAMES])
+        more = len(rows) - PROMISED_NAMES
+        text = f"kept for it: room on {shown}" + (f" and {more} more" if more > 0 else "")
+        seconds = promised.start - self.state.now
+        if seconds <= 0:
+            return f"{text}; it starts there in the next round"
+        return f"{text}; it is expected to start there in {seconds:.3g} s, when tasks there have ended"
 
     def _explain(self, task: int) -> Explanation:
         row = self._task(task)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from dios.firmament.cluster.columns import ABSENT, Flags, Ints
+from dios.firmament.cluster.columns import ABSENT, Flags, Floats, Ints
 from dios.firmament.cluster.state import RUNNING, ClusterState
 from dios.firmament.descriptors import Level, Resources
 from dios.firmament.explain.explanation import ExcludedMachines
@@ -16,6 +16,11 @@ from dios.wire.types import Affinity
 
 EXCLUDED_NAMES = 16
 """The number of machines that an explanation names for each reason."""
+
+NOT_FREE = "not enough free"
+"""The begin of a reason that may pass when tasks end."""
+
+_SHOWN_FREE = 4
 
 _APART = {
     Affinity.SPREAD_NODES: "the job runs there already, and its tasks must be on different machines",
@@ -71,7 +76,14 @@ def excluded_machines(
     if here != ABSENT:
         free[here] += demand
     for at, name in enumerate(Resources._fields):
-        out(free[:, at] < demand[at], f"not enough free: {_want(name, float(demand[at]))}")
+        short = free[:, at] < demand[at]
+        has = _has(state, np.flatnonzero(left & short), free[:, at], name)
+        out(short, f"{NOT_FREE}: {_want(name, float(demand[at]))}{has}")
+    if here == ABSENT and restrictions.reservations.is_bound(state, task):
+        others = restrictions.reservations.left_to_others(len(rows))
+        if others is not None:
+            short = (others[:, 0] < 1) | (others[:, 1:] < demand).any(axis=1)
+            out(short, "kept for a task that has waited longer, unless this one is known to end before")
     out(~reachable, "the cost model offers no way there")
     return found, left
 
@@ -82,12 +94,25 @@ def _rows(state: ClusterState, machines: list[int]) -> Ints:
     return known
 
 
+def _has(state: ClusterState, machines: Ints, free: Floats, name: str) -> str:
+    """Return what the machines with the most of a resource have free, in words; "" for no machine."""
+    most = machines[np.argsort(-free[machines], kind="stable")][:_SHOWN_FREE]
+    has = [f"{state.resources.names[row]} has {_amount(name, max(float(free[row]), 0.0))}" for row in most]
+    return f" ({', '.join(has)})" if has else ""
+
+
 def _want(name: str, amount: float) -> str:
     if name == "cpus":
         return f"{amount:g} CPUs are needed"
     if name == "devices":
         return f"{amount:g} devices are needed"
+    return f"{_amount(name, amount)} of {name.replace('_', ' ')} are needed"
+
+
+def _amount(name: str, amount: float) -> str:
+    if name in {"cpus", "devices"}:
+        return f"{amount:g}"
     unit = "B" if name == "memory" else "B/s"
     power = min(int(np.log2(max(amount, 1))) // 10, 4)
     prefix = ["", "Ki", "Mi", "Gi", "Ti"][power]
-    return f"{amount / 1024**power:.3g} {prefix}{unit} of {name.replace('_', ' ')} are needed"
+    return f"{amount / 1024**power:.3g} {prefix}{unit}"

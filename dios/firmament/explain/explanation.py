@@ -90,6 +90,8 @@ class Explanation:
     binding: str = ""
     """The arc without room on the path to the best machine, and the worth of room on it."""
     enough: list[SufficientChange] = field(default_factory=list)
+    promised: str = ""
+    """The machines that are kept for it, and when it is expected to start there."""
     before: int | None = None
     """The number of waiting tasks of its principal that come before it; None if it takes part in rounds."""
 
@@ -112,6 +114,8 @@ class Explanation:
         )
         if self.binding:
             said.append(f"bottleneck: {self.binding}")
+        if self.promised:
+            said.append(self.promised)
         said.extend(one.text for one in self.enough)
         if self.before is not None:
             said.append(f"{self.before} waiting tasks of its principal come before it")

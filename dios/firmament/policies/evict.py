@@ -9,19 +9,23 @@ from __future__ import annotations
 
 import numpy as np
 
+from dios.firmament.cluster import changes as tables
 from dios.firmament.cluster.columns import ABSENT, Flags, Ints
 from dios.firmament.cluster.state import ClusterState
 from dios.firmament.policies.fit import room_left
+from dios.firmament.policies.reservations import Reservation, Reservations
 from dios.limits import SCHED_EVICTORS_MAX
 from dios.wire.types import Affinity
 
 
-def make_room(state: ClusterState, tasks: Ints, leaf: Ints, held: Flags, fixed: Flags) -> None:
+def make_room(
+    state: ClusterState, tasks: Ints, leaf: Ints, held: Flags, fixed: Flags, reservations: Reservations
+) -> None:
     """Stop tasks that matter less where that lets a held placement in; changes ``leaf`` and ``held``.
 
     Tasks of any priority make room for those that E_j of a job needs. Tasks of gangs and of jobs with an E_j
     are not stopped. Placements that were held back for reasons other than room, those of jobs with affinity
-    and migrations, stay held back.
+    and migrations, stay held back, and so do those on machines that are reserved for others.
     """
     table, jobs = state.tasks, state.jobs
     job = table.job[tasks]
@@ -34,6 +38,8 @@ def make_room(state: ClusterState, tasks: Ints, leaf: Ints, held: Flags, fixed: 
     weak = ~fixed & ~held & (jobs.gang[job] == 0) & (jobs.minimum[job] == 0)
     for at in waits[:SCHED_EVICTORS_MAX].tolist():
         place = int(state.resources.machine[leaf[at]])
+        if place in reservations.spare and reservations.is_bound(state, int(tasks[at])):
+            continue
         stays = (leaf != ABSENT) & (state.resources.machine[leaf] == place)
         stays &= table.machine[tasks] == place
         if running[job[at]] >= jobs.minimum[job[at]]:
@@ -54,6 +60,27 @@ def make_room(state: ClusterState, tasks: Ints, leaf: Ints, held: Flags, fixed: 
             leaf[victims] = ABSENT
             held[at] = False
             running[job[at]] += 1
+
+
+def place_reserved(
+    state: ClusterState, tasks: Ints, leaf: Ints, held: Flags, reservation: Reservation
+) -> None:
+    """Place tasks on their reserved machines if the solution left some out; changes ``leaf`` and ``held``."""
+    rows = np.array([state.tasks.find(task) for task in reservation.tasks])
+    at = np.searchsorted(tasks, rows)
+    if (at == len(tasks)).any() or (tasks[np.minimum(at, len(tasks) - 1)] != rows).any():
+        return  # they do not take part in this round
+    if not ((leaf[at] == ABSENT) | held[at]).any():
+        return
+    before = leaf[at], held[at]
+    leaf[at], held[at] = ABSENT, False
+    for machine in set(reservation.machines):
+        mine = np.flatnonzero(np.array(reservation.machines) == machine)
+        free, slots = room_left(state, tasks, leaf, held, machine)
+        if slots < len(mine) or (state.tasks.demand[rows[mine]].sum(axis=0) > free).any():
+            leaf[at], held[at] = before
+            return
+        leaf[at[mine]] = tables.emptiest_leaf(state, machine)
 
 
 def spare(state: ClusterState, tasks: Ints, leaf: Ints, held: Flags, most: Ints) -> None:

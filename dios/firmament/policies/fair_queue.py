@@ -7,20 +7,21 @@ the network decides where the tasks go. Nothing is stopped here. The accounts ar
 Each principal's tasks are ordered by priority, then by submission. The principal with the lowest priority of
 SDRF is next. If its first task has no room in the whole cluster, all others wait, so that large tasks get
 their turn. Room in the whole cluster may not be room on one machine, and tasks may have constraints.
-Therefore a task that was admitted and found no place for FAIR_QUEUE_TIMEOUT_S stays admitted without reserved
-room. The same holds for a first task that has held up others with room for as long. Neither wastes room that
-others can use. Until then the room is reserved: in the network, a task of another principal that waits longer
-would otherwise take the place each time.
+Therefore a task that was admitted and found no place for FAIR_QUEUE_TIMEOUT_S stays admitted without room in
+the sum. The same holds for a first task that has held up others with room for as long. Machines are kept for
+both (``policies.reservations``). Until then the room is reserved in the sum: in the network, a task of
+another principal that waits longer would otherwise take the place each time.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
 import numpy as np
 
-from dios.firmament.cluster.columns import Flags, Floats, Ints
+from dios.firmament.cluster.columns import ABSENT, Flags, Floats, Ints
 from dios.firmament.cluster.state import RUNNING, WAITING, ClusterState
 from dios.firmament.descriptors import Level
 from dios.firmament.policies.fair_queue_kernels import Queues, take_turns
@@ -28,8 +29,9 @@ from dios.firmament.policies.fit import room_of
 from dios.firmament.policies.gangs import needed
 from dios.firmament.policies.job_bounds import job_places, why_beyond
 from dios.firmament.policies.principal_accounts import FairnessRule, PrincipalAccounts
+from dios.firmament.policies.reservations import NO_RESERVATIONS, Head, Reservation
 from dios.firmament.policies.stored_shares import RESOURCES
-from dios.limits import FAIR_QUEUE_EXEMPT_MAX, FAIR_QUEUE_TIMEOUT_S
+from dios.limits import FAIR_QUEUE_EXEMPT_MAX, FAIR_QUEUE_TIMEOUT_S, PRIORITY_AGE_S
 
 _NO_TASK: Final = 2**62
 """A priority above all, of no task."""
@@ -66,10 +68,17 @@ class TaskFairQueue:
         self._since = 0.0
         self._passed: set[int] = set()
         """Identifiers of tasks that held up others for too long."""
+        self._reserved: Mapping[int, Reservation] = NO_RESERVATIONS
 
-    def choose(self, state: ClusterState, *, record: bool) -> Admission:
-        """Return the admission of this round; without ``record`` it is a trial round and does not count."""
+    def choose(
+        self, state: ClusterState, *, record: bool, reserved: Mapping[int, Reservation] = NO_RESERVATIONS
+    ) -> Admission:
+        """Return the admission of this round; without ``record`` it is a trial round and does not count.
+
+        ``reserved`` are the reservations by the identifiers of their tasks: no other room is kept for them.
+        """
         self.ledger.sync(state)
+        self._reserved = reserved
         waiting = np.flatnonzero(state.tasks.alive & (state.tasks.status == WAITING))
         places = job_places(state, waiting)
         found, first = self._chosen(state, waiting[places.allowed], places.needed[places.allowed])
@@ -87,6 +96,30 @@ class TaskFairQueue:
             if first >= 0 and state.now - self._since >= FAIR_QUEUE_TIMEOUT_S:
                 self._passed.add(first)
         return found
+
+    def heads(self, state: ClusterState, admission: Admission) -> list[Head]:
+        """Return the first admitted task, or gang, of each principal, and one that held up others too long.
+
+        If they fit on no machine, ``Reservations`` keeps machines for them. Those of higher priority come
+        first; PRIORITY_AGE_S of waiting count as one step of it.
+        """
+        table, jobs = state.tasks, state.jobs
+        waiting = admission.tasks[table.copy_of[admission.tasks] == ABSENT]
+        passed = np.array([table.find(task) for task in sorted(self._passed)], np.int64)
+        passed = passed[np.isin(passed, np.flatnonzero(table.alive & (table.status == WAITING)))]
+        waiting = np.union1d(waiting, passed)
+        if not len(waiting):
+            return []
+        entry = _entries(state, waiting)
+        _, head = _demands(state, waiting, entry)
+        rows = waiting[head]
+        age = (state.now - table.submitted[rows]) // PRIORITY_AGE_S
+        order = np.lexsort((table.id[rows], table.submitted[rows], -(table.priority[rows] + age)))
+        who = jobs.principal[table.job[rows[order]]]
+        if self.ledger.rule is FairnessRule.FIFO:
+            who = np.zeros(len(order), np.int64)
+        first = np.sort(np.unique(who, return_index=True)[1])
+        return [_head(state, waiting, entry, at) for at in order[first].tolist()]
 
     def why_not(self, state: ClusterState, admission: Admission, task: int) -> str:
         """Return why a waiting task was not admitted, without names of others; empty if it was."""
@@ -148,6 +181,10 @@ class TaskFairQueue:
         demand, head = _demands(state, waiting, entry)
         who, exempt = owner[head], self._exempt(state, waiting, owed, entry, demand, free)
         table = state.tasks
+        due = [task for task, one in self._reserved.items() if one.start <= state.now]
+        if due:
+            # These start now, so that less is left for turns.
+            free = np.maximum(free - demand[np.isin(table.id[waiting[head]], due)].sum(axis=0), 0)
         order = np.lexsort(
             (
                 table.id[waiting[head]],
@@ -205,7 +242,7 @@ class TaskFairQueue:
         """Return the entries (W,) for which no room is reserved."""
         table = state.tasks
         old = [task for task, since in self._in_before.items() if state.now - since >= FAIR_QUEUE_TIMEOUT_S]
-        before = np.isin(table.id[waiting], old)
+        before = np.isin(table.id[waiting], [*old, *self._reserved])
         if self.preemption:
             before |= _replaces(state, waiting, owed)
         exempt, passed = np.zeros((2, len(demand)), np.bool_)
@@ -216,6 +253,16 @@ class TaskFairQueue:
             exempt |= passed & (demand > free).any(axis=1)
         # A task larger than the cluster would hold up all others for ever; an explanation reports it.
         return exempt | (demand > self.ledger.books.capacity * (1 + _ROUNDING)).any(axis=1)
+
+
+def _head(state: ClusterState, waiting: Ints, entry: Ints, at: int) -> Head:
+    """Return the tasks of an entry that have to start together."""
+    tasks = waiting[entry == at]
+    job = int(state.tasks.job[tasks[0]])
+    if len(tasks) > 1:
+        need = int(needed(state, np.array([job]))[0]) - int(state.jobs.running[job])
+        tasks = tasks[np.argsort(state.tasks.id[tasks])][: max(need, 1)]
+    return Head(tasks, int(state.jobs.affinity[job]))
 
 
 def _standing(shares: Floats, owed: Floats, number: int) -> str:

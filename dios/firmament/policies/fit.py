@@ -12,6 +12,7 @@ from dios.firmament.cluster.columns import ABSENT, Flags, Floats, Ints
 from dios.firmament.cluster.state import ClusterState
 from dios.firmament.descriptors import Level, Resources
 from dios.firmament.policies.job_bounds import needed_for_minimum
+from dios.firmament.policies.reservations import Reservations
 from dios.kernels import kernel
 from dios.wire.types import Affinity
 
@@ -25,8 +26,13 @@ _MANY = 2.0**31
 
 
 @kernel
-def _accept(machine: Ints, demand: Floats, free: Floats, slots: Ints, accepted: Flags) -> None:
-    """In order, accept tasks that fit into ``free`` (machines, dimensions) and ``slots`` (machines,)."""
+def _accept(
+    machine: Ints, demand: Floats, free: Floats, slots: Ints, left: Floats, bound: Flags, accepted: Flags
+) -> None:
+    """In order, accept tasks that fit into ``free`` (machines, dimensions) and ``slots`` (machines,).
+
+    Those that are ``bound`` have to fit into ``left`` (machines, 1 + dimensions) beside reservations, too.
+    """
     for at in range(len(machine)):
         if not accepted[at]:
             continue
@@ -34,12 +40,20 @@ def _accept(machine: Ints, demand: Floats, free: Floats, slots: Ints, accepted: 
         fits = slots[place] > 0
         for dimension in range(demand.shape[1]):
             fits &= demand[at, dimension] <= free[place, dimension]
+        if bound[at]:
+            fits &= left[place, 0] >= 1
+            for dimension in range(demand.shape[1]):
+                fits &= demand[at, dimension] <= left[place, 1 + dimension]
         if not fits:
             accepted[at] = False
             continue
         slots[place] -= 1
         for dimension in range(demand.shape[1]):
             free[place, dimension] -= demand[at, dimension]
+        if bound[at]:
+            left[place, 0] -= 1
+            for dimension in range(demand.shape[1]):
+                left[place, 1 + dimension] -= demand[at, dimension]
 
 
 def room_of(state: ClusterState, machines: Ints, *, left: bool = False) -> Floats:
@@ -58,9 +72,12 @@ def room_of(state: ClusterState, machines: Ints, *, left: bool = False) -> Float
     return np.concatenate([[float(slots.sum())], np.where(known, capacity.sum(axis=0), np.inf)])
 
 
-def hold_back(state: ClusterState, tasks: Ints, leaf: Ints, *, check_fit: bool) -> Flags:
+def hold_back(
+    state: ClusterState, tasks: Ints, leaf: Ints, reservations: Reservations, *, check_fit: bool
+) -> Flags:
     """Return which arrivals are held back, (n,). ``leaf`` (n,) is the place of each task in the solution.
 
+    They leave the room of reservations to the owners.
     Tasks that E_j of their jobs needs are accepted first, then higher priorities, then longer waits. A
     migration that is held back needs its old place again, so this repeats until nothing more is held back.
     """
@@ -82,7 +99,7 @@ def hold_back(state: ClusterState, tasks: Ints, leaf: Ints, *, check_fit: bool) 
         now = np.where(held, source, target)
         more = _crowded(state, tasks, now, arrives)
         if check_fit:
-            more |= _overflowing(state, tasks, source, now, arrives)
+            more |= _overflowing(state, tasks, source, now, arrives, reservations)
         if not more.any():
             break
         held[arrives[more]] = True
@@ -93,7 +110,9 @@ def hold_back(state: ClusterState, tasks: Ints, leaf: Ints, *, check_fit: bool) 
     return held
 
 
-def _overflowing(state: ClusterState, tasks: Ints, source: Ints, now: Ints, arrives: Ints) -> Flags:
+def _overflowing(
+    state: ClusterState, tasks: Ints, source: Ints, now: Ints, arrives: Ints, reservations: Reservations
+) -> Flags:
     """Return which arrivals find no room in slots and in all dimensions."""
     table, tree = state.tasks, state.resources
     known = tree.capacity > 0
@@ -103,7 +122,11 @@ def _overflowing(state: ClusterState, tasks: Ints, source: Ints, now: Ints, arri
     np.add.at(free, source[leaves], table.demand[tasks[leaves]])
     np.add.at(slots, source[leaves], 1)
     accepted = np.ones(len(arrives), np.bool_)
-    _accept(now[arrives], table.demand[tasks[arrives]], free, slots, accepted)
+    left = reservations.left_to_others(len(tree.alive))
+    bound = ~reservations.leaves_room(state, tasks[arrives], now[arrives])
+    if left is None:
+        left = np.zeros((1, 1 + free.shape[1]))
+    _accept(now[arrives], table.demand[tasks[arrives]], free, slots, left, bound, accepted)
     return ~accepted
 
 
@@ -145,12 +168,19 @@ def room_left(state: ClusterState, tasks: Ints, leaf: Ints, held: Flags, machine
     return free, int(tree.slots[machine] - tree.running[machine] - len(comes) + len(goes))
 
 
-def fitting_tasks(state: ClusterState, demand: Floats, priority: int, *, preemption: bool) -> Ints:
-    """Return, by resource row, how often a machine has ``demand`` (DIMENSIONS,) if lower priorities stop."""
+def fitting_tasks(
+    state: ClusterState, demand: Floats, priority: int, *, preemption: bool, left: Floats | None = None
+) -> Ints:
+    """Return, by resource row, how often a machine has ``demand`` (DIMENSIONS,) if lower priorities stop.
+
+    ``left`` is what reservations have left, for tasks that have to leave them room.
+    """
     table, tree = state.tasks, state.resources
     machines = tree.at(Level.MACHINE)
     free = np.zeros(tree.capacity.shape)
     free[machines] = state.available(machines) * (1 + _TOLERANCE)
+    if left is not None:
+        free = np.minimum(free, left[:, 1:])
     if preemption:
         weak = table.alive & (table.machine != ABSENT) & (table.priority < priority) & table.restartable
         weak[weak] &= (state.jobs.gang + state.jobs.minimum)[table.job[weak]] == 0

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
+from typing import Final
 
 import numpy as np
 
@@ -16,6 +17,7 @@ from dios.firmament.policies.filters import PlacementFilter
 from dios.firmament.policies.fit import fitting_tasks
 from dios.firmament.policies.job_bounds import needed_for_minimum
 from dios.firmament.policies.labels import LabelIndex
+from dios.firmament.policies.reservations import Reservations
 from dios.firmament.settings import SchedulerSettings
 from dios.limits import SCHED_KEPT_FILTERS_MAX, SCHED_MISFIT_FILTERS_MAX
 from dios.wire.types import Affinity
@@ -46,6 +48,8 @@ class _FilterRules:
     """The free resources that tasks need which did not fit before."""
     priority: int = 0
     """The priority of those tasks: tasks of lower priority may be stopped for them."""
+    bound: bool = False
+    """True if those tasks have to leave room for reservations."""
 
 
 _ABOVE_ALL = 2**62
@@ -67,6 +71,7 @@ class Restrictions:
 
     def __init__(self, settings: SchedulerSettings) -> None:
         self.settings = settings
+        self.reservations: Final = Reservations()
         self.labels = LabelIndex()
         self._static: list[_FilterRules] = [_FilterRules()]
         """Constraints and pins of tasks, by number; 0 for none."""
@@ -213,7 +218,20 @@ class Restrictions:
         if self._special[row].misfit:
             priority = int(state.tasks.priority[row])
             demand = tuple(float(part) for part in np.ceil(state.tasks.demand[row] / steps) * steps)
-        return replace(rules, avoided=frozenset(self.refusals(row, now)), demand=demand, priority=priority)
+        avoided = frozenset(self.refusals(row, now))
+        bound = bool(demand) and self.reservations.is_bound(state, row)
+        return replace(rules, avoided=avoided, demand=demand, priority=priority, bound=bound)
+
+    def machines_of(self, state: ClusterState, row: int) -> Flags:
+        """Return the machines on which a task may run, full or not, by resource row."""
+        job = int(state.tasks.job[row])
+        together = state.jobs.affinity[job] != Affinity.NONE
+        rules = replace(
+            self._static[int(self._static_of[row])],
+            job=job if together else ABSENT,
+            avoided=frozenset(self.refusals(row, state.now)),
+        )
+        return self._filter(state, 0, rules).allowed
 
     def number(self, rules: _FilterRules) -> int:
         """Return the number that rules had in the last round, or a new one."""
@@ -261,7 +279,10 @@ class Restrictions:
         limit: Ints | None = None
         if rules.demand:
             demand = np.array(rules.demand)
-            limit = fitting_tasks(state, demand, rules.priority, preemption=self.settings.preemption)
+            left = self.reservations.left_to_others(size) if rules.bound else None
+            limit = fitting_tasks(
+                state, demand, rules.priority, preemption=self.settings.preemption, left=left
+            )
             allowed &= limit > 0
         if rules.job != ABSENT:
             allowed &= allowed_by_affinity(state, rules.job, allowed)

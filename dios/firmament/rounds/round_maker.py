@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import time
 from dataclasses import dataclass, replace
+from typing import Final
 
 import numpy as np
 
@@ -18,7 +19,7 @@ from dios.firmament.network.flow_network import FlowNetwork, RoundNetwork, Round
 from dios.firmament.network.flow_trace import trace
 from dios.firmament.network.model_answers import ModelAnswers, ModelQuestions, ask_model, children_of
 from dios.firmament.network.upper_arcs import JobBounds
-from dios.firmament.policies.evict import make_room, spare
+from dios.firmament.policies.evict import make_room, place_reserved, spare
 from dios.firmament.policies.fair_queue import Admission, TaskFairQueue
 from dios.firmament.policies.fairness import fair_shares
 from dios.firmament.policies.fit import hold_back
@@ -70,6 +71,7 @@ class RoundMaker:
         self._chain = SolverChain(settings.solver, settings.certify_every)
         self._short_of_room = False
         """True if E_j of some job was missed in the last round, so that the next one need not ask for it."""
+        self.reservations: Final = restrictions.reservations
         self.left_over: Ints = np.zeros(0, np.int64)
         """Rows of the tasks that took part in the last round and found no place."""
 
@@ -125,13 +127,22 @@ class RoundMaker:
     def _admit(self, *, record: bool) -> tuple[GangChoice, Admission | None]:
         """Select the gangs that take part, and the waiting tasks if principals take turns."""
         state = self._state
+        if record:
+            self.reservations.refresh(state, self._machines_of)
+        for one in self.reservations.due(state):
+            self._gangs.allow(int(state.tasks.job[state.tasks.find(one.tasks[0])]))
         choice = self._gangs.choose(state, state.now)
         if self._fair_queue is None:
             return choice, None
-        admission = self._fair_queue.choose(state, record=record)
+        admission = self._fair_queue.choose(state, record=record, reserved=self.reservations.present)
+        if record and self.settings.fit:
+            self.reservations.add(state, self._fair_queue.heads(state, admission), self._machines_of)
         its_turn = np.isin(choice.tried, state.tasks.job[admission.tasks])
         left_out = np.concatenate([choice.left_out, choice.tried[~its_turn]])
         return GangChoice(choice.complete, choice.tried[its_turn], left_out), admission
+
+    def _machines_of(self, row: int) -> Flags:
+        return self._restrictions.machines_of(self._state, row)
 
     def _plan(self, choice: GangChoice, admission: Admission | None) -> RoundPlan:
         state = self._state
@@ -273,11 +284,13 @@ class RoundMaker:
             solved.target,
             state.tasks.leaf[tasks],
         )
-        held = hold_back(state, tasks, leaf, check_fit=self.settings.fit)
+        held = hold_back(state, tasks, leaf, self.reservations, check_fit=self.settings.fit)
         if held.any():
             if self.settings.fit and self.settings.preemption:
-                make_room(state, tasks, leaf, held, plan.fixed)
+                make_room(state, tasks, leaf, held, plan.fixed, self.reservations)
             spare(state, tasks, leaf, held, plan.bounds.most)
+        for one in self.reservations.due(state):
+            place_reserved(state, tasks, leaf, held, one)
         short = self._short_gangs(plan, leaf, held, record=record)
         held |= short & (leaf != ABSENT) & (state.tasks.leaf[tasks] == ABSENT)
         stopped = short & ~plan.fixed & (state.tasks.leaf[tasks] != ABSENT)

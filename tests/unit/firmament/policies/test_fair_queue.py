@@ -199,22 +199,22 @@ def test_who_held_up_others_still_has_its_turn_when_there_is_room() -> None:
 
 
 def test_a_large_task_gets_its_turn_but_holds_up_nobody_for_ever() -> None:
-    """Whose turn it is is waited for, FAIR_QUEUE_TIMEOUT_S at the most; then others use what is left."""
-    site = Site(8)
-    site.submit("stays", 6)
+    """Whose turn it is is waited for, FAIR_QUEUE_TIMEOUT_S at most; then others go on beside its machine."""
+    site = Site(8, 4)
+    site.submit("stays", 10)
     site.round(0.0)
-    site.submit("large", 1, cpus=4.0, now=1.0)
-    site.submit("stays", 2, now=1.0)
+    (large,) = site.submit("large", 1, cpus=7.0, now=1.0)
+    late = site.submit("stays", 2, now=1.0)
     assert site.round(1.0) == []
-    assert "it is not its turn" in site.scheduler.explain(7).reason
+    assert "it is not its turn" in site.scheduler.explain(late[0]).reason
     assert site.round(1.0 + FAIR_QUEUE_TIMEOUT_S / 2) == []
-    # The round in which patience ends makes it exempt for the next.
+    # The round in which patience ends keeps a machine for it.
     site.round(1.0 + FAIR_QUEUE_TIMEOUT_S)
-    assert site.round(1.5 + FAIR_QUEUE_TIMEOUT_S) == [7, 8]
-    # It stays let in: when there is room it runs.
-    for task in (0, 1, 2, 3):
+    placed = site.round(1.5 + FAIR_QUEUE_TIMEOUT_S)
+    assert set(placed) <= set(late)
+    for task in range(10):
         site.scheduler.finished(task, 20.0)
-    assert site.round(20.0) == [6]
+    assert large in site.round(20.0)
 
 
 def test_what_is_larger_than_the_cluster_holds_up_nobody() -> None:

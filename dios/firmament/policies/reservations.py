@@ -1,0 +1,229 @@
+"""Reservations: the machines that large tasks get, and when (EASY backfilling, in several dimensions).
+
+Turns compare the needs of tasks with the sum of what is free (``policies.fair_queue``). A task whose turn it
+is, and that fits on no machine, gets machines reserved on which it will fit when tasks there have ended.
+Others may start on these machines if they end before that, or leave it its room. So it starts as soon as what
+ran there has ended, under every cost model. The same holds for the first tasks of a gang.
+
+A reservation stays on its machines while these exist and may be used, so that no estimate can move it for
+ever; the tasks start elsewhere if they fit elsewhere before. A machine has one reservation at a time.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import Final, NamedTuple
+
+import numpy as np
+
+from dios.firmament.cluster.columns import ABSENT, Flags, Floats, Ints
+from dios.firmament.cluster.state import WAITING, ClusterState
+from dios.firmament.descriptors import Level
+from dios.firmament.models.runtimes import Runtimes
+from dios.firmament.policies.room_in_time import (
+    RoomInTime,
+    amounts,
+    fitting,
+    free_amounts,
+    room_in_time,
+    spread_out,
+)
+from dios.limits import RESERVATIONS_MAX
+
+
+class Head(NamedTuple):
+    """Tasks that start together and whose turn it is: a task, or what a gang needs; as rows."""
+
+    tasks: Ints
+    affinity: int
+
+
+@dataclass(slots=True, eq=False)
+class Reservation:
+    """The machines of tasks, and when the tasks are expected to fit there."""
+
+    tasks: tuple[int, ...]
+    """Their identifiers."""
+    machines: tuple[int, ...]
+    """The machine of each task, as a resource row."""
+    made: float
+    start: float
+    """The present time if they fit now: then they start, whatever the cost model prefers."""
+
+
+NO_RESERVATIONS: Final[Mapping[int, Reservation]] = MappingProxyType({})
+
+
+@dataclass(eq=False)
+class Reservations:
+    """The reservations of a cluster. ``spare`` and ``until`` are by machine, as resource row."""
+
+    present: dict[int, Reservation] = field(default_factory=dict)
+    """By the identifier of each task."""
+    spare: dict[int, Floats] = field(default_factory=dict)
+    """What other tasks may take of a machine, (1 + DIMENSIONS,): its slots and resources."""
+    until: dict[int, float] = field(default_factory=dict)
+    """When the reservation of a machine begins: tasks that end before that may take all that is free."""
+    _runtimes: Runtimes = field(default_factory=lambda: Runtimes(math.nan))
+
+    def refresh(self, state: ClusterState, allowed: Callable[[int], Flags]) -> None:
+        """Change the reservations to the present state; those of tasks that do not wait any more end.
+
+        ``allowed`` returns the machines where a task may run, by resource row.
+        """
+        former = self.present
+        self.present, self.spare, self.until = {}, {}, {}
+        if former:
+            self._make(state, _waiting(state, dict.fromkeys(former.values())), allowed, former)
+
+    def add(self, state: ClusterState, heads: Iterable[Head], allowed: Callable[[int], Flags]) -> None:
+        """Make reservations for those of these heads that fit on no machine."""
+        new = [head for head in heads if int(state.tasks.id[head.tasks[0]]) not in self.present]
+        machines = _usable(state)
+        free = free_amounts(state, machines)
+        free[np.isin(machines, list(self.spare))] = 0
+        racks = state.resources.rack[machines]
+        new = [
+            head for head in new if not _fits(state, head, free, allowed(int(head.tasks[0]))[machines], racks)
+        ]
+        if new:
+            self._make(state, new, allowed, {})
+
+    def _make(
+        self,
+        state: ClusterState,
+        heads: Iterable[Head],
+        allowed: Callable[[int], Flags],
+        former: dict[int, Reservation],
+    ) -> None:
+        room = room_in_time(state, _usable(state), self._runtimes)
+        free = ~np.isin(room.machines, list(self.spare))
+        for head in heads:
+            if len(self.present) >= RESERVATIONS_MAX:
+                break
+            may = allowed(int(head.tasks[0]))[room.machines] & free
+            found = self._reservation(state, head, room, may, former)
+            if found is not None:
+                free &= ~np.isin(room.machines, found.machines)
+                self.present.update(dict.fromkeys(found.tasks, found))
+
+    def _reservation(
+        self, state: ClusterState, head: Head, room: RoomInTime, may: Flags, former: dict[int, Reservation]
+    ) -> Reservation | None:
+        """Return the reservation of a head, or None if it fits nowhere even later."""
+        tasks, count = head.tasks, len(head.tasks)
+        demand = amounts(state, tasks).max(axis=0)
+        racks = state.resources.rack[room.machines]
+        ids = tuple(state.tasks.id[tasks].tolist())
+        known = former.get(ids[0])
+        places, ends = spread_out(fitting(room.free, demand, may), count, head.affinity, racks), 0
+        if len(places) < count:
+            places = self._kept_places(known, ids, room, may)
+            after = room.earliest_at(places, demand) if places else None
+            if after is None:
+                after = room.earliest(demand, count, may, head.affinity, racks)
+                if after is None:
+                    return None
+                free = room.free_after(after)
+                places = spread_out(fitting(free, demand, may), count, head.affinity, racks)
+            ends = after
+        start = max(float(room.end[ends - 1]), state.now) if ends else state.now
+        self._keep_room(room, ends, places, demand, start)
+        made = state.now if known is None else known.made
+        return Reservation(ids, tuple(room.machines[places].tolist()), made, start)
+
+    @staticmethod
+    def _kept_places(
+        known: Reservation | None, ids: tuple[int, ...], room: RoomInTime, may: Flags
+    ) -> list[int]:
+        """Return the places of the machines that a reservation has; empty if they cannot be used any more."""
+        if known is None or known.tasks != ids:
+            return []
+        places = np.searchsorted(room.machines, known.machines)
+        inside = places < len(room.machines)
+        if not inside.all() or (room.machines[places] != known.machines).any() or not may[places].all():
+            return []
+        return [int(place) for place in places]
+
+    def _keep_room(
+        self, room: RoomInTime, ends: int, places: Iterable[int], demand: Floats, start: float
+    ) -> None:
+        """Note what others may take of the machines: what is left beside the tasks when they begin."""
+        later = room.free_after(ends)
+        for place in places:
+            machine = int(room.machines[place])
+            left = self.spare.get(machine)
+            self.spare[machine] = (later[place] if left is None else left) - demand
+            self.until[machine] = start
+
+    # -- rounds -------------------------------------------------------------------------------------
+    def machine_of(self, task: int) -> int:
+        """Return the reserved machine of a task, by its identifier, as a resource row; or ABSENT."""
+        found = self.present.get(task)
+        return ABSENT if found is None else found.machines[found.tasks.index(task)]
+
+    def due(self, state: ClusterState) -> list[Reservation]:
+        """Return the reservations whose tasks fit now, each once."""
+        return [one for one in dict.fromkeys(self.present.values()) if one.start <= state.now]
+
+    def leaves_room(self, state: ClusterState, tasks: Ints, machine: Ints) -> Flags:
+        """Return which tasks (n,) need not leave room for reservations on their machines (n,).
+
+        Those are the owners, and tasks that are expected to end before the reservation begins.
+        """
+        found = np.ones(len(tasks), np.bool_)
+        if not self.spare:
+            return found
+        kept = np.flatnonzero(np.isin(machine, list(self.spare)))
+        ends = state.now + self._runtimes.expected(state, tasks[kept])
+        for at, end in zip(kept.tolist(), ends.tolist(), strict=True):
+            place = int(machine[at])
+            is_owner = self.machine_of(int(state.tasks.id[tasks[at]])) == place
+            found[at] = is_owner or end <= self.until[place]
+        return found
+
+    def is_bound(self, state: ClusterState, row: int) -> bool:
+        """Return True if a task has to leave room on all reserved machines."""
+        if not self.spare:
+            return False
+        if int(state.tasks.id[row]) in self.present:
+            return False
+        ends = state.now + float(self._runtimes.expected(state, np.array([row]))[0])
+        return not ends <= min(self.until.values())
+
+    def left_to_others(self, machines: int) -> Floats | None:
+        """Return what tasks without a reservation may take, (machines, 1 + DIMENSIONS); None for all.
+
+        Infinity means all that is free; ``machines`` is the number of resource rows.
+        """
+        if not self.spare:
+            return None
+        width = len(next(iter(self.spare.values())))
+        left = np.full((machines, width), np.inf)
+        for machine, amount in self.spare.items():
+            left[machine] = np.maximum(amount, 0)
+        return left
+
+
+def _usable(state: ClusterState) -> Ints:
+    """Return the machines that take new tasks, as resource rows."""
+    machines = state.resources.at(Level.MACHINE)
+    return machines[state.resources.usable[machines]]
+
+
+def _fits(state: ClusterState, head: Head, free: Floats, may: Flags, racks: Ints) -> bool:
+    """Return True if tasks fit into ``free`` (M, 1 + DIMENSIONS) now, where they may run."""
+    demand = amounts(state, head.tasks).max(axis=0)
+    places = spread_out(fitting(free, demand, may), len(head.tasks), head.affinity, racks)
+    return len(places) == len(head.tasks)
+
+
+def _waiting(state: ClusterState, reservations: Iterable[Reservation]) -> Iterable[Head]:
+    """Yield the tasks of reservations that still wait for them, all together."""
+    for one in reservations:
+        rows = np.array([state.tasks.find(task) for task in one.tasks])
+        if (rows != ABSENT).all() and (state.tasks.status[rows] == WAITING).all():
+            yield Head(rows, int(state.jobs.affinity[state.tasks.job[rows[0]]]))
