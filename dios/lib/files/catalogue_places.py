@@ -135,15 +135,22 @@ class HandedCatalogue:
 
 
 def _look_up(node: Node, name: bytes, group: Group, list_of: str, way_out: str) -> list[Reference]:
-    """Return the replicas of a catalogue. One that has a name and no replica is lost, and not empty."""
+    """Return the replicas of a catalogue. One that has a name and no replica is lost, and not empty.
+
+    A node that has just started may meet others during the lookup, which asked none of them then. So an
+    answer without a replica counts only if the node knew others before.
+    """
     found = node.lookup(name, group=group)
+    alone = not found and _is_alone(node)
+    if not found and not alone:
+        found = node.lookup(name, group=group)
     if not found and found.incomplete:
         raise UnreachableError(
             f"{list_of} is on a node that does not answer. `dios node ls` shows which; try again when that "
             "node is back.",
             call="lookup",
         )
-    if not found and _is_alone(node):
+    if not found and alone:
         raise UnreachableError(
             f"{list_of} is not on this node, which has met no other one since its start. `dios node ls` "
             "shows those that it knows; try again when it has met them.",

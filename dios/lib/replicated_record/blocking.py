@@ -99,7 +99,10 @@ class BlockingReplicas:
     def _look(self, *, fresh: bool) -> Sighting:
         complete = False
         late = time.monotonic() - self._looked_at > limits.CATALOGUE_LOOK_MS / 1000
+        known: frozenset[str] = frozenset()
         if fresh or late or any(one.zombie for one in self._references.values()):
+            # Before the lookup: it asks nobody whom this node meets only while it lasts.
+            known = frozenset(() if self.vouches else self._known_nodes())
             found = self._find()
             complete = not getattr(found, "incomplete", True)
             former = self._references
@@ -114,8 +117,7 @@ class BlockingReplicas:
                         one.close()
         members = tuple(Member(one.object_id, one.node) for one in self._references.values())
         versions = {one.object_id: one.v_w for one in self._references.values()}
-        known = None if self.vouches else frozenset(self._known_nodes() if complete else ())
-        return Sighting(members, versions, complete, known)
+        return Sighting(members, versions, complete, None if self.vouches else known)
 
     def _known_nodes(self) -> Iterator[str]:
         # A task may not ask for the nodes, and then knows none.

@@ -23,7 +23,7 @@ LISTED = Name(b"\x02" * 32)
 
 def place_of(kind: str, tmp_path: Path, *, incomplete: bool = False, nodes: int = 2) -> GroupFiles:
     """The files of a group whose list no node has, of this number of nodes in a cluster."""
-    members = [SimpleNamespace(address=f"n{number}:1") for number in range(nodes)]
+    members = [SimpleNamespace(name=f"n{n}", address=f"n{n}:1", usable=True) for n in range(nodes)]
     node = cast(
         "Node",
         SimpleNamespace(lookup=lambda *_, **__: Gathered([], incomplete=incomplete), nodes=lambda: members),
@@ -60,6 +60,16 @@ def test_a_node_that_has_met_no_other_one_does_not_know_that_a_list_is_lost(tmp_
     """It has just started, and all nodes that it knows have answered: itself."""
     with pytest.raises(UnreachableError, match="has met no other one"):
         place_of("own", tmp_path, nodes=1).entries()
+
+
+@pytest.mark.parametrize("kind", ["own", "shared"])
+def test_a_list_is_not_lost_while_its_node_is_met(kind: str, tmp_path: Path) -> None:
+    """A node that has just started met the other one after it had begun to look for the list."""
+    files = place_of(kind, tmp_path)
+    there = SimpleNamespace(object_id=1)
+    answers = [Gathered([], incomplete=False), Gathered([there], incomplete=False)]
+    files.node.lookup = lambda *_, **__: answers.pop(0)  # type: ignore[method-assign,assignment]
+    assert list(files._place.replicas()) == [there]
 
 
 @pytest.mark.parametrize("kind", ["own", "shared"])

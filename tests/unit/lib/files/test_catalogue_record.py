@@ -33,7 +33,7 @@ def test_replaced_files_leave_notes_while_the_catalogue_has_a_history(
         zombie=False,
     )
     reference = cast("Reference", there)
-    record = CatalogueRecord(cast("Node", SimpleNamespace()), lambda: [reference])
+    record = CatalogueRecord(cast("Node", SimpleNamespace(nodes=list)), lambda: [reference])
     assert record.found()
     assert not record.is_replicated
     value = Value(ZERO, members, (), 0, 1, bytes(32), b"")

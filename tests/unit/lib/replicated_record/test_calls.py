@@ -188,3 +188,18 @@ def test_a_refused_commit_keeps_the_reference(plan: str, client: str) -> None:
     calls = calls_of(client, failures, *PLANS[plan])
     assert "close" not in calls
     assert (calls[-1] == "release") is (plan == "commit and hold")
+
+
+def test_only_nodes_that_were_known_before_a_lookup_have_answered_it() -> None:
+    """Others may be met while it lasts, and it asked none of them."""
+    known = ["n1"]
+    replica = Blocking({})
+
+    def find() -> Gathered[Blocking]:
+        known.append("n2")
+        return Gathered([replica], incomplete=False)
+
+    node = SimpleNamespace(nodes=lambda: [SimpleNamespace(name=name, usable=True) for name in known])
+    replicas = BlockingReplicas(cast("Node", node), cast("Callable[[], Gathered[Reference]]", find))
+    assert replicas._look(fresh=True).known == {"n1"}
+    assert replicas._look(fresh=True).known == {"n1", "n2"}
