@@ -201,5 +201,5 @@ def test_only_nodes_that_were_known_before_a_lookup_have_answered_it() -> None:
 
     node = SimpleNamespace(nodes=lambda: [SimpleNamespace(name=name, usable=True) for name in known])
     replicas = BlockingReplicas(cast("Node", node), cast("Callable[[], Gathered[Reference]]", find))
-    assert replicas._look(fresh=True).known == {"n1"}
-    assert replicas._look(fresh=True).known == {"n1", "n2"}
+    assert replicas._look(fresh=True).known == frozenset({"n1"})
+    assert replicas._look(fresh=True).known == frozenset({"n1", "n2"})
