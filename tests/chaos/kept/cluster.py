@@ -198,6 +198,8 @@ class KeptCluster:
         """End a node, by SIGKILL or in an orderly way, and wait until nothing of it runs."""
         process, node.process = node.process, None
         assert process is not None
+        if orderly and node.machinery is not None:
+            node.machinery.heal()  # it syncs what it has before it ends
         family = [process.pid, *descendants(process.pid)]
         with contextlib.suppress(ProcessLookupError):
             os.kill(process.pid, signal.SIGTERM if orderly else signal.SIGKILL)
@@ -267,6 +269,7 @@ class KeptCluster:
         Raises NotHereError, with the node as it was, if a fault ends the other one meanwhile.
         """
         host = next(other for other in self.nodes if other is not node and other.running)
+        self.wait_serves(host)
         told = self._run(host, "token", "--data", str(host.data), "--json")
         token = node.folder / "token"
         token.touch(mode=0o600)
