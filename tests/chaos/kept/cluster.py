@@ -61,6 +61,8 @@ class KeptNode:
         self.folder.mkdir(parents=True)
         self.space: Final = space
         self.generation = 0
+        self.invited_at = float("-inf")
+        """When it invited another node, which nobody else has admitted for a moment."""
         self.process: subprocess.Popen[bytes] | None = None
         self.data: Final = self.folder / "data"
         self.socket: Final = self.folder / "node.sock"
@@ -270,6 +272,7 @@ class KeptCluster:
         """
         host = next(other for other in self.nodes if other is not node and other.running)
         self.wait_serves(host)
+        host.invited_at = time.monotonic()
         told = self._run(host, "token", "--data", str(host.data), "--json")
         token = node.folder / "token"
         token.touch(mode=0o600)

@@ -22,6 +22,7 @@ from tests.support.lab.namespaces import NotHereError
 _SECOND: Final = 1_000_000_000
 _STROBE_PERIOD_NS: Final = 50_000_000
 _SLOW_NS: Final = 50_000_000
+_SPONSORS_S: Final = 5.0
 _ARMED_S: Final = 0.3
 """The time for which writes are recorded before a power cut."""
 _ARMED_SYNC_NS: Final = 80_000_000
@@ -75,6 +76,8 @@ class Faults:
             return
         nodes = [self._cluster.nodes[number] for number in fault.nodes]
         gone = any(not node.running for node in nodes)
+        # A node whose only sponsor is removed has to join again, and its disk is lost like that of the sponsor.
+        gone |= fault.kind is Kind.LOSE and time.monotonic() - nodes[0].invited_at < _SPONSORS_S
         if (
             gone
             or self._away & set(fault.nodes)
