@@ -272,7 +272,6 @@ class KeptCluster:
         """
         host = next(other for other in self.nodes if other is not node and other.running)
         self.wait_serves(host)
-        host.invited_at = time.monotonic()
         told = self._run(host, "token", "--data", str(host.data), "--json")
         token = node.folder / "token"
         token.touch(mode=0o600)
@@ -288,6 +287,7 @@ class KeptCluster:
             shutil.rmtree(node.data)
             node.data.mkdir(mode=0o700)
             raise NotHereError(f"{host.name}, which has invited it, was ended") from None
+        host.invited_at = time.monotonic()
 
     # -- the network --------------------------------------------------------------------------------
     def cut(self, side: Sequence[KeptNode], *, one_way: bool = False) -> None:

@@ -76,7 +76,7 @@ class Faults:
             return
         nodes = [self._cluster.nodes[number] for number in fault.nodes]
         gone = any(not node.running for node in nodes)
-        # A node whose only sponsor is removed has to join again, and its disk is lost like that of the sponsor.
+        # A node whose only sponsor is removed has to join again: its disk is lost, too.
         gone |= fault.kind is Kind.LOSE and time.monotonic() - nodes[0].invited_at < _SPONSORS_S
         if (
             gone
