@@ -534,6 +534,13 @@ class ModelSession:
 
     async def _commit_write(self, call: messages.CommitWrite) -> AnyResult:
         replica = await self._reached(call.ref)
+        await self._committed_write(replica, call)
+        await self._return(replica.node)
+        return messages.Committed(replica.v_r, replica.v_w)
+
+    async def _committed_write(
+        self, replica: StoredReplica, call: messages.CommitWrite | messages.CommitAcquireWrite
+    ) -> ModelBuffer:
         buffer = self._buffer(call.buffer)
         if not io_requests.holds(cast("Buffer", buffer)):
             io_requests.settle(cast("Buffer", buffer), valid=False)
@@ -542,19 +549,19 @@ class ModelSession:
         # The write has counted the version already.
         io_requests.deactivate(cast("Buffer", buffer))
         buffer.committed = True
-        await self._return(replica.node)
-        return messages.Committed(replica.v_r, replica.v_w)
+        return buffer
 
     async def _commit_acquire_write(self, call: messages.CommitAcquireWrite) -> AnyResult:
-        await self._commit_write(
-            messages.CommitWrite(call.ref, call.buffer, flags=call.flags & Flag.REPLACE, data=call.data)
-        )
-        replica, buffer = await self._reached(call.ref), self._buffer(call.buffer)
-        if not io_requests.admits(cast("PhysicalObject", replica), call.semantics):
-            return messages.Committed(replica.v_r, replica.v_w)
-        io_requests.begin(cast("Buffer", buffer), call.semantics)
-        data = None if call.flags & Flag.BLANK else self._range(replica, buffer.offset, buffer.size)
-        return messages.Buffer(buffer.id, buffer.size, replica.v_r, replica.v_w, data=data)
+        """Commit and begin the next request in one step, as the core does: no other one comes between."""
+        replica = await self._reached(call.ref)
+        buffer = await self._committed_write(replica, call)
+        answer: AnyResult = messages.Committed(replica.v_r, replica.v_w)
+        if buffer.id in self._buffers and io_requests.admits(cast("PhysicalObject", replica), call.semantics):
+            io_requests.begin(cast("Buffer", buffer), call.semantics)
+            data = None if call.flags & Flag.BLANK else self._range(replica, buffer.offset, buffer.size)
+            answer = messages.Buffer(buffer.id, buffer.size, replica.v_r, replica.v_w, data=data)
+        await self._return(replica.node)
+        return answer
 
     async def _release_write(self, call: messages.ReleaseWrite) -> AnyResult:
         await self._reached(call.ref)
