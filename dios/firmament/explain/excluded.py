@@ -83,7 +83,10 @@ def excluded_machines(
         others = restrictions.reservations.left_to_others(len(rows))
         if others is not None:
             short = (others[:, 0] < 1) | (others[:, 1:] < demand).any(axis=1)
-            out(short, "kept for a task that has waited longer, unless this one is known to end before")
+            out(
+                short,
+                "kept for a task that has waited longer; a task that is known to end before it begins may start",
+            )
     out(~reachable, "the cost model offers no way there")
     return found, left
 

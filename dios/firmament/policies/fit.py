@@ -31,7 +31,7 @@ def _accept(
 ) -> None:
     """In order, accept tasks that fit into ``free`` (machines, dimensions) and ``slots`` (machines,).
 
-    Those that are ``bound`` have to fit into ``left`` (machines, 1 + dimensions) beside reservations, too.
+    ``bound`` ones also have to fit into what reservations leave, ``left`` (machines, 1 + dimensions).
     """
     for at in range(len(machine)):
         if not accepted[at]:

@@ -64,7 +64,7 @@ class Reservations:
     present: dict[int, Reservation] = field(default_factory=dict)
     """By the identifier of each task."""
     spare: dict[int, Floats] = field(default_factory=dict)
-    """What other tasks may take of a machine, (1 + DIMENSIONS,): its slots and resources."""
+    """The slots and resources of a machine that other tasks may take, (1 + DIMENSIONS,)."""
     until: dict[int, float] = field(default_factory=dict)
     """When the reservation of a machine begins: tasks that end before that may take all that is free."""
     _runtimes: Runtimes = field(default_factory=lambda: Runtimes(math.nan))
@@ -151,7 +151,7 @@ class Reservations:
     def _keep_room(
         self, room: RoomInTime, ends: int, places: Iterable[int], demand: Floats, start: float
     ) -> None:
-        """Note what others may take of the machines: what is left beside the tasks when they begin."""
+        """Note the room of the machines that other tasks may take: the rest of it when the owners begin."""
         later = room.free_after(ends)
         for place in places:
             machine = int(room.machines[place])

@@ -95,7 +95,7 @@ class _States(NamedTuple):
 
     @property
     def existing(self) -> set[int] | None:
-        """The ids of all sound replicas that there are.
+        """The ids of all sound replicas.
 
         None if a node that may have one did not answer, and if lost members may have decided something later.
         """

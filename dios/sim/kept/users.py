@@ -214,7 +214,7 @@ class _OneProgram:
         try:
             entries = staged.publish()
         except (UnreachableError, ClosedError):
-            self._session.in_doubt = True  # a later change may complete this one
+            self._session.in_doubt = True  # a later change of the list may complete it
             raise
         except (OSError, Busy, Conflict, InvalidError, LimitError, NotPermittedError):
             change.refuse()
