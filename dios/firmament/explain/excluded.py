@@ -85,7 +85,7 @@ def excluded_machines(
             short = (others[:, 0] < 1) | (others[:, 1:] < demand).any(axis=1)
             out(
                 short,
-                "kept for a task that has waited longer; a task that is known to end before it begins may start",
+                "kept for a task that has waited longer; tasks that are known to end before may start",
             )
     out(~reachable, "the cost model offers no way there")
     return found, left
