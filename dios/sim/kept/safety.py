@@ -202,6 +202,17 @@ class Safety:
                     f" {disks.listing}",
                 )
 
+    def has_former(self, path: str) -> bool:
+        """Return True if a file was lost with the disks of a put that was not acknowledged.
+
+        Fewer than SAFE_DISKS had its bytes, and the file before it stays as a former one.
+        """
+        now = self._cluster.now()
+        changes = [one for one in self._files.candidates(path, now, now) if one is not None]
+        careless = any(one.outcome is Outcome.OPEN and one.disks < SAFE_DISKS for one in changes)
+        contents = [content for one in changes if (content := one.contents[path]) is not None]
+        return careless and any(self._disks(path, content).content for content in contents)
+
     def _is_latest(self, path: str, change: Change) -> bool:
         now = self._cluster.now()
         return list(self._files.candidates(path, now, now)) == [change]
