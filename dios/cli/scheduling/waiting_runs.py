@@ -35,8 +35,14 @@ def waiting_reason(place: CommandContext, tasks: Sequence[Status], task: Status)
     if isinstance(explanation, dict):
         # Of the flow scheduler, whose lines begin with paths and costs.
         excluded, total = rows_of(explanation, "excluded"), explanation.get("total_machines")
-        others = [f"{row.get('machines')} of {total} machines: {row.get('reason')}" for row in excluded]
-        parts = [str(explanation.get("reason", "")), *(others or [str(explanation.get("binding", ""))])]
+        reason = str(explanation.get("reason", ""))
+        others = [
+            f"{row.get('machines')} of {total} machines: {row.get('reason')}"
+            for row in excluded
+            if str(row.get("reason")) not in reason
+        ]
+        binding = [] if excluded else [str(explanation.get("binding", ""))]
+        parts = [reason, *others, *binding, str(explanation.get("promised", ""))]
         return "; ".join(part for part in parts if part)
     lines = explained.get("lines")
     texts = [str(line).strip() for line in lines[:_LINES]] if isinstance(lines, list) else []

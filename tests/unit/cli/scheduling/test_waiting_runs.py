@@ -71,6 +71,25 @@ def test_the_reason_of_the_flow_scheduler_has_no_costs() -> None:
     assert reason_from(place) == "no machine can take it; 3 of 3 machines: lack gpu=yes"
 
 
+def test_a_reason_is_shown_once_with_the_promised_start() -> None:
+    """The machines that have it are not listed again."""
+    excluded = [ExcludedMachines(2, "not enough free: 4 CPUs are needed")]
+    found = Explanation(
+        7,
+        1,
+        "waits",
+        "no machine has room for it now: not enough free: 4 CPUs are needed",
+        None,
+        1,
+        "spread",
+        5,
+        excluded=excluded,
+        promised="kept for it: room on n1; it is expected to start there in 28 s",
+    )
+    place = Coordinator(SUBMITTED, found.lines(), explanation=msgspec.to_builtins(found))
+    assert reason_from(place) == f"{found.reason}; {found.promised}"
+
+
 def test_a_brief_reason_is_kept_whole() -> None:
     """A reason that does not begin with the name of the task is shown as it is."""
     assert reason_from(Coordinator(SUBMITTED, ["it cannot be placed: no such node"])) == (
