@@ -33,7 +33,8 @@ from dios.lib.files.cached_catalogue import CachedCatalogue
 from dios.lib.files.catalogue_places import CataloguePlace
 from dios.lib.files.catalogue_record import CatalogueRecord, CatalogueVersion
 from dios.lib.files.kept_copies import has_kept_copies, promised_disks
-from dios.lib.files.notes import added, followed, unused
+from dios.lib.files.notes import added, followed, unneeded
+from dios.lib.files.notes import unused as unused_objects
 from dios.lib.files.parts import PartsFile, StoredParts
 from dios.lib.files.paths import stored_path
 from dios.lib.files.sound_replicas import RANGE_BYTES, Notice, SoundReplicas, WantedObject, log_notice
@@ -388,7 +389,7 @@ class GroupFiles:
         def unused_parts(tree: FileTree) -> Iterable[Note]:
             for one in tree.unfinished.values():
                 if one.file in unfinished:
-                    yield from unused(one.file, [part.name for part in one.parts], time.time_ns())
+                    yield from unused_objects(one.file, [part.name for part in one.parts], time.time_ns())
 
         done = self._edit_noted(
             lambda tree: [e for e in tree.entries if (e.file, e.name) not in gone],
@@ -438,7 +439,11 @@ class GroupFiles:
         def notes(tree: FileTree) -> Sequence[Note]:
             nonlocal done
             kept = followed(tree, after)
-            new = [*added(tree, after, time.time_ns()), *(unused(tree) if unused else ())]
+            new = added(tree, after, time.time_ns())
+            for note in unused(tree) if unused else ():
+                # A run that was overtaken may take the parts of a file for its own.
+                rest = unneeded(note.former.local_names, after, (*kept, *new))
+                new += unused_objects(note.former.file, rest, note.noted_ns)
             freed = [note for note in kept if not note.until and note not in tree.notes] if kept else []
             if new and self.is_replicated:
                 due = [*freed, *(note for note in new if not note.until)]

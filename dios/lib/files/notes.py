@@ -78,3 +78,14 @@ def unused(path: str, names: Sequence[bytes], now_ns: int) -> list[Note]:
         return []
     packed = pack_parts(Part(name, b"") for name in names)
     return [Note(CatalogueEntry(path, names[0], 0, 0, packed_parts=packed), b"", now_ns)]
+
+
+def unneeded(names: Iterable[bytes], entries: Iterable[CatalogueEntry], notes: Iterable[Note]) -> list[bytes]:
+    """Return the names of the objects that no entry has, and no former file that a note keeps."""
+    rest = dict.fromkeys(names)
+    for holder in (*entries, *(note.former for note in notes)):
+        if not rest:
+            break
+        for name in holder.local_names:
+            rest.pop(name, None)
+    return list(rest)

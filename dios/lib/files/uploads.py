@@ -21,7 +21,7 @@ from dios.client.sync.node import Reference
 from dios.errors import Conflict, DiosError, InvalidError, LimitError, StaleError
 from dios.lib.catalogue import CatalogueEntry, Part, UnfinishedFile, pack_parts
 from dios.lib.files.group_files import GroupFiles, destroy
-from dios.lib.files.notes import unused
+from dios.lib.files.notes import unneeded, unused
 from dios.lib.files.sources import Source
 from dios.lib.files.tree import FileTree
 from dios.wire.types import ObjectType, Semantics
@@ -75,6 +75,8 @@ class PartsUpload:
         """The names of parts that an earlier run stored, by digest."""
         self._empty: Final[list[Reference]] = []
         """The objects that are listed and have no bytes yet."""
+        self._announced = False
+        """True if the list had the file as an unfinished one of this run."""
         self._useless: Final[list[bytes]] = []
         """The names of parts that no file needs, which a node that is away may still have."""
 
@@ -200,11 +202,11 @@ class PartsUpload:
         )
 
     def _not_taken(self, tree: FileTree, names: Iterable[bytes]) -> list[bytes]:
-        """Return the names without those of parts that another run has, or the present file."""
-        present, file = tree.unfinished.get(self._path), tree.files.get(self._path)
+        """Return the names without those of parts that another run has, or a file, present or former."""
+        present = tree.unfinished.get(self._path)
         others = present.parts if present is not None and present.run != self._begun.run else ()
-        taken = {part.name for part in others} | set(() if file is None else file.local_names)
-        return [name for name in names if name not in taken]
+        taken = {part.name for part in others}
+        return unneeded((name for name in names if name not in taken), tree.entries, tree.notes)
 
     # -- one part -----------------------------------------------------------------------------------
     def _store_part(self, source: Source, offset: int, size: int, whole: blake3) -> int:
@@ -291,6 +293,8 @@ class PartsUpload:
     def _destroy(self, names: list[bytes]) -> None:
         """Destroy objects that no file needs. The next change of the list notes those that may be left."""
         try:
+            if self._listed:
+                names = self._not_taken(self._files.tree(), names)
             outcomes = destroy(self._files.node, names, copied=self._files.is_replicated)
         except DiosError:
             self._useless.extend(names)
@@ -307,10 +311,14 @@ class PartsUpload:
             lambda tree: unused(self._path, self._not_taken(tree, useless), time.time_ns()),
         )
         del self._useless[: len(useless)]
+        self._announced = True
 
     def _with_own(self, tree: FileTree) -> list[UnfinishedFile]:
-        """Return the unfinished files, with the present parts of this file."""
-        if self._path in tree.unfinished:
+        """Return the unfinished files, with the present parts of this file.
+
+        Raises Conflict if another run has taken over the path, whether or not it has finished its file.
+        """
+        if self._announced or self._path in tree.unfinished:
             self.require_listed(tree)
         parts = [
             *self._parts,

@@ -594,6 +594,38 @@ def test_objects_that_were_made_while_another_run_took_the_path_are_destroyed(
     assert files.cluster.nodes_of("part 0") == set()
 
 
+def test_a_run_whose_parts_another_one_has_published_lists_nothing(files: Files) -> None:
+    """Two readers bring the same file back: the parts of the first one are those of the file now."""
+    name, size, digest = files.cluster.store("part", "n1")
+    upload = PartsUpload(files, "u", size)
+    upload._parts.append(Part(name, digest))
+    upload.note()
+    assert set(files.tree().unfinished) == {"u"}
+    files.edit(lambda tree: [*tree.entries, CatalogueEntry("u", name, size, 1, digest)], lambda _: [])
+    upload.note()
+    assert files.tree().unfinished == {}
+    assert files.cluster.nodes_of("part") == {"n1"}
+
+
+@pytest.mark.parametrize("state", ["present", "former", "moved"])
+def test_the_objects_of_a_file_are_never_of_no_use(files: Files, promised: Promised, state: str) -> None:
+    """Also if an unfinished file names them, which a run has left that was overtaken."""
+    promised.replicas = 2
+    entry = files.entry("a")
+    stale = UnfinishedFile("a", b"\x01" * 16, 0, 1, 4, pack_parts([Part(entry.name, entry.digest)]))
+    files.edit(lambda tree: tree.entries, lambda _: [stale], lambda tree: tree.notes)
+    if state == "former":
+        files.put("a", "two", "n1")
+    elif state == "moved":
+        files.move({"a": "b"})
+    files.edit(lambda tree: tree.entries, lambda _: [stale], lambda tree: tree.notes)
+    upload = PartsUpload(files, "a", None)
+    upload.begin()
+    upload._destroy([entry.name])
+    upload.discard()
+    assert files.cluster.nodes_of("one") == {"n1", "n2"}
+
+
 @pytest.mark.parametrize("noted_digest", [False, True])
 def test_parts_on_a_node_that_is_away_have_a_note_when_a_later_run_needs_them_not(
     files: Files, *, noted_digest: bool
