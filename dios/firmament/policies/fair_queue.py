@@ -31,7 +31,7 @@ from dios.firmament.policies.job_bounds import job_places, why_beyond
 from dios.firmament.policies.principal_accounts import FairnessRule, PrincipalAccounts
 from dios.firmament.policies.reservations import NO_RESERVATIONS, Head, Reservation
 from dios.firmament.policies.stored_shares import RESOURCES
-from dios.limits import FAIR_QUEUE_EXEMPT_MAX, FAIR_QUEUE_TIMEOUT_S, PRIORITY_AGE_S
+from dios.limits import FAIR_QUEUE_EXEMPT_MAX, FAIR_QUEUE_TIMEOUT_S, PRIORITY_AGE_S, RESERVATIONS_MAX
 
 _NO_TASK: Final = 2**62
 """A priority above all, of no task."""
@@ -97,14 +97,16 @@ class TaskFairQueue:
                 self._passed.add(first)
         return found
 
-    def heads(self, state: ClusterState, admission: Admission) -> list[Head]:
-        """Return the first admitted task, or gang, of each principal, and one that held up others too long.
+    def heads(self, state: ClusterState, admission: Admission, left_over: Ints) -> list[Head]:
+        """Return the first admitted tasks, or gangs, of principals, and one that held up others too long.
 
-        If they fit on no machine, ``Reservations`` keeps machines for them. Those of higher priority come
-        first; PRIORITY_AGE_S of waiting count as one step of it.
+        Of the admitted ones those count that were ``left_over`` by the last round, as rows. If they fit on no
+        machine, ``Reservations`` keeps machines for them. Those of higher priority come first;
+        PRIORITY_AGE_S of waiting count as one step of it.
         """
         table, jobs = state.tasks, state.jobs
-        waiting = admission.tasks[table.copy_of[admission.tasks] == ABSENT]
+        waiting = np.intersect1d(admission.tasks, left_over)
+        waiting = waiting[table.copy_of[waiting] == ABSENT]
         passed = np.array([table.find(task) for task in sorted(self._passed)], np.int64)
         passed = passed[np.isin(passed, np.flatnonzero(table.alive & (table.status == WAITING)))]
         waiting = np.union1d(waiting, passed)
@@ -119,7 +121,7 @@ class TaskFairQueue:
         if self.ledger.rule is FairnessRule.FIFO:
             who = np.zeros(len(order), np.int64)
         first = np.sort(np.unique(who, return_index=True)[1])
-        return [_head(state, waiting, entry, at) for at in order[first].tolist()]
+        return [_head(state, waiting, entry, at) for at in order[first[:RESERVATIONS_MAX]].tolist()]
 
     def why_not(self, state: ClusterState, admission: Admission, task: int) -> str:
         """Return why a waiting task was not admitted, without names of others; empty if it was."""

@@ -166,8 +166,9 @@ class Reservations:
         return ABSENT if found is None else found.machines[found.tasks.index(task)]
 
     def due(self, state: ClusterState) -> list[Reservation]:
-        """Return the reservations whose tasks fit now, each once."""
-        return [one for one in dict.fromkeys(self.present.values()) if one.start <= state.now]
+        """Return the reservations whose tasks wait and fit now, each once."""
+        several = dict.fromkeys(self.present.values())
+        return [one for one in several if one.start <= state.now and _rows(state, one) is not None]
 
     def leaves_room(self, state: ClusterState, tasks: Ints, machine: Ints) -> Flags:
         """Return which tasks (n,) need not leave room for reservations on their machines (n,).
@@ -217,13 +218,23 @@ def _usable(state: ClusterState) -> Ints:
 def _fits(state: ClusterState, head: Head, free: Floats, may: Flags, racks: Ints) -> bool:
     """Return True if tasks fit into ``free`` (M, 1 + DIMENSIONS) now, where they may run."""
     demand = amounts(state, head.tasks).max(axis=0)
-    places = spread_out(fitting(free, demand, may), len(head.tasks), head.affinity, racks)
-    return len(places) == len(head.tasks)
+    places = fitting(free, demand, may)
+    if len(head.tasks) == 1:
+        return bool(places.any())
+    return len(spread_out(places, len(head.tasks), head.affinity, racks)) == len(head.tasks)
 
 
 def _waiting(state: ClusterState, reservations: Iterable[Reservation]) -> Iterable[Head]:
     """Yield the tasks of reservations that still wait for them, all together."""
     for one in reservations:
-        rows = np.array([state.tasks.find(task) for task in one.tasks])
-        if (rows != ABSENT).all() and (state.tasks.status[rows] == WAITING).all():
+        rows = _rows(state, one)
+        if rows is not None:
             yield Head(rows, int(state.jobs.affinity[state.tasks.job[rows[0]]]))
+
+
+def _rows(state: ClusterState, one: Reservation) -> Ints | None:
+    """Return the rows of the tasks of a reservation; None if one of them does not wait any more."""
+    rows = np.array([state.tasks.find(task) for task in one.tasks])
+    if (rows == ABSENT).any() or (state.tasks.status[rows] != WAITING).any():
+        return None
+    return rows

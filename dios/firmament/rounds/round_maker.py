@@ -93,8 +93,8 @@ class RoundMaker:
     def run(self, model: CostModel, guard: ModelGuard, fresh: set[int], found: Round) -> None:
         """Solve a round and fill ``found``; the state changes only if the round succeeds."""
         began = time.perf_counter()
-        self.left_over = self.left_over[:0]
         choice, admission = self._admit(record=True)
+        self.left_over = self.left_over[:0]
         plan = self._plan(choice, admission)
         try:
             questions, answers = self._ask(model, guard, plan, fresh)
@@ -136,7 +136,8 @@ class RoundMaker:
             return choice, None
         admission = self._fair_queue.choose(state, record=record, reserved=self.reservations.present)
         if record and self.settings.fit:
-            self.reservations.add(state, self._fair_queue.heads(state, admission), self._machines_of)
+            heads = self._fair_queue.heads(state, admission, self.left_over)
+            self.reservations.add(state, heads, self._machines_of)
         its_turn = np.isin(choice.tried, state.tasks.job[admission.tasks])
         left_out = np.concatenate([choice.left_out, choice.tried[~its_turn]])
         return GangChoice(choice.complete, choice.tried[its_turn], left_out), admission

@@ -201,10 +201,11 @@ def test_a_reservation_moves_when_its_machine_goes() -> None:
     there.step(0.0)
     (wanted,) = there.submit("ann", 5.0, 1.0, cpus=4.0)
     there.step(1.0)
+    there.step(2.0)
     one = there.scheduler.promised_start(wanted)
     assert one is not None
     there.scheduler.drain(one.machines[0], drained=True)
-    there.step(2.0)
+    there.step(3.0)
     other = there.scheduler.promised_start(wanted)
     assert other is not None
     assert other.machines != one.machines
@@ -215,11 +216,11 @@ def test_a_task_that_no_machine_can_take_keeps_none() -> None:
     """It would keep it for ever."""
     there = play(4)
     (huge,) = there.submit("ann", 5.0, 0.0, cpus=5.0)
-    there.step(0.0)
-    there.step(1.0)
+    for second in range(3):
+        there.step(float(second))
     assert there.scheduler.promised_start(huge) is None
-    (small,) = there.submit("bob", 5.0, 2.0)
-    assert there.step(2.0) == [small]
+    (small,) = there.submit("bob", 5.0, 3.0)
+    assert there.step(3.0) == [small]
 
 
 def test_an_explanation_names_what_is_kept() -> None:
