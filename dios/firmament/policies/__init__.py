@@ -7,6 +7,7 @@ together) and ``evict`` (preemption for other resources than slots).
 
 Principals: ``principal_accounts`` (weights, quotas, commitments), ``fair_queue`` with
 ``fair_queue_kernels`` (the order of waiting tasks), ``predicted_turns`` (when each is the next
-one), ``backlog`` (the tasks of long queues) and ``stored_shares`` (the stored form). Jobs over
-time: ``packed_jobs`` and ``packing``.
+one), ``backlog`` (the tasks of long queues) and ``stored_shares`` (the stored form). Machines that are
+kept for large tasks: ``reservations``, by ``room_in_time``. Jobs over time: ``packed_jobs`` and
+``packing``.
 """

@@ -69,6 +69,14 @@ class TaskFairQueue:
         self._passed: set[int] = set()
         """Identifiers of tasks that held up others for too long."""
         self._reserved: Mapping[int, Reservation] = NO_RESERVATIONS
+        self._latest: dict[int, float] = {}
+        """When the latest task was submitted that was placed, by principal."""
+
+    def note_placed(self, state: ClusterState, tasks: Ints) -> None:
+        """Note the tasks that a round has placed: earlier ones that still wait were overtaken."""
+        submitted = state.tasks.submitted[tasks].tolist()
+        for owner, when in zip(state.jobs.principal[state.tasks.job[tasks]].tolist(), submitted, strict=True):
+            self._latest[owner] = max(self._latest.get(owner, when), when)
 
     def choose(
         self, state: ClusterState, *, record: bool, reserved: Mapping[int, Reservation] = NO_RESERVATIONS
@@ -102,11 +110,16 @@ class TaskFairQueue:
 
         Of the admitted ones those count that were ``left_over`` by the last round, as rows. If they fit on no
         machine, ``Reservations`` keeps machines for them. Those of higher priority come first;
-        PRIORITY_AGE_S of waiting count as one step of it.
+        PRIORITY_AGE_S of waiting count as one step of it. Without turns the cost model chooses the order, so
+        that only tasks count which a later one has overtaken.
         """
         table, jobs = state.tasks, state.jobs
         waiting = np.intersect1d(admission.tasks, left_over)
         waiting = waiting[table.copy_of[waiting] == ABSENT]
+        if not admission.in_turn:
+            owner = jobs.principal[table.job[waiting]]
+            latest = np.array([self._latest.get(one, -np.inf) for one in owner.tolist()])
+            waiting = waiting[table.submitted[waiting] < latest]
         passed = np.array([table.find(task) for task in sorted(self._passed)], np.int64)
         passed = passed[np.isin(passed, np.flatnonzero(table.alive & (table.status == WAITING)))]
         waiting = np.union1d(waiting, passed)

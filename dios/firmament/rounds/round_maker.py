@@ -267,6 +267,10 @@ class RoundMaker:
         leaf, held = self._places(plan, network, solved, record=True)
         self._restrictions.misfits(plan.tasks[held])
         self._change(plan.tasks, leaf, held, found)
+        if self._fair_queue is not None:
+            placed = [delta.task for delta in found.deltas if delta.change is Change.PLACE]
+            rows = np.array([self._state.tasks.row(task) for task in placed], np.int64)
+            self._fair_queue.note_placed(self._state, rows)
         self.left_over = plan.tasks[self._state.tasks.status[plan.tasks] != RUNNING]
         shortfalls = _shortfalls(self._state, plan.bounds.may_miss)
         self._short_of_room = bool(shortfalls)

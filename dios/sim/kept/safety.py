@@ -22,7 +22,7 @@ from dios.wire.nametext import fingerprint
 
 SAFE_DISKS: Final = 2
 """The least number of replicas that a run promises: what was on as many disks stays on as many."""
-_HARMED_S: Final = 5.0
+_HARMED_S: Final = 12.0
 """A keeper that destroys a copy has compared the others not longer ago; see ``KEPT_COMPARED_MS``."""
 _IN_STORE: Final = 100
 """The number of disks that count for a file in a store outside of the cluster."""

@@ -153,6 +153,8 @@ class _OneProgram:
             kind()
         except (DiosError, OSError) as error:
             self._log(f"{kind.__name__.strip('_')} failed: {error}")
+            if isinstance(error, ClosedError):
+                self._session.in_doubt = True  # its node has ended, and cleans nothing up for it
         except Exception as error:  # noqa: BLE001 - no program ends with another one
             self._users.safety.faults.append(Fault("error", where_raised(error)))
 
@@ -213,7 +215,7 @@ class _OneProgram:
             raise
         try:
             entries = staged.publish()
-        except (UnreachableError, ClosedError):
+        except UnreachableError:
             self._session.in_doubt = True  # a later change of the list may complete it
             raise
         except (OSError, Busy, Conflict, InvalidError, LimitError, NotPermittedError):
@@ -276,7 +278,7 @@ class _OneProgram:
                 self._users.stored.update(self._files.entry(path).names)
             else:
                 tier_out(self._files, self._users.store, [path])
-        except (UnreachableError, ClosedError):
+        except UnreachableError:
             self._session.in_doubt = True
             raise
 

@@ -102,7 +102,7 @@ def simulate_kept(seed: int, programs: int = 0) -> KeptReport:
         "KEPT_LOOKS_MAX": random.choice((4, 32)),
         "KEPT_REFUSED_MS": random.choice((5_000, 30_000)),
         "KEPT_DAMAGED_MS": random.choice((5_000, 30_000)),
-        "KEPT_COMPARED_MS": 4_000,
+        "KEPT_COMPARED_MS": 10_000,
     }
     try:
         with surroundings(random, clock.current_time, store, small):

@@ -65,6 +65,12 @@ class Play:
         self.lengths |= dict.fromkeys(ids, length)
         return ids
 
+    def overtake(self, principal: str, now: float) -> None:
+        """Let a task that needs no processor start before those that wait, which then have their turn."""
+        self.submit(principal, 0.1, now, cpus=0.0)
+        self.step(now)
+        self.step(now + 0.25)
+
     def step(self, now: float) -> list[int]:
         """End what is over, play a round, and return what starts."""
         for task in [task for task, end in self.ends.items() if end <= now]:
@@ -135,6 +141,20 @@ def test_all_wait_at_most_for_what_runs() -> None:
             assert there.started.get(task, 1e9) <= bound, f"seed {seed}: task {task} of {asked}"
 
 
+def test_a_single_user_has_the_order_of_the_cost_model() -> None:
+    """A task that no later one has overtaken needs no machines of its own."""
+    there = play(4)
+    there.submit("ann", 30.0, 0.0, tasks=4)
+    there.step(0.0)
+    (wanted,) = there.submit("ann", 5.0, 1.0, cpus=4.0)
+    for second in range(1, 5):
+        there.step(float(second))
+    assert there.scheduler.promised_start(wanted) is None
+    there.overtake("ann", 5.0)
+    there.step(6.0)
+    assert there.scheduler.promised_start(wanted) is not None
+
+
 def test_short_tasks_go_before_a_reservation() -> None:
     """Those that are known to end before it begins use its machine; those that may not, do not."""
     there = play(4)
@@ -142,6 +162,7 @@ def test_short_tasks_go_before_a_reservation() -> None:
     there.step(0.0)
     (wanted,) = there.submit("ann", 5.0, 1.0, cpus=4.0)
     there.step(1.0)
+    there.overtake("ann", 1.5)
     short = there.submit("ann", 10.0, 2.0, known=True)
     long = there.submit("ann", 60.0, 2.0, known=True)
     unknown = there.submit("ann", 1.0, 2.0)
@@ -159,6 +180,7 @@ def test_others_use_what_a_reservation_leaves() -> None:
     there.step(0.0)
     (wanted,) = there.submit("ann", 5.0, 1.0, cpus=3.0)
     there.step(1.0)
+    there.overtake("ann", 1.5)
     there.submit("ann", 100.0, 2.0, tasks=4)
     there.step(2.0)
     assert len(there.ends) == 7, "one on the other machine"
@@ -201,6 +223,7 @@ def test_a_reservation_moves_when_its_machine_goes() -> None:
     there.step(0.0)
     (wanted,) = there.submit("ann", 5.0, 1.0, cpus=4.0)
     there.step(1.0)
+    there.overtake("ann", 1.5)
     there.step(2.0)
     one = there.scheduler.promised_start(wanted)
     assert one is not None
@@ -230,6 +253,7 @@ def test_an_explanation_names_what_is_kept() -> None:
     there.step(0.0)
     (wanted,) = there.submit("ann", 5.0, 1.0, cpus=4.0)
     there.step(1.0)
+    there.overtake("ann", 1.5)
     (other,) = there.submit("ann", 100.0, 2.0)
     there.step(2.0)
     lines = there.scheduler.explain(wanted).lines()
