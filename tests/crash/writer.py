@@ -11,7 +11,7 @@ from typing import Final
 from msgspec import Struct
 
 import dios
-from dios.errors import NotExecutableError, NotSupportedError, OutOfMemoryError
+from dios.errors import NotExecutableError, NotSupportedError, OutOfMemoryError, WouldBlockError
 from dios.ids import Name
 
 LIVE_MAX: Final = 24
@@ -212,7 +212,7 @@ class Client:
             given = {"it": found.restrict("read", "write")}
             try:
                 task = self._node.run(TASK, inputs=given, args=arguments, label="writer")
-            except (NotExecutableError, OutOfMemoryError, NotSupportedError):
+            except (NotExecutableError, OutOfMemoryError, NotSupportedError, WouldBlockError):
                 # The starting process was killed, so nothing has happened.
                 self._done()
                 return
