@@ -257,10 +257,11 @@ def _note_moved(place: CommandContext, targets: Iterable[Target], failures: Fail
         if each.found is not None:
             for_group.setdefault(each.found.group, []).append(each.found.entry)
     for alias, entries in for_group.items():
-        for entry in place.files(alias).moved(entries):
-            failures.note(
-                f"{alias}/{entry.file}", "it was moved to or from a store meanwhile; remove it again"
-            )
+        with failures.going_on(alias):
+            for entry in place.files(alias).moved(entries):
+                failures.note(
+                    f"{alias}/{entry.file}", "it was moved to or from a store meanwhile; remove it again"
+                )
 
 
 def _forget(place: CommandContext, gone: Iterable[CataloguedFile]) -> None:

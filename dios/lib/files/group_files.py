@@ -341,9 +341,13 @@ class GroupFiles:
     def remove_stored(self, due: list[Note], entries: Iterable[CatalogueEntry]) -> list[Note]:
         """Remove what stores have of files that were unlisted; return their notes, which need no store then.
 
-        Raises UnreachableError if a store fails. `dios tier prune` removes what it keeps.
+        Bytes stay that a listed file has: another program may have brought the file back meanwhile. Raises
+        UnreachableError if a store fails. `dios tier prune` removes what it keeps.
         """
         tiered = {entry.tier.mark: entry for entry in entries if entry.tier is not None}
+        for present in self.tree().entries if tiered else ():
+            if present.tier is not None:
+                tiered.pop(present.tier.mark, None)
         if not tiered:
             return due
         try:

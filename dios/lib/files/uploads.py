@@ -182,7 +182,7 @@ class PartsUpload:
         if self._listed:
             with suppress(DiosError):
                 try:
-                    self._list(self._with_own)
+                    self._list_own(self._with_own)
                 except Conflict:
                     self._list(lambda tree: tree.unfinished.values())
 
@@ -281,7 +281,7 @@ class PartsUpload:
         If they are listed in spite of an error, the next run does not find them, and needs none.
         """
         try:
-            self._list(self._with_own)
+            self._list_own(self._with_own)
         except DiosError:
             names: list[bytes] = []
             while self._empty:
@@ -302,6 +302,11 @@ class PartsUpload:
             self._useless.extend(name for name in names if not outcomes[name].complete)
 
     # -- the catalogue ------------------------------------------------------------------------------
+    def _list_own(self, unfinished: Callable[[FileTree], Iterable[UnfinishedFile]]) -> None:
+        """Change the unfinished files to those with this one."""
+        self._list(unfinished)
+        self._announced = True
+
     def _list(self, unfinished: Callable[[FileTree], Iterable[UnfinishedFile]]) -> None:
         """Change the unfinished files, and note the parts that no file needs."""
         useless = list(self._useless)
@@ -311,7 +316,6 @@ class PartsUpload:
             lambda tree: unused(self._path, self._not_taken(tree, useless), time.time_ns()),
         )
         del self._useless[: len(useless)]
-        self._announced = True
 
     def _with_own(self, tree: FileTree) -> list[UnfinishedFile]:
         """Return the unfinished files, with the present parts of this file.
@@ -344,7 +348,7 @@ class PartsUpload:
                 earlier.extend(former.parts)
             return self._replaced(tree, earlier)
 
-        self._list(take)
+        self._list_own(take)
         useless: list[bytes] = []
         for part in earlier:
             digest = b"" if self._secrecy is not None else part.digest or self._digest_of(part.name)

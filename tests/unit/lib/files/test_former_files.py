@@ -478,6 +478,18 @@ def test_a_removal_that_fails_leaves_what_the_store_has(
     assert files.noted == {}
 
 
+def test_a_removal_leaves_the_bytes_of_a_file_that_came_back(files: Files, store: Store) -> None:
+    """The file is listed still, in other objects, and the store may have the only safe copy."""
+    entry = files.entry("t")
+    back = msgspec.structs.replace(entry, name=blake3(b"other name").digest())
+    files.edit(lambda tree: [back if one.name == entry.name else one for one in tree.entries])
+    due = files.unlist([entry])
+    assert due is not None
+    files.remove_stored(due, [entry])
+    assert store.present
+    assert files.moved([entry]) == [back]
+
+
 def test_a_removal_tells_what_a_store_keeps(
     files: Files, store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -605,6 +617,24 @@ def test_a_run_whose_parts_another_one_has_published_lists_nothing(files: Files)
     upload.note()
     assert files.tree().unfinished == {}
     assert files.cluster.nodes_of("part") == {"n1"}
+
+
+def test_a_run_that_others_were_faster_than_is_listed_later(
+    files: Files, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A list that others change without a pause is no sign that another run has the path."""
+    upload = PartsUpload(files, "u", None)
+    name, _, digest = files.cluster.store("part", "n1")
+    upload._parts.append(Part(name, digest))
+
+    def overtaken(_: object) -> list[UnfinishedFile]:
+        raise Conflict("others were faster")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(upload, "_with_own", overtaken)
+        upload.note()
+    upload.note()
+    assert set(files.tree().unfinished) == {"u"}
 
 
 @pytest.mark.parametrize("state", ["present", "former", "moved"])
