@@ -655,12 +655,8 @@ SDRF_CHANGES_MAX: Final = 1_024  # changes of a user's share that are kept for e
 SDRF_EXACT_BITS_MAX: Final = 2**21  # digits of powers of delta that are compared as whole numbers
 FAIR_QUEUE_TIMEOUT_S: Final = 10.0  # the longest time for which others wait for one large task
 RESERVATIONS_MAX: Final = 64  # tasks that have machines reserved
-RESERVATION_UNKNOWN_S: Final = (
-    60.0  # the least time for which a task of unknown run time is expected to go on
-)
-PRIORITY_AGE_S: Final = (
-    600.0  # a task that has waited this long comes before those of the next higher priority
-)
+RESERVATION_UNKNOWN_S: Final = 60.0  # a task of unknown run time is expected to go on for this, at least
+PRIORITY_AGE_S: Final = 600.0  # waiting for this long counts as one step of priority
 FAIR_QUEUE_EXEMPT_MAX: Final = 64  # tasks of one principal that stay in the network without reserved room
 BACKLOG_SPARE_TASKS: Final = 64  # of each principal in the tables of a round, beyond those that may start
 BACKLOG_KIND_TASKS: Final = 8  # the same, of one kind

@@ -269,11 +269,11 @@ class FlowScheduler:
 
     def promised_start(self, task: int) -> PromisedStart | None:
         """Return the machines that are kept for a waiting task, and when it starts there; None without."""
-        found = self._rounds.reservations.present.get(task)
-        if found is None:
+        reservation = self._rounds.reservations.present.get(task)
+        if reservation is None:
             return None
-        places = tuple(dict.fromkeys(self.state.machine_ids[row] for row in found.machines))
-        return PromisedStart(places, found.start)
+        places = tuple(dict.fromkeys(self.state.machine_ids[row] for row in reservation.machines))
+        return PromisedStart(places, reservation.start)
 
     def is_running(self, task: int) -> bool:
         """Return True if the task is known and has been placed."""

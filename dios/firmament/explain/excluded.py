@@ -85,7 +85,7 @@ def excluded_machines(
             short = (others[:, 0] < 1) | (others[:, 1:] < demand).any(axis=1)
             out(
                 short,
-                "kept for a task that has waited longer; tasks that are known to end before may start",
+                "room is kept for a task that has waited longer; one that is known to end before may start",
             )
     out(~reachable, "the cost model offers no way there")
     return found, left

@@ -38,7 +38,7 @@ def make_room(
     weak = ~fixed & ~held & (jobs.gang[job] == 0) & (jobs.minimum[job] == 0)
     for at in waits[:SCHED_EVICTORS_MAX].tolist():
         place = int(state.resources.machine[leaf[at]])
-        if place in reservations.spare and reservations.is_bound(state, int(tasks[at])):
+        if not reservations.may_fill(state, tasks[at : at + 1], np.array([place])).all():
             continue
         stays = (leaf != ABSENT) & (state.resources.machine[leaf] == place)
         stays &= table.machine[tasks] == place

@@ -4,13 +4,13 @@ This is the admission to the flow network. A job is admitted up to F_j of Table 
 the network decides where the tasks go. Nothing is stopped here. The accounts are in
 ``policies.principal_accounts``.
 
-Each principal's tasks are ordered by priority, then by submission. The principal with the lowest priority of
-SDRF is next. If its first task has no room in the whole cluster, all others wait, so that large tasks get
-their turn. Room in the whole cluster may not be room on one machine, and tasks may have constraints.
-Therefore a task that was admitted and found no place for FAIR_QUEUE_TIMEOUT_S stays admitted without room in
-the sum. The same holds for a first task that has held up others with room for as long. Machines are kept for
-both (``policies.reservations``). Until then the room is reserved in the sum: in the network, a task of
-another principal that waits longer would otherwise take the place each time.
+Each principal's tasks are ordered by priority, which grows with their age, then by submission. The principal
+with the lowest priority of SDRF is next. If its first task has no room in the whole cluster, all others wait,
+so that large tasks get their turn. Room in the whole cluster may not be room on one machine, and tasks may
+have constraints. Therefore a task that was admitted and found no place for FAIR_QUEUE_TIMEOUT_S stays
+admitted without room in the sum. The same holds for a first task that has held up others with room for as
+long. Machines are kept for both (``policies.reservations``). Until then the room is reserved in the sum: in
+the network, a task of another principal that waits longer would otherwise take the place each time.
 """
 
 from __future__ import annotations
@@ -109,8 +109,7 @@ class TaskFairQueue:
         """Return the first admitted tasks, or gangs, of principals, and one that held up others too long.
 
         Of the admitted ones those count that were ``left_over`` by the last round, as rows. If they fit on no
-        machine, ``Reservations`` keeps machines for them. Those of higher priority come first;
-        PRIORITY_AGE_S of waiting count as one step of it. Without turns the cost model chooses the order, so
+        machine, ``Reservations`` keeps machines for them. Without turns the cost model chooses the order, so
         that only tasks count which a later one has overtaken.
         """
         table, jobs = state.tasks, state.jobs
@@ -128,8 +127,7 @@ class TaskFairQueue:
         entry = _entries(state, waiting)
         _, head = _demands(state, waiting, entry)
         rows = waiting[head]
-        age = (state.now - table.submitted[rows]) // PRIORITY_AGE_S
-        order = np.lexsort((table.id[rows], table.submitted[rows], -(table.priority[rows] + age)))
+        order = np.lexsort((table.id[rows], table.submitted[rows], -_aged(state, rows)))
         who = jobs.principal[table.job[rows[order]]]
         if self.ledger.rule is FairnessRule.FIFO:
             who = np.zeros(len(order), np.int64)
@@ -204,7 +202,7 @@ class TaskFairQueue:
             (
                 table.id[waiting[head]],
                 table.submitted[waiting[head]],
-                -table.priority[waiting[head]],
+                -_aged(state, waiting[head]),
                 ~owed[head],
                 ~exempt,
                 who,
@@ -268,6 +266,12 @@ class TaskFairQueue:
             exempt |= passed & (demand > free).any(axis=1)
         # A task larger than the cluster would hold up all others for ever; an explanation reports it.
         return exempt | (demand > self.ledger.books.capacity * (1 + _ROUNDING)).any(axis=1)
+
+
+def _aged(state: ClusterState, waiting: Ints) -> Floats:
+    """Return the priorities of waiting tasks, one more for each PRIORITY_AGE_S that they have waited."""
+    table = state.tasks
+    return table.priority[waiting] + (state.now - table.submitted[waiting]) // PRIORITY_AGE_S
 
 
 def _head(state: ClusterState, waiting: Ints, entry: Ints, at: int) -> Head:

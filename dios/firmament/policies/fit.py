@@ -123,7 +123,7 @@ def _overflowing(
     np.add.at(slots, source[leaves], 1)
     accepted = np.ones(len(arrives), np.bool_)
     left = reservations.left_to_others(len(tree.alive))
-    bound = ~reservations.leaves_room(state, tasks[arrives], now[arrives])
+    bound = ~reservations.may_fill(state, tasks[arrives], now[arrives])
     if left is None:
         left = np.zeros((1, 1 + free.shape[1]))
     _accept(now[arrives], table.demand[tasks[arrives]], free, slots, left, bound, accepted)

@@ -12,7 +12,7 @@ ever; the tasks start elsewhere if they fit elsewhere before. A machine has one 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Container, Iterable, Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Final, NamedTuple
@@ -31,7 +31,7 @@ from dios.firmament.policies.room_in_time import (
     room_in_time,
     spread_out,
 )
-from dios.limits import RESERVATIONS_MAX
+from dios.limits import PRIORITY_AGE_S, RESERVATIONS_MAX
 
 
 class Head(NamedTuple):
@@ -49,7 +49,6 @@ class Reservation:
     """Their identifiers."""
     machines: tuple[int, ...]
     """The machine of each task, as a resource row."""
-    made: float
     start: float
     """The present time if they fit now: then they start, whatever the cost model prefers."""
 
@@ -80,14 +79,21 @@ class Reservations:
             self._make(state, _waiting(state, dict.fromkeys(former.values())), allowed, former)
 
     def add(self, state: ClusterState, heads: Iterable[Head], allowed: Callable[[int], Flags]) -> None:
-        """Make reservations for those of these heads that fit on no machine."""
+        """Make reservations for those of these heads that fit on no machine.
+
+        A cost model may leave one waiting that fits, for a better place. One without a deadline starts after
+        PRIORITY_AGE_S, so that none is left out for ever.
+        """
         new = [head for head in heads if int(state.tasks.id[head.tasks[0]]) not in self.present]
         machines = _usable(state)
         free = free_amounts(state, machines)
         free[np.isin(machines, list(self.spare))] = 0
         racks = state.resources.rack[machines]
         new = [
-            head for head in new if not _fits(state, head, free, allowed(int(head.tasks[0]))[machines], racks)
+            head
+            for head in new
+            if _is_left_out(state, int(head.tasks[0]))
+            or not _fits(state, head, free, allowed(int(head.tasks[0]))[machines], racks)
         ]
         if new:
             self._make(state, new, allowed, {})
@@ -105,10 +111,10 @@ class Reservations:
             if len(self.present) >= RESERVATIONS_MAX:
                 break
             may = allowed(int(head.tasks[0]))[room.machines] & free
-            found = self._reservation(state, head, room, may, former)
-            if found is not None:
-                free &= ~np.isin(room.machines, found.machines)
-                self.present.update(dict.fromkeys(found.tasks, found))
+            reservation = self._reservation(state, head, room, may, former)
+            if reservation is not None:
+                free &= ~np.isin(room.machines, reservation.machines)
+                self.present.update(dict.fromkeys(reservation.tasks, reservation))
 
     def _reservation(
         self, state: ClusterState, head: Head, room: RoomInTime, may: Flags, former: dict[int, Reservation]
@@ -132,8 +138,7 @@ class Reservations:
             ends = after
         start = max(float(room.end[ends - 1]), state.now) if ends else state.now
         self._keep_room(room, ends, places, demand, start)
-        made = state.now if known is None else known.made
-        return Reservation(ids, tuple(room.machines[places].tolist()), made, start)
+        return Reservation(ids, tuple(room.machines[places].tolist()), start)
 
     @staticmethod
     def _kept_places(
@@ -159,32 +164,40 @@ class Reservations:
             self.spare[machine] = (later[place] if left is None else left) - demand
             self.until[machine] = start
 
+    def drop_others(self, tasks: Container[int]) -> None:
+        """End the reservations of tasks that are not among these: they may not start now."""
+        for one in [one for one in dict.fromkeys(self.present.values()) if one.tasks[0] not in tasks]:
+            for task in one.tasks:
+                del self.present[task]
+            for machine in set(one.machines):
+                del self.spare[machine], self.until[machine]
+
     # -- rounds -------------------------------------------------------------------------------------
     def machine_of(self, task: int) -> int:
         """Return the reserved machine of a task, by its identifier, as a resource row; or ABSENT."""
-        found = self.present.get(task)
-        return ABSENT if found is None else found.machines[found.tasks.index(task)]
+        reservation = self.present.get(task)
+        return ABSENT if reservation is None else reservation.machines[reservation.tasks.index(task)]
 
     def due(self, state: ClusterState) -> list[Reservation]:
         """Return the reservations whose tasks wait and fit now, each once."""
         several = dict.fromkeys(self.present.values())
         return [one for one in several if one.start <= state.now and _rows(state, one) is not None]
 
-    def leaves_room(self, state: ClusterState, tasks: Ints, machine: Ints) -> Flags:
-        """Return which tasks (n,) need not leave room for reservations on their machines (n,).
+    def may_fill(self, state: ClusterState, tasks: Ints, machine: Ints) -> Flags:
+        """Return which tasks (n,) may take all that is free on their machines (n,), kept for others or not.
 
         Those are the owners, and tasks that are expected to end before the reservation begins.
         """
-        found = np.ones(len(tasks), np.bool_)
+        allowed = np.ones(len(tasks), np.bool_)
         if not self.spare:
-            return found
+            return allowed
         kept = np.flatnonzero(np.isin(machine, list(self.spare)))
         ends = state.now + self._runtimes.expected(state, tasks[kept])
         for at, end in zip(kept.tolist(), ends.tolist(), strict=True):
             place = int(machine[at])
             is_owner = self.machine_of(int(state.tasks.id[tasks[at]])) == place
-            found[at] = is_owner or end <= self.until[place]
-        return found
+            allowed[at] = is_owner or end <= self.until[place]
+        return allowed
 
     def is_bound(self, state: ClusterState, row: int) -> bool:
         """Return True if a task has to leave room on all reserved machines."""
@@ -213,6 +226,12 @@ def _usable(state: ClusterState) -> Ints:
     """Return the machines that take new tasks, as resource rows."""
     machines = state.resources.at(Level.MACHINE)
     return machines[state.resources.usable[machines]]
+
+
+def _is_left_out(state: ClusterState, row: int) -> bool:
+    """Return True if a task has waited for so long that it starts where it fits."""
+    waited = state.now - state.tasks.submitted[row]
+    return bool(waited >= PRIORITY_AGE_S and np.isinf(state.tasks.deadline[row]))
 
 
 def _fits(state: ClusterState, head: Head, free: Floats, may: Flags, racks: Ints) -> bool:

@@ -135,6 +135,8 @@ class RoundMaker:
         if self._fair_queue is None:
             return choice, None
         admission = self._fair_queue.choose(state, record=record, reserved=self.reservations.present)
+        if record:
+            self.reservations.drop_others(set(state.tasks.id[admission.tasks].tolist()))
         if record and self.settings.fit:
             heads = self._fair_queue.heads(state, admission, self.left_over)
             self.reservations.add(state, heads, self._machines_of)

@@ -17,8 +17,6 @@ from dios.limits import FAIR_QUEUE_TIMEOUT_S
 from dios.wire.types import Affinity
 
 GIB = 2.0**30
-DEFERRING = {"green"}
-"""Models that leave tasks waiting on purpose."""
 
 
 @dataclass
@@ -95,7 +93,7 @@ def play(*cpus: int, model: str = "spread", slots: int = 64, racks: int = 0) -> 
     return Play(scheduler)
 
 
-@pytest.mark.parametrize("model", [name for name in MODELS if name not in DEFERRING])
+@pytest.mark.parametrize("model", list(MODELS))
 @pytest.mark.parametrize("users", [("ann", "bob"), ("ann", "ann")])
 def test_a_large_task_starts_in_a_stream_of_small_ones(model: str, users: tuple[str, str]) -> None:
     """It starts when what ran there has ended; after its own user's earlier ones, if one submits both."""
@@ -259,7 +257,7 @@ def test_an_explanation_names_what_is_kept() -> None:
     lines = there.scheduler.explain(wanted).lines()
     assert "no machine has room for it now: not enough free: 4 CPUs are needed (n0 has 2)" in lines[0]
     assert any("kept for it: room on n0; it is expected to start there in 28 s" in line for line in lines)
-    assert "kept for a task that has waited longer" in there.scheduler.explain(other).reason
+    assert "room is kept for a task that has waited longer" in there.scheduler.explain(other).reason
 
 
 def test_a_task_that_is_too_large_has_one_reason_and_no_path() -> None:
@@ -272,14 +270,38 @@ def test_a_task_that_is_too_large_has_one_reason_and_no_path() -> None:
     assert not found.path
 
 
-def test_priorities_age() -> None:
-    """A task of low priority is the first one after a time, whatever comes."""
+@pytest.mark.parametrize("cpus", [1.0, 2.0])
+@pytest.mark.parametrize("others", [(), ("bob",)])
+def test_priorities_age(cpus: float, others: tuple[str, ...]) -> None:
+    """A task of low priority is the first one after a time, whatever comes, also where users take turns."""
     there = play(2)
     low: list[int] = []
-    for second in range(0, 3000, 5):
+    for second in range(0, 1500, 5):
         now = float(second)
         there.submit("ann", 10.0, now, priority=1)
+        for user in others:
+            there.submit(user, 10.0, now, priority=1)
         if second == 100:
-            low = there.submit("ann", 10.0, now, cpus=2.0)
+            low = there.submit("ann", 10.0, now, cpus=cpus)
         there.step(now)
     assert low[0] in there.started
+
+
+def test_nothing_is_kept_for_a_task_that_may_not_start() -> None:
+    """Its user has reached a quota: others use the machine."""
+    there = play(4)
+    ledger = PrincipalAccounts(wall=1.0)
+    there.scheduler = FlowScheduler(make("spread"), SchedulerSettings(), ledger=ledger)
+    there.scheduler.add_machine(MachineDescriptor(0, "n0", "", Resources(4, 8 * GIB), 64), 0.0)
+    there.submit("ann", 30.0, 0.0, tasks=2, known=True)
+    there.step(0.0)
+    (wanted,) = there.submit("ann", 5.0, 1.0, cpus=4.0)
+    there.step(1.0)
+    there.overtake("ann", 1.5)
+    there.step(2.0)
+    assert there.scheduler.promised_start(wanted) is not None
+    ledger.set_terms(there.scheduler.state, "ann", None, {"cpus": 2.0})
+    (other,) = there.submit("bob", 100.0, 3.0)
+    there.step(3.0)
+    assert there.scheduler.promised_start(wanted) is None
+    assert other in there.started
