@@ -17,9 +17,6 @@ from dios.wire.types import Affinity
 EXCLUDED_NAMES = 16
 """The number of machines that an explanation names for each reason."""
 
-NOT_FREE = "not enough free"
-"""The begin of a reason that may pass when tasks end."""
-
 _SHOWN_FREE = 4
 
 _APART = {
@@ -43,12 +40,12 @@ def excluded_machines(
     left[tree.at(Level.MACHINE)] = True
     found: list[ExcludedMachines] = []
 
-    def out(which: Flags, reason: str) -> None:
+    def out(which: Flags, reason: str, *, passes: bool = False) -> None:
         nonlocal left
         gone = np.flatnonzero(left & which)
         if len(gone):
             names = tuple(tree.names[row] for row in gone[:EXCLUDED_NAMES].tolist())
-            found.append(ExcludedMachines(len(gone), reason, names))
+            found.append(ExcludedMachines(len(gone), reason, names, passes))
             left = left & ~which
 
     described = tasks.descriptors[task]
@@ -65,28 +62,25 @@ def excluded_machines(
             known[:, at] & (tree.capacity[:, at] < demand[at]), f"too small: {_want(name, float(demand[at]))}"
         )
     out(tree.slots == 0, "without slots")
-    out(~tree.usable, "drained: they take no new tasks")
+    out(~tree.usable, "drained: they take no new tasks", passes=True)
     job = int(tasks.job[task])
     affinity = Affinity(int(state.jobs.affinity[job]))
     if affinity != Affinity.NONE:
         out(~allowed_by_affinity(state, job, left) & (rows != here), _APART[affinity])
     refused = np.isin(rows, _rows(state, restrictions.refusals(task, state.now)))
-    out(refused, "refused the task a short while ago")
+    out(refused, "refused the task a short while ago", passes=True)
     free = state.available(rows)
     if here != ABSENT:
         free[here] += demand
     for at, name in enumerate(Resources._fields):
         short = free[:, at] < demand[at]
         has = _has(state, np.flatnonzero(left & short), free[:, at], name)
-        out(short, f"{NOT_FREE}: {_want(name, float(demand[at]))}{has}")
-    if here == ABSENT and restrictions.reservations.is_bound(state, task):
-        others = restrictions.reservations.left_to_others(len(rows))
-        if others is not None:
-            short = (others[:, 0] < 1) | (others[:, 1:] < demand).any(axis=1)
-            out(
-                short,
-                "room is kept for a task that has waited longer; one that is known to end before may start",
-            )
+        out(short, f"not enough free: {_want(name, float(demand[at]))}{has}", passes=True)
+    others = restrictions.reservations.left_to_others(len(rows))
+    if here == ABSENT and others is not None:
+        kept = (others[:, 0] < 1) | (others[:, 1:] < demand).any(axis=1)
+        kept &= ~restrictions.reservations.may_fill(state, np.full(len(rows), task), rows)
+        out(kept, "room is kept for a task that has waited longer", passes=True)
     out(~reachable, "the cost model offers no way there")
     return found, left
 

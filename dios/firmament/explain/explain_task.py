@@ -13,7 +13,7 @@ import numpy as np
 from dios.firmament.cluster.columns import ABSENT, Flags, Ints
 from dios.firmament.cluster.state import RUNNING, ClusterState
 from dios.firmament.descriptors import Level
-from dios.firmament.explain.excluded import NOT_FREE, excluded_machines
+from dios.firmament.explain.excluded import excluded_machines
 from dios.firmament.explain.explanation import (
     CandidateMachine,
     ExcludedMachines,
@@ -99,12 +99,11 @@ def explain_left_out(
     return Explanation(*ids, "waits", reason, None, number, model, 0, total_machines=machines)
 
 
-def nowhere(excluded: list[ExcludedMachines]) -> str:
+def _nowhere(excluded: list[ExcludedMachines]) -> str:
     """Return why no machine takes a task: the reason of all of them, or of the most."""
     if not excluded:
         return "there is no machine"
-    passing = any(one.reason.startswith(NOT_FREE) for one in excluded)
-    begin = "no machine has room for it now" if passing else "no machine can take it"
+    begin = "no machine can take it" + (" now" if any(one.passes for one in excluded) else "")
     if len(excluded) == 1:
         return f"{begin}: {excluded[0].reason}"
     most = max(excluded, key=lambda one: one.machines)
@@ -225,7 +224,7 @@ class _Explainer:
         target = int(self.outcome.leaf[self.index])
         enough: list[SufficientChange] = []
         if not places:
-            reason = nowhere(excluded)
+            reason = _nowhere(excluded)
         elif self.outcome.held[self.index]:
             reason = "the cheapest machine went to tasks before it, or lacks resources other than slots"
         elif target != ABSENT:

@@ -48,6 +48,8 @@ class ExcludedMachines:
     reason: str
     names: tuple[str, ...] = ()
     """The names of the first EXCLUDED_NAMES of them."""
+    passes: bool = False
+    """True if the reason may end without a change of the task or of the machines, as when tasks end."""
 
 
 @dataclass(frozen=True, slots=True)

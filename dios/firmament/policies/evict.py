@@ -9,11 +9,10 @@ from __future__ import annotations
 
 import numpy as np
 
-from dios.firmament.cluster import changes as tables
 from dios.firmament.cluster.columns import ABSENT, Flags, Ints
 from dios.firmament.cluster.state import ClusterState
 from dios.firmament.policies.fit import room_left
-from dios.firmament.policies.reservations import Reservation, Reservations
+from dios.firmament.policies.reservations import Reservations
 from dios.limits import SCHED_EVICTORS_MAX
 from dios.wire.types import Affinity
 
@@ -60,27 +59,6 @@ def make_room(
             leaf[victims] = ABSENT
             held[at] = False
             running[job[at]] += 1
-
-
-def place_reserved(
-    state: ClusterState, tasks: Ints, leaf: Ints, held: Flags, reservation: Reservation
-) -> None:
-    """Place tasks on their reserved machines if the solution left some out; changes ``leaf`` and ``held``."""
-    rows = np.array([state.tasks.find(task) for task in reservation.tasks])
-    at = np.searchsorted(tasks, rows)
-    if (at == len(tasks)).any() or (tasks[np.minimum(at, len(tasks) - 1)] != rows).any():
-        return  # they do not take part in this round
-    if not ((leaf[at] == ABSENT) | held[at]).any():
-        return
-    before = leaf[at], held[at]
-    leaf[at], held[at] = ABSENT, False
-    for machine in set(reservation.machines):
-        mine = np.flatnonzero(np.array(reservation.machines) == machine)
-        free, slots = room_left(state, tasks, leaf, held, machine)
-        if slots < len(mine) or (state.tasks.demand[rows[mine]].sum(axis=0) > free).any():
-            leaf[at], held[at] = before
-            return
-        leaf[at[mine]] = tables.emptiest_leaf(state, machine)
 
 
 def spare(state: ClusterState, tasks: Ints, leaf: Ints, held: Flags, most: Ints) -> None:

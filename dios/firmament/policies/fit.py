@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import numpy as np
 
+from dios.firmament.cluster import changes as tables
 from dios.firmament.cluster.columns import ABSENT, Flags, Floats, Ints
 from dios.firmament.cluster.state import ClusterState
 from dios.firmament.descriptors import Level, Resources
 from dios.firmament.policies.job_bounds import needed_for_minimum
-from dios.firmament.policies.reservations import Reservations
+from dios.firmament.policies.reservations import Reservation, Reservations
 from dios.kernels import kernel
 from dios.wire.types import Affinity
 
@@ -166,6 +167,27 @@ def room_left(state: ClusterState, tasks: Ints, leaf: Ints, held: Flags, machine
     used = used - table.demand[tasks[goes]].sum(axis=0)
     free = np.where(capacity > 0, capacity * (1 + _TOLERANCE) - used, np.inf)
     return free, int(tree.slots[machine] - tree.running[machine] - len(comes) + len(goes))
+
+
+def place_reserved(
+    state: ClusterState, tasks: Ints, leaf: Ints, held: Flags, reservation: Reservation
+) -> None:
+    """Place tasks on their reserved machines if the solution left some out; changes ``leaf`` and ``held``."""
+    rows = np.array([state.tasks.find(task) for task in reservation.tasks])
+    at = np.searchsorted(tasks, rows)
+    if (at == len(tasks)).any() or (tasks[np.minimum(at, len(tasks) - 1)] != rows).any():
+        return  # they do not take part in this round
+    if not ((leaf[at] == ABSENT) | held[at]).any():
+        return
+    before = leaf[at], held[at]
+    leaf[at], held[at] = ABSENT, False
+    for machine in set(reservation.machines):
+        mine = np.flatnonzero(np.array(reservation.machines) == machine)
+        free, slots = room_left(state, tasks, leaf, held, machine)
+        if slots < len(mine) or (state.tasks.demand[rows[mine]].sum(axis=0) > free).any():
+            leaf[at], held[at] = before
+            return
+        leaf[at[mine]] = tables.emptiest_leaf(state, machine)
 
 
 def fitting_tasks(

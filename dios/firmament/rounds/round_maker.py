@@ -19,10 +19,10 @@ from dios.firmament.network.flow_network import FlowNetwork, RoundNetwork, Round
 from dios.firmament.network.flow_trace import trace
 from dios.firmament.network.model_answers import ModelAnswers, ModelQuestions, ask_model, children_of
 from dios.firmament.network.upper_arcs import JobBounds
-from dios.firmament.policies.evict import make_room, place_reserved, spare
+from dios.firmament.policies.evict import make_room, spare
 from dios.firmament.policies.fair_queue import Admission, TaskFairQueue
 from dios.firmament.policies.fairness import fair_shares
-from dios.firmament.policies.fit import hold_back
+from dios.firmament.policies.fit import hold_back, place_reserved
 from dios.firmament.policies.gangs import GangChoice, GangTable, needed
 from dios.firmament.policies.restrictions import Restrictions
 from dios.firmament.rounds.model_guard import ModelError, ModelGuard

@@ -123,10 +123,10 @@ class Safety:
                 if entry.file == path and entry.digest == digest:
                     variants.add(entry)
                     listing.add(replica.node)
-        most = max((self._disks_of(entry, without, compared) for entry in variants), default=0)
+        most = max((self._disks_of(entry, without, compared=compared) for entry in variants), default=0)
         return _Disks(most, len(listing))
 
-    def _disks_of(self, entry: CatalogueEntry, without: bytes, compared: bool) -> int:  # noqa: FBT001
+    def _disks_of(self, entry: CatalogueEntry, without: bytes, *, compared: bool) -> int:
         if (
             entry.tier is not None
             and entry.tier.manifest

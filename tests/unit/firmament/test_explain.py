@@ -246,7 +246,7 @@ def test_excluded_machines_are_counted_by_reason() -> None:
         (1, "drained"),
     }
     assert [len(one.names) for one in said.excluded] == [one.machines for one in said.excluded]
-    assert said.reason.startswith("no machine can take it; most of them: ")
+    assert said.reason == "no machine can take it now; most of them: lack gpu=yes"
 
 
 def test_affinity_and_refusals_are_named() -> None:

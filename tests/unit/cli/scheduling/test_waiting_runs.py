@@ -78,7 +78,7 @@ def test_a_reason_is_shown_once_with_the_promised_start() -> None:
         7,
         1,
         "waits",
-        "no machine has room for it now: not enough free: 4 CPUs are needed",
+        "no machine can take it now: not enough free: 4 CPUs are needed",
         None,
         1,
         "spread",

@@ -255,7 +255,7 @@ def test_an_explanation_names_what_is_kept() -> None:
     (other,) = there.submit("ann", 100.0, 2.0)
     there.step(2.0)
     lines = there.scheduler.explain(wanted).lines()
-    assert "no machine has room for it now: not enough free: 4 CPUs are needed (n0 has 2)" in lines[0]
+    assert "no machine can take it now: not enough free: 4 CPUs are needed (n0 has 2)" in lines[0]
     assert any("kept for it: room on n0; it is expected to start there in 28 s" in line for line in lines)
     assert "room is kept for a task that has waited longer" in there.scheduler.explain(other).reason
 
