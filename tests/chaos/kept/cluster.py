@@ -43,6 +43,8 @@ START_S: Final = 90.0
 AGREE_S: Final = 60.0
 END_S: Final = 20.0
 _FORGET_S: Final = 2.0
+_STALLED_STOP_S: Final = 1.0
+"""The time for which a node that is stopped may have a stalled disk."""
 _PROGRAM: Final = (sys.executable, "-m", impatient_daemon.__name__)
 _SETTINGS: Final = {
     "pool-size": "0",
@@ -201,7 +203,8 @@ class KeptCluster:
         process, node.process = node.process, None
         assert process is not None
         if orderly and node.machinery is not None:
-            node.machinery.heal()  # it syncs what it has before it ends
+            # It syncs what it has before it ends, and whoever ends it here ends a stall of its disk, too.
+            threading.Timer(_STALLED_STOP_S, node.machinery.heal).start()
         family = [process.pid, *descendants(process.pid)]
         with contextlib.suppress(ProcessLookupError):
             os.kill(process.pid, signal.SIGTERM if orderly else signal.SIGKILL)
