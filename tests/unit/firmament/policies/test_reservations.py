@@ -95,6 +95,7 @@ def play(*cpus: int, model: str = "spread", slots: int = 64, racks: int = 0) -> 
 
 @pytest.mark.parametrize("model", list(MODELS))
 @pytest.mark.parametrize("users", [("ann", "bob"), ("ann", "ann")])
+@pytest.mark.extended(keep=32)
 def test_a_large_task_starts_in_a_stream_of_small_ones(model: str, users: tuple[str, str]) -> None:
     """It starts when what ran there has ended; after its own user's earlier ones, if one submits both."""
     small, large = users
@@ -113,30 +114,31 @@ def test_a_large_task_starts_in_a_stream_of_small_ones(model: str, users: tuple[
     assert there.started[wanted] <= turn + 20 + 2
 
 
-def test_all_wait_at_most_for_what_runs() -> None:
+@pytest.mark.parametrize("seed", range(12))
+@pytest.mark.extended(keep=3)
+def test_all_wait_at_most_for_what_runs(seed: int) -> None:
     """Whoever submits what, of whatever size: the first of each starts when what ran has ended."""
-    for seed in range(12):
-        chance = random.Random(seed)  # noqa: S311 - a play, no secret
-        sizes = [chance.choice((2, 4, 8)) for _ in range(chance.randint(2, 5))]
-        there = play(*sizes)
-        lengths = chance.choice(((10.0,), (5.0, 20.0)))
-        longest = max(lengths)
-        large: list[int] = []
-        for second in range(400):
-            now = float(second)
-            for user in ("ann", "bob", "eve"):
-                if chance.random() < 0.4:
-                    there.submit(user, chance.choice(lengths), now, memory=chance.choice((0, GIB)))
-            if second % 100 == 50:
-                cpus = chance.uniform(1, max(sizes))
-                large += there.submit("sue", chance.choice(lengths), now, cpus=cpus)
-            there.step(now)
-        for number, task in enumerate(large):
-            asked = 50.0 + 100 * number
-            # Its turn comes at once: it has the least share. What ran then ends, and what was placed
-            # before its machine was kept.
-            bound = asked + FAIR_QUEUE_TIMEOUT_S + longest + 2
-            assert there.started.get(task, 1e9) <= bound, f"seed {seed}: task {task} of {asked}"
+    chance = random.Random(seed)  # noqa: S311 - a play, no secret
+    sizes = [chance.choice((2, 4, 8)) for _ in range(chance.randint(2, 5))]
+    there = play(*sizes)
+    lengths = chance.choice(((10.0,), (5.0, 20.0)))
+    longest = max(lengths)
+    large: list[int] = []
+    for second in range(400):
+        now = float(second)
+        for user in ("ann", "bob", "eve"):
+            if chance.random() < 0.4:
+                there.submit(user, chance.choice(lengths), now, memory=chance.choice((0, GIB)))
+        if second % 100 == 50:
+            cpus = chance.uniform(1, max(sizes))
+            large += there.submit("sue", chance.choice(lengths), now, cpus=cpus)
+        there.step(now)
+    for number, task in enumerate(large):
+        asked = 50.0 + 100 * number
+        # Its turn comes at once: it has the least share. What ran then ends, and what was placed
+        # before its machine was kept.
+        bound = asked + FAIR_QUEUE_TIMEOUT_S + longest + 2
+        assert there.started.get(task, 1e9) <= bound, f"seed {seed}: task {task} of {asked}"
 
 
 def test_a_single_user_has_the_order_of_the_cost_model() -> None:
