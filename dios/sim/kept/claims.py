@@ -182,7 +182,7 @@ class Claims:
 
         The objects of a file that was acknowledged are no leftovers of a program, whatever became of it.
         """
-        needed = {self._users.list_name, KEPT_NAME, *self._users.edited}
+        needed = {self._users.list_name, KEPT_NAME, *self._users.created}
         for _, listed in self._safety.lists():
             for entry in listed.entries:
                 needed.update(entry.local_names)

@@ -75,6 +75,8 @@ class Users:
         self.writes = 0
         self.killed = 0
         self.numbers = 0
+        self.created: Final[set[bytes]] = set()
+        """Objects that programs created by themselves; one stays if no promise can be made for it."""
         self.edited: Final[list[bytes]] = []
         """Objects with promises of their own, to which programs write."""
         self.promised: Final[list[int]] = []
@@ -291,6 +293,7 @@ class _OneProgram:
         data = self._random.choice((b"", b"", large, self._content()))
         made = self._node.create(ObjectType.DURABLE_BLOB, groups=[self._files.group], data=data)
         name, write = made.name or b"", self._session.written
+        self._users.created.add(name)
         replicas = self._random.randint(2, 3)
         Promises(self._node).keep_objects(self._files.group, {name: "object"}, replicas=replicas)
         self._note_write(name, write)
