@@ -3,6 +3,8 @@
 A flow stops tasks only for slots. If a placement was held back because other resources are short, tasks of
 strictly lower priority make room for it (§C.4.1, §C.4.2), and any task for one that E_j of its job needs. If
 it stays held back, no task is stopped for it. Costs do not count here; ``policies.fit`` decides what fits.
+
+Tasks also make room for a reservation (``policies.reservations``) that would begin only later.
 """
 
 from __future__ import annotations
@@ -11,9 +13,9 @@ import numpy as np
 
 from dios.firmament.cluster.columns import ABSENT, Flags, Ints
 from dios.firmament.cluster.state import ClusterState
-from dios.firmament.policies.fit import room_left
-from dios.firmament.policies.reservations import Reservations
-from dios.limits import SCHED_EVICTORS_MAX
+from dios.firmament.policies.fit import place_reserved, room_left
+from dios.firmament.policies.reservations import Reservation, Reservations
+from dios.limits import FAIR_QUEUE_TIMEOUT_S, SCHED_EVICTORS_MAX
 from dios.wire.types import Affinity
 
 
@@ -59,6 +61,35 @@ def make_room(
             leaf[victims] = ABSENT
             held[at] = False
             running[job[at]] += 1
+
+
+def make_room_reserved(
+    state: ClusterState, tasks: Ints, leaf: Ints, held: Flags, fixed: Flags, reservation: Reservation
+) -> None:
+    """Stop tasks for a reservation that would begin only later; changes ``leaf`` and ``held``.
+
+    Those of other principals are stopped at the same priority, too, unless they are ``fixed``: these
+    principals have more than their share. Nothing is stopped unless the reserved tasks start for it, and
+    nothing for a start within FAIR_QUEUE_TIMEOUT_S, which costs less than the work that would be lost.
+    """
+    if reservation.start <= state.now + FAIR_QUEUE_TIMEOUT_S:
+        return
+    table, jobs = state.tasks, state.jobs
+    job, first = table.job[tasks], table.find(reservation.tasks[0])
+    owner = jobs.principal[table.job[first]]
+    weaker = table.priority[tasks] < table.priority[first]
+    weaker |= (table.priority[tasks] == table.priority[first]) & (jobs.principal[job] != owner)
+    weak = ~fixed & ~held & weaker & (jobs.gang[job] == 0) & (jobs.minimum[job] == 0)
+    stays = (leaf != ABSENT) & (state.resources.machine[leaf] == table.machine[tasks])
+    weak &= stays & np.isin(table.machine[tasks], reservation.machines)
+    lower = np.flatnonzero(weak)
+    order = np.lexsort((-table.since[tasks[lower]], table.priority[tasks[lower]]))
+    before = leaf.copy()
+    for at in lower[order].tolist():
+        leaf[at] = ABSENT
+        if place_reserved(state, tasks, leaf, held, reservation):
+            return
+    leaf[:] = before
 
 
 def spare(state: ClusterState, tasks: Ints, leaf: Ints, held: Flags, most: Ints) -> None:

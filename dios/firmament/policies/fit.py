@@ -171,14 +171,17 @@ def room_left(state: ClusterState, tasks: Ints, leaf: Ints, held: Flags, machine
 
 def place_reserved(
     state: ClusterState, tasks: Ints, leaf: Ints, held: Flags, reservation: Reservation
-) -> None:
-    """Place tasks on their reserved machines if the solution left some out; changes ``leaf`` and ``held``."""
+) -> bool:
+    """Place tasks on their reserved machines if the solution left some out; changes ``leaf`` and ``held``.
+
+    Return True if all of them have a place then.
+    """
     rows = np.array([state.tasks.find(task) for task in reservation.tasks])
     at = np.searchsorted(tasks, rows)
     if (at == len(tasks)).any() or (tasks[np.minimum(at, len(tasks) - 1)] != rows).any():
-        return  # they do not take part in this round
+        return False  # they do not take part in this round
     if not ((leaf[at] == ABSENT) | held[at]).any():
-        return
+        return True
     before = leaf[at], held[at]
     leaf[at], held[at] = ABSENT, False
     for machine in set(reservation.machines):
@@ -186,8 +189,9 @@ def place_reserved(
         free, slots = room_left(state, tasks, leaf, held, machine)
         if slots < len(mine) or (state.tasks.demand[rows[mine]].sum(axis=0) > free).any():
             leaf[at], held[at] = before
-            return
+            return False
         leaf[at[mine]] = tables.emptiest_leaf(state, machine)
+    return True
 
 
 def fitting_tasks(

@@ -183,6 +183,10 @@ class Reservations:
         several = dict.fromkeys(self.present.values())
         return [one for one in several if one.start <= state.now and _rows(state, one) is not None]
 
+    def later(self, state: ClusterState) -> list[Reservation]:
+        """Return the reservations whose tasks have to wait for ends of others, each once."""
+        return [one for one in dict.fromkeys(self.present.values()) if one.start > state.now]
+
     def may_fill(self, state: ClusterState, tasks: Ints, machine: Ints) -> Flags:
         """Return which tasks (n,) may take all that is free on their machines (n,), kept for others or not.
 

@@ -19,7 +19,7 @@ from dios.firmament.network.flow_network import FlowNetwork, RoundNetwork, Round
 from dios.firmament.network.flow_trace import trace
 from dios.firmament.network.model_answers import ModelAnswers, ModelQuestions, ask_model, children_of
 from dios.firmament.network.upper_arcs import JobBounds
-from dios.firmament.policies.evict import make_room, spare
+from dios.firmament.policies.evict import make_room, make_room_reserved, spare
 from dios.firmament.policies.fair_queue import Admission, TaskFairQueue
 from dios.firmament.policies.fairness import fair_shares
 from dios.firmament.policies.fit import hold_back, place_reserved
@@ -298,6 +298,9 @@ class RoundMaker:
             spare(state, tasks, leaf, held, plan.bounds.most)
         for one in self.reservations.due(state):
             place_reserved(state, tasks, leaf, held, one)
+        if self.settings.fit and self.settings.preemption:
+            for one in self.reservations.later(state):
+                make_room_reserved(state, tasks, leaf, held, plan.fixed, one)
         short = self._short_gangs(plan, leaf, held, record=record)
         held |= short & (leaf != ABSENT) & (state.tasks.leaf[tasks] == ABSENT)
         stopped = short & ~plan.fixed & (state.tasks.leaf[tasks] != ABSENT)

@@ -42,6 +42,7 @@ class Play:
         affinity: Affinity = Affinity.NONE,
         known: bool = False,
         priority: int = 0,
+        restartable: bool = False,
     ) -> list[int]:
         """Submit a job, and return the identifiers of its tasks."""
         ids = list(range(self.number, self.number + tasks))
@@ -51,7 +52,7 @@ class Play:
             TaskDescriptor(
                 task,
                 Resources(cpus, memory),
-                restartable=False,
+                restartable=restartable,
                 expected_runtime=expected,
                 equivalence=f"p{task}",
                 priority=priority,
@@ -76,7 +77,10 @@ class Play:
             del self.ends[task]
         placed = []
         for delta in self.scheduler.round(now).deltas:
-            assert delta.change is Change.PLACE, "nothing is restartable"
+            if delta.change is Change.PREEMPT:
+                del self.ends[delta.task], self.started[delta.task]
+                continue
+            assert delta.change is Change.PLACE
             placed.append(delta.task)
             self.ends[delta.task] = now + self.lengths[delta.task]
             self.started[delta.task] = now
@@ -307,3 +311,29 @@ def test_nothing_is_kept_for_a_task_that_may_not_start() -> None:
     there.step(3.0)
     assert there.scheduler.promised_start(wanted) is None
     assert other in there.started
+
+
+@pytest.mark.parametrize(
+    ("owner", "priority", "length", "start"),
+    [
+        ("bob", 0, 300.0, 1.75),
+        ("bob", 1, 300.0, None),
+        ("ann", 0, 300.0, None),
+        ("ann", -1, 300.0, 1.0),
+        ("bob", 0, 10.0, None),
+    ],
+)
+def test_restartable_work_yields_to_a_reservation(
+    owner: str, priority: int, length: float, start: float | None
+) -> None:
+    """Others who have more than their share yield, and lower priorities; not for a few seconds, though."""
+    there = play(2)
+    there.submit(owner, length, 0.0, restartable=True, priority=1 + priority, known=True)
+    there.submit(owner, length, 0.0, restartable=True, priority=1 + priority, known=True)
+    there.step(0.0)
+    (wanted,) = there.submit("ann", 5.0, 1.0, cpus=1.5, priority=1)
+    there.step(1.0)
+    there.overtake("ann", 1.5)
+    for second in range(2, 9):
+        there.step(float(second))
+    assert there.started.get(wanted) == start
