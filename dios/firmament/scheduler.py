@@ -12,7 +12,7 @@ from __future__ import annotations
 import math
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import NamedTuple
@@ -44,6 +44,7 @@ from dios.firmament.policies.fair_queue import TaskFairQueue
 from dios.firmament.policies.fit import room_of
 from dios.firmament.policies.gangs import GangTable
 from dios.firmament.policies.principal_accounts import PrincipalAccounts
+from dios.firmament.policies.reservations import KeptElsewhere, Reservation
 from dios.firmament.policies.restrictions import Restrictions
 from dios.firmament.rounds.model_guard import ModelError, ModelGuard
 from dios.firmament.rounds.results import Change, Fault, Round
@@ -274,6 +275,36 @@ class FlowScheduler:
             return None
         places = tuple(dict.fromkeys(self.state.machine_ids[row] for row in reservation.machines))
         return PromisedStart(places, reservation.start)
+
+    def promised_starts(self) -> dict[int, tuple[int, float]]:
+        """Return the machine that is kept for each waiting task, and when it is expected to start there."""
+        present = self._rounds.reservations.present
+        return {
+            task: (self.state.machine_ids[reservation.machines[at]], reservation.start)
+            for reservation in dict.fromkeys(present.values())
+            for at, task in enumerate(reservation.tasks)
+        }
+
+    def recall(self, machines: Mapping[int, int]) -> None:
+        """Keep the machines for waiting tasks that another coordinator kept for them; both by identifier.
+
+        Unknown tasks and machines are skipped. The tasks of a gang belong together.
+        """
+        gangs: dict[int, list[tuple[int, int]]] = {}
+        for task, machine in sorted(machines.items()):
+            row, place = self.state.tasks.find(task), self.state.machine_row(machine)
+            if ABSENT in {row, place} or self.state.tasks.status[row] == RUNNING:
+                continue
+            job = int(self.state.tasks.job[row])
+            key = job if self.state.jobs.gang[job] else -1 - row
+            gangs.setdefault(key, []).append((task, place))
+        for members in gangs.values():
+            tasks, places = zip(*members, strict=True)
+            self._rounds.reservations.recall(Reservation(tasks, places, math.inf))
+
+    def leave_to_others(self, rooms: Sequence[KeptElsewhere]) -> None:
+        """Leave room to the tasks of other coordinators from the next round on; replaces what was left."""
+        self._rounds.reservations.elsewhere = rooms
 
     def is_running(self, task: int) -> bool:
         """Return True if the task is known and has been placed."""

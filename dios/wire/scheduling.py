@@ -200,16 +200,26 @@ class Placement(Struct, frozen=True, array_like=True, forbid_unknown_fields=True
     """The hardware threads for its task; empty if its node chooses."""
 
 
+class PromisedStart(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
+    """The node on which room is kept for a submission, and when its task is expected to start there."""
+
+    submission: Identifier
+    node: Label
+    """Empty: nothing is kept for it any more."""
+    in_ms: Milliseconds = 0
+
+
 class Place(Call, frozen=True, tag=44):
     """Start submissions of the node called ``host``, and stop tasks that run there and may be restarted.
 
-    Each is handled separately: one that is already placed or gone is refused alone. For the node's own
-    user and root.
+    Each is handled separately: one that is already placed or gone is refused alone. ``promised`` starts are
+    noted for whoever reads the queue. For the node's own user and root.
     """
 
     host: Text = ""
     placements: Annotated[tuple[Placement, ...], Meta(max_length=limits.QUEUE_ROWS_MAX)] = ()
     preempted: Annotated[tuple[Identifier, ...], Meta(max_length=limits.QUEUE_ROWS_MAX)] = ()
+    promised: Annotated[tuple[PromisedStart, ...], Meta(max_length=limits.RESERVATIONS_MAX)] = ()
 
 
 class AskScheduler(Call, frozen=True, tag=45):
@@ -249,6 +259,19 @@ class Submission(Struct, frozen=True, array_like=True):
     """The node of its caller."""
     pure: bool = False
     """True if it needs a node that is fit for pure tasks."""
+
+
+class KeptRoom(Struct, frozen=True, array_like=True):
+    """A submission for which room is kept on a node until its expected start.
+
+    The parts of its work that restrict its place are omitted.
+    """
+
+    submission: Identifier
+    node: Label
+    in_ms: Milliseconds
+    waited_ms: Milliseconds
+    work: Work
 
 
 class Occupant(Struct, frozen=True, array_like=True):
@@ -335,6 +358,8 @@ class QueueRows(Struct, frozen=True, array_like=True, tag=15):
     """The hardware threads for tasks, in answers with all rows; empty in others, or if unknown."""
     fitness: Fitness = Fitness.FIT
     """The node's ability to run pure tasks."""
+    kept: Annotated[tuple[KeptRoom, ...], Meta(max_length=limits.RESERVATIONS_MAX)] | None = None
+    """All promised starts of its submissions; None if they are those of the version that the caller knows."""
 
 
 class Placed(Struct, frozen=True, array_like=True, tag=16):

@@ -202,17 +202,19 @@ class SchedulingOps(UsageOps):
         placements: Iterable[tuple[int, str]] = (),
         preempted: Iterable[int] = (),
         threads: Mapping[int, tuple[int, ...]] | None = None,
+        promised: Iterable[messages.PromisedStart] = (),
     ) -> Operation[messages.Placed]:
         """Start submissions of ``host`` on the named nodes, and stop tasks that run on ``host``.
 
-        ``threads`` are the hardware threads for the task of a submission. Returns the refused ones with the
+        ``threads`` are the hardware threads for the task of a submission. ``promised`` starts are noted in
+        the queue of ``host``. Returns the refused ones with the
         reasons. For the nodes' own user.
         """
         named = threads or {}
         where = tuple(
             messages.Placement(submission, node, named.get(submission, ())) for submission, node in placements
         )
-        return expect(messages.Placed, (yield messages.Place(host, where, tuple(preempted))))
+        return expect(messages.Placed, (yield messages.Place(host, where, tuple(preempted), tuple(promised))))
 
     def govern_op(
         self,

@@ -53,6 +53,13 @@ def place(step: Step, task: Holder, seq: int, call: messages.Place) -> None:
             _place(step, task, placement)
         except DiosError as error:
             refused.append((placement.submission, error.message))
+    for promised in call.promised:
+        try:
+            _promise(step, promised)
+        except DiosError as error:
+            refused.append((promised.submission, error.message))
+    if call.promised:
+        submissions.changed(step)
     step.answer(task, seq, messages.Placed(tuple(refused), version))
 
 
@@ -66,6 +73,18 @@ def _place(step: Step, task: Holder, placement: messages.Placement) -> None:
     step.audit(task, "place", "ok", queued.fingerprint, f"on {placement.node}")
     work = replace(queued.call.work, threads=placement.threads)
     run_calls.start_submission(step, queued, replace(queued.call, host=placement.node, work=work))
+
+
+def _promise(step: Step, promised: messages.PromisedStart) -> None:
+    """Note the node that is kept for a submission; one that does not wait any more needs none."""
+    table, submission = step.state.queue, TaskId(promised.submission)
+    if submission not in table.waiting:
+        return
+    if promised.node:
+        remote_calls.peer_named(step, promised.node)  # raises for a dead node
+    if submission not in table.kept and len(table.kept) >= limits.RESERVATIONS_MAX:
+        raise LimitError(f"room is kept for {limits.RESERVATIONS_MAX} submissions of this node already")
+    table.keep(submission, promised.node, step.now + promised.in_ms * _MS)
 
 
 def _preempt(step: Step, task: Holder, victim: TaskId) -> None:
@@ -166,7 +185,22 @@ def _rows(step: Step, call: messages.ReadQueue) -> messages.QueueRows:
         devices.kinds_of(cluster.here),
         cluster.here.threads if whole else (),
         step.state.fitness,
+        _kept(step) if has_rows and (whole or table.kept_version > call.since) else None,
     )
+
+
+def _kept(step: Step) -> tuple[messages.KeptRoom, ...]:
+    """Return the promised starts of waiting runs, without those on nodes that have died."""
+    rows: list[messages.KeptRoom] = []
+    for task, (node, start) in step.state.queue.kept.items():
+        try:
+            remote_calls.peer_named(step, node)
+        except UnreachableError:
+            continue
+        queued = step.state.queue.waiting[task]
+        in_ms, waited_ms = max(0, start - step.now) // _MS, (step.now - queued.since) // _MS
+        rows.append(messages.KeptRoom(task, node, in_ms, waited_ms, submissions.needs(queued.call.work)))
+    return tuple(rows)
 
 
 def _tasks(step: Step, call: messages.ReadQueue, *, whole: bool) -> tuple[list[messages.Occupant], int]:

@@ -82,6 +82,11 @@ def _row(step: Step, task: Holder, seq: int, call: messages.Run) -> Pending:
     return Pending(task, seq, call, {}, lease)
 
 
+def needs(work: messages.Work) -> messages.Work:
+    """Return the needs of a task without the parts that restrict its place."""
+    return replace(work, near=(), constraints=(), threads=())
+
+
 def require_sound(work: messages.Work) -> None:
     """Raise InvalidError if the needs of a run contradict each other."""
     if work.pinned and (not work.cpus_milli or work.cpus_milli % _MILLI):
@@ -261,7 +266,7 @@ def occupant(task: Task, now: int) -> messages.Occupant:
         task.state,
         task.pid,
         max(0, until - task.started_ns) // _MS,
-        messages.Work() if recipe is None else replace(recipe.work, near=(), constraints=(), threads=()),
+        messages.Work() if recipe is None else needs(recipe.work),
         task.cpu_ms,
         task.memory_bytes,
         task.cause is Cause.EXITED and task.exit_code == 0,

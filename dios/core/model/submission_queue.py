@@ -51,6 +51,9 @@ class SubmissionQueue:
     ``tasks`` has the version in which each living task changed last, in the order of versions; ``gone`` has
     the runs and tasks that have left, with versions. Both are complete since the version
     ``complete_since``: a reader of an older version has to read everything again.
+
+    ``kept`` has the runs with a promised start, its node and its time, and ``kept_version`` the version in
+    which it changed last.
     """
 
     __slots__ = (
@@ -62,6 +65,8 @@ class SubmissionQueue:
         "coordinator",
         "ended",
         "gone",
+        "kept",
+        "kept_version",
         "next_question",
         "next_report",
         "own_until",
@@ -85,6 +90,8 @@ class SubmissionQueue:
         self.tasks: dict[TaskId, int] = {}
         self.gone: deque[tuple[int, TaskId]] = deque(maxlen=limits.QUEUE_GONE_KEPT)
         self.complete_since = 0
+        self.kept: dict[TaskId, tuple[str, int]] = {}
+        self.kept_version = 0
         self.questions: dict[int, SchedulerQuestion] = {}
         self.answers: dict[int, list[bytes]] = {}
         self.reports: deque[tuple[int, int, bytes]] = deque(maxlen=limits.SCHEDULER_REPORTS_KEPT)
@@ -136,12 +143,21 @@ class SubmissionQueue:
     def take(self, run: QueuedRun) -> None:
         """Remove a run."""
         self._note_gone(run.chosen.task)
+        self.keep(run.chosen.task, "", 0)
         del self.waiting[run.chosen.task], self.by_call[run.row.key]
         principal = run.row.task.principal
         own = self.by_principal[principal]
         del own[run.chosen.task]
         if not own:
             del self.by_principal[principal]
+
+    def keep(self, task: TaskId, node: str, start: int) -> None:
+        """Note the node where room is kept for a waiting run, and its expected start; an empty node: none."""
+        if node:
+            self.kept[task] = node, start
+        elif self.kept.pop(task, None) is None:
+            return
+        self.kept_version = self.version + 1
 
     def waiting_of(self, principal: Principal) -> Iterable[QueuedRun]:
         """Return the waiting runs of a principal."""

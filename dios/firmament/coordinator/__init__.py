@@ -2,9 +2,9 @@
 
 Read in this order: ``main`` (the task's program), ``coordinator`` (the loop), ``assignment`` (which
 coordinator is responsible for which nodes), ``queue_parts`` (the long queue of a node), ``cluster_state``
-(the tasks and nodes that it knows),
-``cluster_service`` with its subclasses ``start_up_service`` (a simple rule, ``first_fit``, until the
-kernels are compiled) and ``scheduler_service`` (the flow scheduler). ``best_effort`` finds places that others
+(the tasks and nodes that it knows), ``kept_rooms`` (the reservations that coordinators note for each other),
+``cluster_service`` with its subclasses ``start_up_service`` (a simple rule, ``first_fit``, until the kernels
+are compiled) and ``scheduler_service`` (the flow scheduler). ``best_effort`` finds places that others
 leave idle.
 
 Questions are answered by ``cluster_queries``, ``query_handler`` and ``usage_queries``. Kernels are compiled

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections import deque
+from collections.abc import Sequence
 from typing import Final, NamedTuple
 
 from dios.errors import DiosError, InvalidError
@@ -15,11 +16,19 @@ from dios.firmament.coordinator.assignment import Assignment
 from dios.firmament.coordinator.cluster_state import Phase, TrackedCluster
 from dios.firmament.coordinator.observer import MeasurementReport
 from dios.firmament.knowledge.knowledge_base import KnowledgeBase
-from dios.wire.messages import Asked, Occupant, Placed, QueueRows, Submission
+from dios.wire.messages import Asked, KeptRoom, Occupant, Placed, PromisedStart, QueueRows, Submission
 
 _PROBLEMS_MAX: Final = 20
 COORDINATOR: Final = "coordinator"
 """The label of the nodes' coordinators among their tasks."""
+
+
+class NotedStart(NamedTuple):
+    """A promised start as the queue of a node has it."""
+
+    row: KeptRoom
+    submitted: float
+    start: float
 
 
 class NodeActions(NamedTuple):
@@ -32,6 +41,13 @@ class NodeActions(NamedTuple):
     """Tasks that run there and have to stop."""
     threads: dict[int, tuple[int, ...]]
     """The hardware threads that the scheduler chose for submissions; its node chooses for all others."""
+    promised: Sequence[PromisedStart] = ()
+    """Where room is kept for submissions that wait there, and until when."""
+
+    @property
+    def changes_tasks(self) -> bool:
+        """Return True if any task is to start or to stop."""
+        return bool(self.placements or self.preempted)
 
 
 class ClusterService(ABC):
@@ -49,6 +65,8 @@ class ClusterService(ABC):
         """Failures, newest last."""
         self.unmeasured: dict[str, str] = {}
         """The measurements that this node cannot make, and the reasons."""
+        self.noted: dict[str, list[NotedStart]] = {}
+        """The promised starts in the queues, by node."""
         self.links_changed = False
         """True if nodes have to learn new guarantees before the control interval is over."""
         self._knowledge = knowledge
@@ -91,6 +109,7 @@ class ClusterService(ABC):
             self.cluster.release_submissions(name, now)
         for name in before.machines - after.machines:
             self.cluster.remove_node(name, now)
+            self.noted.pop(name, None)
 
     def note(self, problem: str) -> None:
         """Record a failure for `dios sched status`."""
@@ -100,6 +119,10 @@ class ClusterService(ABC):
     def read(self, name: str, queue: QueueRows, now: float) -> None:
         """Record the queue of a node."""
         self._now = now
+        if queue.kept is not None:
+            self.noted[name] = [
+                NotedStart(row, now - row.waited_ms / 1000, now + row.in_ms / 1000) for row in queue.kept
+            ]
         assignment = self._assignment
         after_s = assignment.after_s if name in assignment.below else 0.0
         attend, machine = name in assignment.attend, name in assignment.machines

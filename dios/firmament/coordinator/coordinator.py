@@ -567,7 +567,7 @@ class Coordinator:
                     continue
                 changed, last = False, now
                 actions = await trio.to_thread.run_sync(service.round, now)
-                again = bool(actions) and service.may_start(now)
+                again = any(one.changes_tasks for one in actions) and service.may_start(now)
                 took_s = trio.current_time() - now
             if service.links_changed:
                 self._meter_soon(self._assignment.governs)
@@ -596,6 +596,14 @@ class Coordinator:
             placements = action.placements[first : first + _PLACEMENTS_MAX]
             await self._send_some(NodeActions(action.host, placements, preempted, action.threads))
             first, preempted = first + _PLACEMENTS_MAX, []
+        if action.promised:
+            # By itself, because a node of an earlier version refuses such a call.
+            try:
+                await self._node.place(self._host(action.host), promised=action.promised)
+            except DiosError as error:
+                async with self._lock:
+                    if self._service is not None:
+                        self._service.note(f"{action.host}: {error}")
 
     async def _send_some(self, action: NodeActions) -> None:
         answer, problem = None, ""

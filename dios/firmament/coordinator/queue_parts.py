@@ -49,4 +49,5 @@ def joined(whole: QueueRows, part: QueueRows) -> QueueRows:
         whole=True,
         threads=part.threads or whole.threads,
         gone=(),
+        kept=whole.kept if part.kept is None else part.kept,
     )

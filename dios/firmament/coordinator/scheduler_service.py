@@ -19,6 +19,7 @@ from dios.firmament.coordinator.assignment import Assignment
 from dios.firmament.coordinator.cluster_service import ClusterService, NodeActions
 from dios.firmament.coordinator.cluster_state import TrackedCluster
 from dios.firmament.coordinator.job_traffic import JobTraffic
+from dios.firmament.coordinator.kept_rooms import KeptRooms
 from dios.firmament.coordinator.live_settings import LiveSettings
 from dios.firmament.coordinator.observer import MeasurementReport
 from dios.firmament.coordinator.query_handler import QueryHandler, policy_terms
@@ -89,6 +90,7 @@ class SchedulerService(ClusterService):
         self._policy = LiveSettings(self._scheduler, model.name, wall)
         self._rates = RateControl()
         self._traffic = JobTraffic(knowledge, wall)
+        self._kept_rooms = KeptRooms(self.cluster, self._scheduler)
         self._jobs = AdmittedJobs(self._scheduler, wall=wall)
         set_up = str(options.set_up)
         self._admissions = Admissions(
@@ -113,6 +115,7 @@ class SchedulerService(ClusterService):
         self._assignment, self._now = assignment, now
         for problem in before.problems:
             self.note(problem)
+        self.noted = before.noted
         self.cluster.adopt(before.cluster, now)
 
     @property
@@ -183,6 +186,7 @@ class SchedulerService(ClusterService):
             self._stop(member.task, member.node, actions, now)
         self.cluster.set_inside(bool(getattr(self._scheduler.model, "inside", False)), now)
         self._scheduler.starts = max(-_SPARE_MAX, self._starts(now) - len(self._pending))
+        self._kept_rooms.apply(self.noted, now)
         found = self._scheduler.round(now)
         for fault in found.faults:
             self.note(f"{fault.where}: {fault.what}")
@@ -194,6 +198,8 @@ class SchedulerService(ClusterService):
         self._pending = [each for each in self._pending if each.task in tasks]
         self._pending.sort(key=lambda each: -tasks[each.task].row.work.priority)
         self._send_pending(actions, now)
+        for host, promised in self._kept_rooms.changes(self.noted, now).items():
+            actions[host] = actions.get(host, NodeActions(host, [], [], {}))._replace(promised=promised)
         return list(actions.values())
 
     def _is_decision_due(self, now: float) -> bool:

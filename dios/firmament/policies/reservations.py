@@ -12,7 +12,7 @@ ever; the tasks start elsewhere if they fit elsewhere before. A machine has one 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Container, Iterable, Mapping
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Final, NamedTuple
@@ -21,7 +21,7 @@ import numpy as np
 
 from dios.firmament.cluster.columns import ABSENT, Flags, Floats, Ints
 from dios.firmament.cluster.state import WAITING, ClusterState
-from dios.firmament.descriptors import Level
+from dios.firmament.descriptors import Level, Resources
 from dios.firmament.models.runtimes import Runtimes
 from dios.firmament.policies.room_in_time import (
     RoomInTime,
@@ -53,6 +53,17 @@ class Reservation:
     """The present time if they fit now: then they start, whatever the cost model prefers."""
 
 
+class KeptElsewhere(NamedTuple):
+    """Room that another coordinator keeps for a task which only it places."""
+
+    task: int
+    machine: int
+    """Its identifier; an unknown machine is skipped."""
+    demand: Resources
+    submitted: float
+    start: float
+
+
 NO_RESERVATIONS: Final[Mapping[int, Reservation]] = MappingProxyType({})
 
 
@@ -66,6 +77,8 @@ class Reservations:
     """The slots and resources of a machine that other tasks may take, (1 + DIMENSIONS,)."""
     until: dict[int, float] = field(default_factory=dict)
     """When the reservation of a machine begins: tasks that end before that may take all that is free."""
+    elsewhere: Sequence[KeptElsewhere] = ()
+    """The reservations of other coordinators. On one machine the task that waits longest counts."""
     _runtimes: Runtimes = field(default_factory=lambda: Runtimes(math.nan))
 
     def refresh(self, state: ClusterState, allowed: Callable[[int], Flags]) -> None:
@@ -75,8 +88,33 @@ class Reservations:
         """
         former = self.present
         self.present, self.spare, self.until = {}, {}, {}
+        if self.elsewhere:
+            self._leave_to_others(state, former)
         if former:
             self._make(state, _waiting(state, dict.fromkeys(former.values())), allowed, former)
+
+    def recall(self, reservation: Reservation) -> None:
+        """Continue a reservation that another coordinator made; the next ``refresh`` checks it."""
+        if not any(task in self.present for task in reservation.tasks):
+            self.present.update(dict.fromkeys(reservation.tasks, reservation))
+
+    def _leave_to_others(self, state: ClusterState, former: dict[int, Reservation]) -> None:
+        """Keep room for the tasks of other coordinators, except where an own task has waited longer."""
+        room = room_in_time(state, _usable(state), self._runtimes)
+        places = {int(machine): place for place, machine in enumerate(room.machines)}
+        own: dict[int, tuple[float, int]] = {}
+        for task, reservation in former.items():
+            row = state.tasks.find(task)
+            for machine in () if row == ABSENT else reservation.machines:
+                age = float(state.tasks.submitted[row]), task
+                own[machine] = min(age, own.get(machine, age))
+        for one in sorted(self.elsewhere, key=lambda one: (one.submitted, one.task)):
+            machine = state.machine_row(one.machine)
+            first = own.get(machine, (math.inf, 0))
+            if machine in places and (one.submitted, one.task) < first:
+                ends = int(np.searchsorted(room.end, one.start, side="right"))
+                demand = np.array((1.0, *one.demand))
+                self._keep_room(room, ends, [places[machine]], demand, one.start)
 
     def add(self, state: ClusterState, heads: Iterable[Head], allowed: Callable[[int], Flags]) -> None:
         """Make reservations for those of these heads that fit on no machine.

@@ -46,6 +46,8 @@ PARTS = (
     messages.ThreadPlace,
     messages.Near,
     messages.Placement,
+    messages.PromisedStart,
+    messages.KeptRoom,
     messages.Submission,
     messages.Occupant,
     messages.Asked,

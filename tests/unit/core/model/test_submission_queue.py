@@ -722,6 +722,56 @@ def test_who_missed_too_much_reads_everything_again(yard: Yard, monkeypatch: pyt
     assert [row.id for row in again.waiting] == [first.waiting[3].id]
 
 
+def promise(yard: Yard, submission: int, node: str, in_ms: int = 5_000) -> messages.Placed:
+    """Note a promised start in the queue of the first node."""
+    start = messages.PromisedStart(submission, node, in_ms)
+    return yard.scheduler.ask(messages.Placed, messages.Place("n1", promised=(start,)))
+
+
+def test_a_promised_start_is_shown_to_all_readers_until_it_is_over(yard: Yard) -> None:
+    """It is in each answer that is newer, replaced, taken back, and gone with its run."""
+    yard.board()
+    seq = yard.submit(work=Work(cpus_milli=1000, constraints=(Constraint("rack", value="r1"),)))
+    (row,) = yard.board().waiting
+    assert promise(yard, row.id, "n2").refused == ()
+    board = yard.board(attend=False)
+    assert board.kept is not None
+    ((kept),) = board.kept
+    assert (kept.submission, kept.node, kept.work) == (row.id, "n2", Work(cpus_milli=1000))
+    assert 0 < kept.in_ms <= 5_000
+    yard.submit()
+    assert changes(yard, board.version).kept is None, "it has not changed"
+    promise(yard, row.id, "n3")
+    assert [one.node for one in changes(yard, board.version).kept or ()] == ["n3"]
+    promise(yard, row.id, "")
+    assert changes(yard, board.version).kept == ()
+    promise(yard, row.id, "n3")
+    yard.place(row.id, "n2")
+    yard.started(seq)
+    assert changes(yard, board.version).kept == ()
+    assert promise(yard, row.id, "n2").refused == (), "the run does not wait any more"
+    assert yard.board().kept == ()
+    yard.cluster.check()
+
+
+def test_nothing_is_promised_on_a_dead_node_or_beyond_the_bound(
+    yard: Yard, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Refused ones change nothing, and a promise on a node that has died is not shown."""
+    monkeypatch.setattr(limits, "RESERVATIONS_MAX", 1)
+    yard.board()
+    for _ in range(2):
+        yard.submit()
+    first, second = (row.id for row in yard.board().waiting)
+    assert promise(yard, first, "n9").refused
+    assert promise(yard, first, "n3").refused == ()
+    assert promise(yard, second, "n2").refused, "one is kept already"
+    assert [one.submission for one in yard.board().kept or ()] == [first]
+    yard.nodes[2].crash()
+    yard.cluster.advance(30_000, grain=200)
+    assert yard.board().kept == ()
+
+
 def test_a_waiting_run_shows_its_place_in_the_queue(yard: Yard) -> None:
     """`dios ps` shows it among the waiting runs of the same principal, and it moves up."""
     yard.board()
