@@ -161,7 +161,7 @@ type: setup ## Check the types, strictly.
 imports: setup ## Check that no layer imports a higher one.
 	$(BIN)/lint-imports --no-cache
 
-sim: setup ## Run the simulator over SEEDS seeds (default 10), then with a failing disk, every fault once, clusters, LABELLED_SEEDS (5) with secrecy labels, and kept replicas.
+sim: setup ## Run the simulator over SEEDS seeds (default 10), then with a failing disk, every fault once, clusters, LABELLED_SEEDS (5) with secrecy labels, kept replicas, and the queue of the scheduler.
 	$(BIN)/python -m dios.sim --seeds $(SEEDS)
 	$(BIN)/python -m dios.sim --seeds $(SEEDS) --faults
 	$(BIN)/python -m dios.sim --seeds 2 --every-operation
@@ -169,6 +169,7 @@ sim: setup ## Run the simulator over SEEDS seeds (default 10), then with a faili
 	$(BIN)/python -m dios.sim --seeds $(SEEDS) --cluster --slow
 	$(BIN)/python -m dios.sim --seeds $(LABELLED_SEEDS) --labels
 	$(BIN)/python -m dios.sim --seeds $(SEEDS) --kept
+	$(BIN)/python -m dios.sim --seeds $(SEEDS) --queues
 
 scale: setup ## Print the costs of simulated clusters of up to 1,000 nodes (NODES="3 10 30" for others); slow.
 	$(BIN)/python -m benchmarks.scale $(if $(NODES),--nodes $(NODES))

@@ -8,5 +8,6 @@
 - ``node``: one node with clients that record what it promised, and the checks after every crash.
 - ``cluster``: several nodes, their network, a fault injector, simulated clients, and the checks.
 - ``kept``: the keepers of replicas, on a model of nodes, and their claims.
+- ``queues``: the scheduler's queue, in which nobody within his right waits for ever.
 - ``scale``: clusters of up to thousands of nodes without checks, and what each node costs.
 """

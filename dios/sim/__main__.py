@@ -11,7 +11,8 @@ fault at every disk operation. With --cluster, each seed is a whole cluster whos
 restart often, whose clients look up names. With --labels, each seed is a cluster whose objects have secrecy
 labels, with the same faults, and no secret may reach a place without its label. With --kept, each seed is a
 cluster whose keepers keep replicas of the files that programs put, replace and tier; --programs N fixes their
-number.
+number. With --queues, each seed is a busy cluster under one of the scheduler's cost models, in which nobody
+within his right may wait for ever.
 """
 
 from __future__ import annotations
@@ -33,6 +34,7 @@ from dios.sim.cluster.world import simulate_cluster, simulate_flows, simulate_lo
 from dios.sim.kept.world import simulate_kept
 from dios.sim.node.systematic import systematic
 from dios.sim.node.world import simulate
+from dios.sim.queues.world import simulate_queues
 
 STEPS_DEFAULT = 600
 STEPS_SHORT = 100
@@ -102,6 +104,8 @@ def _outcome(seed: int, options: argparse.Namespace) -> _Outcome:
     run = _every_operation if options.every else _seed
     if options.kept:
         run = _kept
+    elif options.queues:
+        run = _queues
     elif options.cluster or options.lookups or options.labels:
         run = _lookups if options.lookups else _labels if options.labels else _cluster
     faults: Counter[str] = Counter()
@@ -143,6 +147,9 @@ def _options() -> argparse.Namespace:
     )
     parser.add_argument(
         "--kept", action="store_true", help="simulate files and the keepers of replicas; --steps is ignored"
+    )
+    parser.add_argument(
+        "--queues", action="store_true", help="simulate the scheduler's queue; --steps is ignored"
     )
     parser.add_argument(
         "--programs", type=int, default=0, help="with --kept: the number of programs (default: 2 to 4)"
@@ -222,6 +229,17 @@ def _kept(seed: int, options: argparse.Namespace, total: Counter[str]) -> str:
         f" {report.drops} replicas dropped, {report.restored} objects restored, {report.conflicts} conflicts,"
         f" {report.cautious} more shown, {report.lost} lost with all their disks, {report.leftovers} objects"
         f" left by programs that failed, faults: {_listed(report.faults)}, trace {report.digest[:16]}"
+    )
+
+
+def _queues(seed: int, options: argparse.Namespace, total: Counter[str]) -> str:
+    del options
+    report = simulate_queues(seed)
+    total.update(report.faults)
+    return (
+        f"{report.model}, {report.machines} machines, {report.started} tasks started, {report.large} large"
+        f" jobs in their time, {report.preempted} stopped, {report.utilisation:.0%} of the processors in use,"
+        f" faults: {_listed(report.faults)}, trace {report.digest[:16]}"
     )
 
 

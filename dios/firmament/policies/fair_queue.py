@@ -120,7 +120,11 @@ class TaskFairQueue:
             latest = np.array([self._latest.get(one, -np.inf) for one in owner.tolist()])
             waiting = waiting[table.submitted[waiting] < latest]
         passed = np.array([table.find(task) for task in sorted(self._passed)], np.int64)
-        passed = passed[np.isin(passed, np.flatnonzero(table.alive & (table.status == WAITING)))]
+        all_waiting = np.flatnonzero(table.alive & (table.status == WAITING))
+        passed = passed[np.isin(passed, all_waiting)]
+        # The tasks of a gang start together.
+        gangs = np.unique(table.job[passed][jobs.gang[table.job[passed]] > 0])
+        passed = np.union1d(passed, all_waiting[np.isin(table.job[all_waiting], gangs)])
         waiting = np.union1d(waiting, passed)
         if not len(waiting):
             return []

@@ -89,11 +89,6 @@ class GangTable:
         """Forget a gang that runs or is gone."""
         self._pauses.pop(job, None)
 
-    def allow(self, job: int) -> None:
-        """Allow a gang to be tried again at once."""
-        if job in self._pauses:
-            self._pauses[job].until = 0.0
-
     def room_appeared(self) -> None:
         """Allow every gang to be tried again at once, because a machine joined or a task ended."""
         for pause in self._pauses.values():

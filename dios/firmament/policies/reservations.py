@@ -76,7 +76,7 @@ class Reservations:
     spare: dict[int, Floats] = field(default_factory=dict)
     """The slots and resources of a machine that other tasks may take, (1 + DIMENSIONS,)."""
     until: dict[int, float] = field(default_factory=dict)
-    """When the reservation of a machine begins: tasks that end before that may take all that is free."""
+    """Until when owners cannot start on a machine; tasks that end before that may take all that is free."""
     elsewhere: Sequence[KeptElsewhere] = ()
     """The reservations of other coordinators. On one machine the task that waits longest counts."""
     _runtimes: Runtimes = field(default_factory=lambda: Runtimes(math.nan))
@@ -114,7 +114,8 @@ class Reservations:
             if machine in places and (one.submitted, one.task) < first:
                 ends = int(np.searchsorted(room.end, one.start, side="right"))
                 demand = np.array((1.0, *one.demand))
-                self._keep_room(room, ends, [places[machine]], demand, one.start)
+                until = room.not_before([places[machine]], demand, state.now)
+                self._keep_room(room, ends, [places[machine]], demand, until)
 
     def add(self, state: ClusterState, heads: Iterable[Head], allowed: Callable[[int], Flags]) -> None:
         """Make reservations for those of these heads that fit on no machine.
@@ -149,10 +150,17 @@ class Reservations:
             if len(self.present) >= RESERVATIONS_MAX:
                 break
             may = allowed(int(head.tasks[0]))[room.machines] & free
+            may &= ~np.isin(room.machines, self._kept_for_others(state, head, former))
             reservation = self._reservation(state, head, room, may, former)
             if reservation is not None:
                 free &= ~np.isin(room.machines, reservation.machines)
                 self.present.update(dict.fromkeys(reservation.tasks, reservation))
+
+    def _kept_for_others(self, state: ClusterState, head: Head, former: dict[int, Reservation]) -> list[int]:
+        """Return the machines of the other reservations that were not looked at in this round so far."""
+        own = former.get(int(state.tasks.id[head.tasks[0]]))
+        others = (one for one in former.values() if one is not own and one.tasks[0] not in self.present)
+        return [machine for one in others for machine in one.machines]
 
     def _reservation(
         self, state: ClusterState, head: Head, room: RoomInTime, may: Flags, former: dict[int, Reservation]
@@ -175,7 +183,7 @@ class Reservations:
                 places = spread_out(fitting(free, demand, may), count, head.affinity, racks)
             ends = after
         start = max(float(room.end[ends - 1]), state.now) if ends else state.now
-        self._keep_room(room, ends, places, demand, start)
+        self._keep_room(room, ends, places, demand, room.not_before(places, demand, state.now))
         return Reservation(ids, tuple(room.machines[places].tolist()), start)
 
     @staticmethod
@@ -192,7 +200,7 @@ class Reservations:
         return [int(place) for place in places]
 
     def _keep_room(
-        self, room: RoomInTime, ends: int, places: Iterable[int], demand: Floats, start: float
+        self, room: RoomInTime, ends: int, places: Iterable[int], demand: Floats, until: float
     ) -> None:
         """Note the room of the machines that other tasks may take: the rest of it when the owners begin."""
         later = room.free_after(ends)
@@ -200,7 +208,7 @@ class Reservations:
             machine = int(room.machines[place])
             left = self.spare.get(machine)
             self.spare[machine] = (later[place] if left is None else left) - demand
-            self.until[machine] = start
+            self.until[machine] = until
 
     def drop_others(self, tasks: Container[int]) -> None:
         """End the reservations of tasks that are not among these: they may not start now."""
@@ -216,19 +224,22 @@ class Reservations:
         reservation = self.present.get(task)
         return ABSENT if reservation is None else reservation.machines[reservation.tasks.index(task)]
 
+    def waiting(self, state: ClusterState) -> list[Reservation]:
+        """Return the reservations whose tasks still wait, each once."""
+        return [one for one in dict.fromkeys(self.present.values()) if _rows(state, one) is not None]
+
     def due(self, state: ClusterState) -> list[Reservation]:
-        """Return the reservations whose tasks wait and fit now, each once."""
-        several = dict.fromkeys(self.present.values())
-        return [one for one in several if one.start <= state.now and _rows(state, one) is not None]
+        """Return those whose tasks fit now."""
+        return [one for one in self.waiting(state) if one.start <= state.now]
 
     def later(self, state: ClusterState) -> list[Reservation]:
-        """Return the reservations whose tasks have to wait for ends of others, each once."""
-        return [one for one in dict.fromkeys(self.present.values()) if one.start > state.now]
+        """Return those whose tasks have to wait for ends of others."""
+        return [one for one in self.waiting(state) if one.start > state.now]
 
     def may_fill(self, state: ClusterState, tasks: Ints, machine: Ints) -> Flags:
         """Return which tasks (n,) may take all that is free on their machines (n,), kept for others or not.
 
-        Those are the owners, and tasks that are expected to end before the reservation begins.
+        Those are the owners, and tasks that are expected to end before these can begin.
         """
         allowed = np.ones(len(tasks), np.bool_)
         if not self.spare:

@@ -6,6 +6,7 @@ its capacity is infinity.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Final, NamedTuple
 
 import numpy as np
@@ -49,6 +50,8 @@ class RoomInTime(NamedTuple):
     """(N,) when it is expected to end, ascending; see ``expected_ends``."""
     demand: Floats
     """(N, 1 + DIMENSIONS)"""
+    is_known: Flags
+    """(N,) False for an end that is a guess."""
 
     def free_after(self, ends: int) -> Floats:
         """Return what is free on each machine when the first ``ends`` tasks have ended."""
@@ -90,6 +93,22 @@ class RoomInTime(NamedTuple):
             low, high = (low, middle) if fits(middle) else (middle + 1, high)
         return low
 
+    def not_before(self, places: Iterable[int], demand: Floats, now: float) -> float:
+        """Return until when tasks of ``demand`` cannot start together at these places, by the known ends.
+
+        Tasks of unknown run time may end at any moment.
+        """
+        wanted = np.bincount(list(places), minlength=len(self.machines))
+        here = np.flatnonzero(wanted[self.at] > 0)
+        free, guessed = self.free.copy(), here[~self.is_known[here]]
+        np.add.at(free, self.at[guessed], self.demand[guessed])
+        for one in here[self.is_known[here]].tolist():
+            if (fitting(free, demand, wanted > 0) >= wanted).all():
+                return now
+            free[self.at[one]] += self.demand[one]
+            now = float(self.end[one])
+        return now
+
     def _fits(
         self, ends: int, demand: Floats, count: int, allowed: Flags, affinity: int, racks: Ints
     ) -> bool:
@@ -104,7 +123,7 @@ def room_in_time(state: ClusterState, machines: Ints, runtimes: Runtimes) -> Roo
     at[machines] = np.arange(len(machines))
     running = np.flatnonzero(table.alive & (table.status == RUNNING))
     running = running[at[table.machine[running]] != ABSENT]
-    end = expected_ends(state, running, runtimes)
+    end, is_known = expected_ends(state, running, runtimes)
     order = np.lexsort((table.id[running], end))
     running = running[order]
     return RoomInTime(
@@ -113,11 +132,12 @@ def room_in_time(state: ClusterState, machines: Ints, runtimes: Runtimes) -> Roo
         at[table.machine[running]],
         end[order],
         amounts(state, running),
+        is_known[order],
     )
 
 
-def expected_ends(state: ClusterState, running: Ints, runtimes: Runtimes) -> Floats:
-    """Return when running tasks are expected to end, (n,).
+def expected_ends(state: ClusterState, running: Ints, runtimes: Runtimes) -> tuple[Floats, Flags]:
+    """Return when running tasks are expected to end, (n,), and which of these times are known.
 
     A run time that was stated, or that the same program had before, decides. A task that has none, or has
     exceeded it, is expected to run as long again as it has run, RESERVATION_UNKNOWN_S at least.
@@ -125,7 +145,8 @@ def expected_ends(state: ClusterState, running: Ints, runtimes: Runtimes) -> Flo
     since = state.tasks.since[running]
     end = since + runtimes.expected(state, running)
     grows = state.now + np.maximum(state.now - since, RESERVATION_UNKNOWN_S)
-    return np.where(end > state.now, end, grows)
+    is_known = np.isfinite(end) & (end > state.now)
+    return np.where(is_known, end, grows), is_known
 
 
 def fitting(free: Floats, demand: Floats, allowed: Flags) -> Ints:

@@ -6,6 +6,7 @@ Events are handled in ``scheduler``; explanations are made in ``explain``.
 from __future__ import annotations
 
 import time
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -24,6 +25,7 @@ from dios.firmament.policies.fair_queue import Admission, TaskFairQueue
 from dios.firmament.policies.fairness import fair_shares
 from dios.firmament.policies.fit import hold_back, place_reserved
 from dios.firmament.policies.gangs import GangChoice, GangTable, needed
+from dios.firmament.policies.reservations import Reservation
 from dios.firmament.policies.restrictions import Restrictions
 from dios.firmament.rounds.model_guard import ModelError, ModelGuard
 from dios.firmament.rounds.results import Change, Delta, Fault, Round
@@ -116,7 +118,7 @@ class RoundMaker:
         found.arcs = self._network.pool_entries() + len(network.upper.tail)
         found.changes = self._network.warm.changes if self._network.warm is not None else found.arcs
         found.update_s = time.perf_counter() - began - found.solve_s
-        self._apply(plan, network, solved, found)
+        self._apply(plan, network, solved, found, admission)
         if self._fair_queue is not None:
             # From now on commitments grow by the tasks that run now.
             self._fair_queue.ledger.sync(self._state)
@@ -129,9 +131,11 @@ class RoundMaker:
         state = self._state
         if record:
             self.reservations.refresh(state, self._machines_of)
-        for one in self.reservations.due(state):
-            self._gangs.allow(int(state.tasks.job[state.tasks.find(one.tasks[0])]))
         choice = self._gangs.choose(state, state.now)
+        # A gang whose machines are free starts there, whatever the network can do for it.
+        due = np.isin(choice.tried, self._jobs_of(self.reservations.due(state)))
+        left_out = np.concatenate([choice.left_out, choice.tried[due]])
+        choice = GangChoice(choice.complete, choice.tried[~due], left_out)
         if self._fair_queue is None:
             return choice, None
         admission = self._fair_queue.choose(state, record=record, reserved=self.reservations.present)
@@ -144,6 +148,10 @@ class RoundMaker:
         left_out = np.concatenate([choice.left_out, choice.tried[~its_turn]])
         return GangChoice(choice.complete, choice.tried[its_turn], left_out), admission
 
+    def _jobs_of(self, reservations: Iterable[Reservation]) -> Ints:
+        tasks = self._state.tasks
+        return np.array([tasks.job[tasks.find(one.tasks[0])] for one in reservations], np.int64)
+
     def _machines_of(self, row: int) -> Flags:
         return self._restrictions.machines_of(self._state, row)
 
@@ -152,6 +160,9 @@ class RoundMaker:
         table = state.tasks
         out = np.zeros(len(state.jobs.alive), np.bool_)
         out[choice.left_out] = True
+        if self.reservations.present:
+            # The network has no place for a gang that is left out, and its reservation may have.
+            out[self._jobs_of(self.reservations.waiting(state))] = False
         tasks = table.all()
         running = table.status[tasks] == RUNNING
         its_turn = ~out[table.job[tasks]]
@@ -265,7 +276,14 @@ class RoundMaker:
 
     # After ------------------------------------------------------------------------------------------
 
-    def _apply(self, plan: RoundPlan, network: RoundNetwork, solved: SolverResult, found: Round) -> None:
+    def _apply(
+        self,
+        plan: RoundPlan,
+        network: RoundNetwork,
+        solved: SolverResult,
+        found: Round,
+        admission: Admission | None,
+    ) -> None:
         leaf, held = self._places(plan, network, solved, record=True)
         self._restrictions.misfits(plan.tasks[held])
         self._change(plan.tasks, leaf, held, found)
@@ -274,6 +292,11 @@ class RoundMaker:
             rows = np.array([self._state.tasks.row(task) for task in placed], np.int64)
             self._fair_queue.note_placed(self._state, rows)
         self.left_over = plan.tasks[self._state.tasks.status[plan.tasks] != RUNNING]
+        if admission is not None:
+            # A gang that was left out of the network has found no place either.
+            table = self._state.tasks
+            gangs = admission.tasks[self._state.jobs.gang[table.job[admission.tasks]] > 0]
+            self.left_over = np.union1d(self.left_over, gangs[table.status[gangs] != RUNNING])
         shortfalls = _shortfalls(self._state, plan.bounds.may_miss)
         self._short_of_room = bool(shortfalls)
         found.faults.extend(shortfalls)
