@@ -44,7 +44,7 @@ from dios.firmament.policies.fair_queue import TaskFairQueue
 from dios.firmament.policies.fit import room_of
 from dios.firmament.policies.gangs import GangTable
 from dios.firmament.policies.principal_accounts import PrincipalAccounts
-from dios.firmament.policies.reservations import KeptElsewhere, Reservation
+from dios.firmament.policies.reservations import RemoteReservation, Reservation
 from dios.firmament.policies.restrictions import Restrictions
 from dios.firmament.rounds.model_guard import ModelError, ModelGuard
 from dios.firmament.rounds.results import Change, Fault, Round
@@ -302,7 +302,7 @@ class FlowScheduler:
             tasks, places = zip(*members, strict=True)
             self._rounds.reservations.recall(Reservation(tasks, places, math.inf))
 
-    def leave_to_others(self, rooms: Sequence[KeptElsewhere]) -> None:
+    def leave_to_others(self, rooms: Sequence[RemoteReservation]) -> None:
         """Leave room to the tasks of other coordinators from the next round on; replaces what was left."""
         self._rounds.reservations.elsewhere = rooms
 

@@ -12,7 +12,7 @@ from typing import Final
 from dios.firmament.coordinator.best_effort import wanted_by
 from dios.firmament.coordinator.cluster_service import NotedStart
 from dios.firmament.coordinator.cluster_state import Phase, TrackedCluster
-from dios.firmament.policies.reservations import KeptElsewhere
+from dios.firmament.policies.reservations import RemoteReservation
 from dios.firmament.scheduler import FlowScheduler
 from dios.limits import RESERVATION_UNKNOWN_S
 from dios.wire.messages import PromisedStart
@@ -36,7 +36,7 @@ class KeptRooms:
     def apply(self, noted: Mapping[str, Sequence[NotedStart]], now: float) -> None:
         """Tell the scheduler before a round what the queues show, by node; a start long past is void."""
         recalled: dict[int, int] = {}
-        elsewhere: list[KeptElsewhere] = []
+        elsewhere: list[RemoteReservation] = []
         for one in (one for several in noted.values() for one in several):
             task, node = one.row.submission, self._cluster.nodes.get(one.row.node)
             if node is None or one.start + RESERVATION_UNKNOWN_S < now:
@@ -44,7 +44,7 @@ class KeptRooms:
             tracked = self._cluster.tasks.get(task)
             if tracked is None:
                 demand = wanted_by(one.row.work)
-                elsewhere.append(KeptElsewhere(task, node.node, demand, one.submitted, one.start))
+                elsewhere.append(RemoteReservation(task, node.node, demand, one.submitted, one.start))
             elif tracked.phase is Phase.WAITING and task not in self._own:
                 recalled[task] = node.node
         self._own.update(recalled)

@@ -53,7 +53,7 @@ class Reservation:
     """The present time if they fit now: then they start, whatever the cost model prefers."""
 
 
-class KeptElsewhere(NamedTuple):
+class RemoteReservation(NamedTuple):
     """Room that another coordinator keeps for a task which only it places."""
 
     task: int
@@ -77,7 +77,7 @@ class Reservations:
     """The slots and resources of a machine that other tasks may take, (1 + DIMENSIONS,)."""
     until: dict[int, float] = field(default_factory=dict)
     """Until when owners cannot start on a machine; tasks that end before that may take all that is free."""
-    elsewhere: Sequence[KeptElsewhere] = ()
+    elsewhere: Sequence[RemoteReservation] = ()
     """The reservations of other coordinators. On one machine the task that waits longest counts."""
     _runtimes: Runtimes = field(default_factory=lambda: Runtimes(math.nan))
 
