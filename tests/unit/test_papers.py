@@ -54,7 +54,11 @@ PAPERS: Final = {
         *numbers("Table", "", 3),
         *numbers("Algorithm", "", 2),
     ],
-    "Stateful dominant resource fairness": [*numbers("Figure", "", 7), *numbers("Algorithm", "", 1)],
+    "Stateful dominant resource fairness": [
+        *numbers("Figure", "", 7),
+        *numbers("Algorithm", "", 1),
+        "Proposition 6",
+    ],
     "The Packer paper": [*numbers("Figure", "", 8), "Table I", *numbers("Algorithm", "", 2)],
 }
 """The numbers of each publication, from its lists of figures, tables and listings, and its captions."""
