@@ -207,6 +207,7 @@ TASK_WELCOME_WAIT_MS: Final = 20  # a fresh child waits this long for its task b
 LAST_LINES_KEPT: Final = 20
 TASK_DRAIN_MS_MAX: Final = 1_000
 
+RUN_TIME_MS_MAX: Final = 366 * 86_400_000  # of the time after which a node ends a task
 GRACE_MS_MAX: Final = 300_000  # in which a task that must leave its node saves its state
 MOVE_WAIT_MS_MAX: Final = 3_600_000  # of one call that waits to be asked
 PROGRESS_WHOLE: Final = 1_000  # the progress of a task that has done all of its work

@@ -268,6 +268,8 @@ class TaskDetail(Struct, frozen=True, array_like=True, tag=13):
     repeatable: Message
     processors: Annotated[tuple[Count, ...], Meta(max_length=limits.PINNED_PROCESSORS_MAX)] = ()
     devices: Annotated[tuple[DeviceGrant, ...], Meta(max_length=limits.DEVICE_KINDS_MAX)] = ()
+    time_ms: Milliseconds = 0
+    """The time after which its node ends it; 0 for never."""
 
 
 class TemplateRow(Struct, frozen=True, array_like=True):

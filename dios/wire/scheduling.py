@@ -143,6 +143,8 @@ class Work(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
     """F_j of its job: the most tasks of the job that run at once; 0 for all."""
     copy_of: Fingerprint = ""
     """The task of the same user of which it is a speculative copy; for the scheduler only."""
+    time_ms: Annotated[int, Meta(ge=0, le=limits.RUN_TIME_MS_MAX)] = 0
+    """The time after which its node ends it, from the start of its process; 0: it may run for ever."""
 
     @property
     def reserves(self) -> bool:

@@ -181,6 +181,8 @@ class Cause(Named):
     NODE_LOST = 11  # the node that ran it is dead, or out of reach for too long
     PREEMPTED = 12  # the scheduler gave its place to another task; it may be started again
     MOVED = 13  # it was asked to leave its node and had saved its state; to be run again elsewhere
+    TIME = 14  # it ran for as long as its run may
+    DEPENDENCY = 15  # it never began: a run after which it was to begin did not end as it has to
 
 
 class RequestEnd(Named):

@@ -324,6 +324,21 @@ def _deadline(stand: Stand) -> None:
     stand.refuses("short.py --deadline soon", "--deadline")
 
 
+def _time(stand: Stand) -> None:
+    assert _task(time="90s").expected_runtime == 90
+    assert _task().expected_runtime is None
+    told = stand.person.types("dios run long.py --time 1s", status=124).stderr
+    assert "long.py" in told
+    assert "over its time: it ran for 1 s" in told
+    assert "over its time" in stand.person.types("dios ps --all").stdout
+    assert "over its time: it ran for 1 s" in stand.person.types("dios logs long.py").stderr
+    described = json.loads(stand.person.types("dios describe long.py --json").stdout)
+    assert (described["cause"], described["time_limit_ms"]) == ("time", 1000)
+    gang = stand.person.types("dios run long.py --time 1s --gang 2/2 --json", status=124).stdout
+    assert [row["cause"] for row in json.loads(gang)] == ["time", "time"]
+    stand.refuses("short.py --time soon", "--time must be a span")
+
+
 def _may_wait(stand: Stand) -> None:
     # What it does for a job over time is tested in tests/integration/firmament/test_live_packing.py.
     stand.refuses("short.py --may-wait 1h", "--may-wait is for jobs over time")
@@ -423,6 +438,7 @@ CASES: Final[dict[str, Case]] = {
     "--priority": _priority,
     "--deadline": _deadline,
     "--may-wait": _may_wait,
+    "--time": _time,
     "--class": _class,
     "--gang": _gang,
     "--series": _job_name,

@@ -39,7 +39,7 @@ from dios.cli.common.output import (
     write_json,
 )
 from dios.cli.nodes.members import silent
-from dios.cli.tasks.endings import cause_text
+from dios.cli.tasks.endings import cause_text, explain
 from dios.client.ops.status import Status
 from dios.client.plain_text import plain
 from dios.client.sync.node import Console, Task
@@ -201,6 +201,8 @@ def logs(
         else:
             _print_bytes(data)
             _tell_lost(console, len(data))
+            for line in explain(status)[:1] if status.ended else ():
+                say(line)
 
 
 def _print_kept(task: str, data: bytes, *, as_json: bool) -> None:

@@ -88,6 +88,7 @@ class TaskDetailsRow(TaskRow):
     arguments: list[str]
     memory_limit_bytes: int
     cpu_limit_ms: int
+    time_limit_ms: int
     cpu_ms: int
     memory_bytes: int
     usage: UsageRow
@@ -181,6 +182,7 @@ def _show_use(found: Description) -> None:
     own = [
         ("memory", size_text(found.memory_limit_bytes) if found.memory_limit_bytes else "none"),
         ("CPU time", span_text(found.cpu_limit_ms * 1_000_000) if found.cpu_limit_ms else "none"),
+        ("time", span_text(found.time_ms * 1_000_000) if found.time_ms else "none"),
     ]
     lines = [f"  of its process: {name} {value}" for name, value in own]
     for _, word, used, limit, share, bar in usage_rows("", found.usage):
@@ -262,6 +264,7 @@ def _as_json(found: Description, lines: list[str], records: list[AuditEntry] | N
         "arguments": list(found.arguments),
         "memory_limit_bytes": found.memory_limit_bytes,
         "cpu_limit_ms": found.cpu_limit_ms,
+        "time_limit_ms": found.time_ms,
         "cpu_ms": found.cpu_ms,
         "memory_bytes": found.memory_bytes,
         "usage": usage_json(found.usage),

@@ -28,6 +28,8 @@ _TRY: Final = {
     Cause.PROTOCOL: "let it use the dios module instead of descriptor 3 directly",
     Cause.PREEMPTED: "run it again, or with a higher --priority; `dios run --restartable` does so by itself",
     Cause.MOVED: "run it again with `dios run`, or dios.lib.movable, which continue from the saved state",
+    Cause.TIME: "give it more with --time",
+    Cause.DEPENDENCY: "start it again, after a run that succeeds, or with --after-any",
     Cause.NODE_LOST: "run it again; `dios node ls` lists the nodes",
     Cause.NODE: "start the node again and run it again; acknowledged durable objects are kept",
 }
@@ -67,6 +69,8 @@ def cause_text(task: Status) -> str:
         Cause.NODE_LOST: "its node was lost",
         Cause.PREEMPTED: "preempted",
         Cause.MOVED: "moved",
+        Cause.TIME: "over its time",
+        Cause.DEPENDENCY: "never began",
     }.get(task.cause, "ended")
 
 
@@ -113,6 +117,8 @@ def reason_lines(task: Status) -> list[str]:
         Cause.NODE_LOST: "its node died, or could not be reached for too long",
         Cause.PREEMPTED: "it had to leave its node, and was stopped",
         Cause.MOVED: "it had to leave its node, and left it with its state saved",
+        Cause.TIME: "it ran for longer than --time allows, and its node ended it",
+        Cause.DEPENDENCY: "it never began, because a run before it did not end as it has to",
     }.get(task.cause, cause_text(task))
     return [meaning, *_explanation_lines(task)]
 

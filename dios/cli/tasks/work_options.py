@@ -72,6 +72,14 @@ DeadlineOption = Annotated[
     str,
     typer.Option("--deadline", metavar="SPAN", help="Finish within: 90s, 5min, 2h.", rich_help_panel=_TURN),
 ]
+TimeOption = Annotated[
+    str,
+    typer.Option(
+        "--time",
+        metavar="SPAN",
+        help="End it after this time: 90s, 10min, 2h. A short one may start in room that is kept for others.",
+    ),
+]
 ClassOption = Annotated[
     str,
     typer.Option(
@@ -272,6 +280,7 @@ def needs_of(
     net: NetOption = "",
     priority: PriorityOption = 0,
     deadline: DeadlineOption = "",
+    time: TimeOption = "",
     interference: ClassOption = "sheep",
     gang: GangOption = "",
     series: SeriesOption = "",
@@ -303,6 +312,7 @@ def needs_of(
         network=_size(net, "--net"),
         priority=priority,
         deadline=seconds_of(deadline, "--deadline") if deadline else 0,
+        time=seconds_of(time, "--time") if time else 0,
         interference=interference,
         service=long_running,
         restartable=restartable or bool(grace),

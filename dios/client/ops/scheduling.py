@@ -11,7 +11,14 @@ from collections.abc import Iterable, Mapping
 from dios.client.ops.usage import UsageOps
 from dios.client.session import Operation, expect
 from dios.errors import InvalidError
-from dios.limits import DEVICE_KIND_CHARS_MAX, DEVICES_MAX, GRACE_MS_MAX, INLINE_BYTES_MAX, JOB_BOUND_MAX
+from dios.limits import (
+    DEVICE_KIND_CHARS_MAX,
+    DEVICES_MAX,
+    GRACE_MS_MAX,
+    INLINE_BYTES_MAX,
+    JOB_BOUND_MAX,
+    RUN_TIME_MS_MAX,
+)
 from dios.wire import messages
 from dios.wire.messages import Constraint, DeviceRequest, Near, Work
 from dios.wire.types import Affinity, Operator
@@ -51,6 +58,7 @@ def work(
     grace: float = 0.0,
     devices: Mapping[str, int] | None = None,
     copy_of: str = "",
+    time: float = 0.0,
 ) -> Work:
     """Return the needs of a task, for ``node.run(..., work=work(cpus=2))``; they are reserved while it runs.
 
@@ -61,6 +69,8 @@ def work(
     ``devices`` are numbers by kind, like ``{"gpu": 1}``: nobody else gets these while it runs.
     ``copy_of`` is the fingerprint of a running task that this one does again; the cost model late runs such a
     copy on a fast machine, and the caller uses the result of whichever ends first.
+    After ``time`` seconds its node ends it, with the cause TIME; 0 for never. The scheduler expects it to end
+    then.
     ``memory`` is in bytes, ``disk_io`` and ``network`` in bytes per second, ``deadline`` in seconds from now.
     With a ``gang`` of (k, n), at least k of the job's n tasks start together. ``job`` is any name or number
     that the tasks of a job share. At most ``job_maximum`` tasks of it run at once, 0 for all, and while fewer
@@ -75,6 +85,11 @@ def work(
     if not 0 <= grace * 1000 <= GRACE_MS_MAX or (grace and not restartable):
         raise InvalidError(
             f"grace is from 0 to {GRACE_MS_MAX // 1000} seconds, of a restartable task; not {grace:g}",
+            call="run",
+        )
+    if not 0 <= time * 1000 <= RUN_TIME_MS_MAX or 0 < time * 1000 < 1:
+        raise InvalidError(
+            f"time is from 0.001 to {RUN_TIME_MS_MAX // 1000} seconds, or 0 for no bound; not {time:g}",
             call="run",
         )
     k, n = gang or (0, 0)
@@ -119,6 +134,7 @@ def work(
         devices=tuple(_device(kind, count) for kind, count in sorted((devices or {}).items())),
         job_minimum=job_minimum,
         job_maximum=job_maximum,
+        time_ms=round(time * 1000),
     )
 
 

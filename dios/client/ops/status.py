@@ -19,6 +19,8 @@ R = TypeVar("R")
 _BY_SIGNAL: Final = 128
 _FAILED: Final = 1
 _NOT_STARTED: Final = 126
+_TIMED_OUT: Final = 124
+"""The exit status of timeout(1)."""
 _SIGNAL_OF_CAUSE: Final = {Cause.SANDBOX: signal.SIGSYS, Cause.CPU: signal.SIGXCPU}
 """The signal that stands for the cause of an end without a signal; other causes stand for SIGKILL."""
 
@@ -86,8 +88,8 @@ class Status:
 
     @property
     def exit_status(self) -> int:
-        """Return its end as a shell would: the exit code of the program, 126 if it never started, else 128
-        plus the number of the signal that ended it. 0 for a running task.
+        """Return its end as a shell would: the exit code of the program, 126 if it never started, 124 if its
+        time was over, else 128 plus the number of the signal that ended it. 0 for a running task.
         """
         if not self.ended:
             return 0
@@ -97,6 +99,8 @@ class Status:
             return self.exit_code or _FAILED
         if self.cause is Cause.SPAWN:
             return _NOT_STARTED
+        if self.cause is Cause.TIME:
+            return _TIMED_OUT
         return _BY_SIGNAL + (self.signal or _SIGNAL_OF_CAUSE.get(self.cause, signal.SIGKILL))
 
 

@@ -57,7 +57,8 @@ class Description:
 
     ``cpu_ms`` and ``memory_bytes`` are the use of its own process, the latter at its peak; 0 while it runs.
     ``not_repeatable`` is the reason why the run cannot be repeated; empty if it can. ``processors`` are those
-    to which it is pinned, and ``devices`` the names of its devices by kind.
+    to which it is pinned, and ``devices`` the names of its devices by kind. It is ended after
+    ``time_ms``.
     """
 
     status: Status
@@ -74,6 +75,7 @@ class Description:
     not_repeatable: str
     processors: tuple[int, ...] = ()
     devices: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    time_ms: int = 0
 
 
 class UsageOps(NodeBase):
@@ -161,4 +163,5 @@ def description_of(detail: messages.TaskDetail) -> Description:
         detail.repeatable,
         detail.processors,
         {one.kind: one.names for one in detail.devices},
+        detail.time_ms,
     )

@@ -13,7 +13,8 @@ Before, a call may have to wait at the ``entrance`` while other nodes have lease
   ``waiting_starts`` (runs that wait for room on their node), ``run_orders`` (the recipe of the
   child), ``admission`` (the child's limits), ``starting`` (the child's records), ``lifecycle`` (beginning and
   end), ``threads`` and ``devices`` (those that a task gets), ``task_calls`` (pause, resume, select,
-  attach, cancel), ``logs`` (the stored output of ended tasks). ``moves`` asks tasks to leave the node.
+  attach, cancel), ``logs`` (the stored output of ended tasks). ``moves`` asks tasks to leave the node, and
+  ends those that have used up their time.
 - The records of users' services and kept replicas: ``user_records``.
 - The node: ``introspection``, ``tables`` and ``node_metrics`` (rows of the node's tables), ``limit_calls``,
   ``node_calls``, ``scheduling_calls`` and ``rate_calls`` (calls of the scheduler).

@@ -62,7 +62,7 @@ def node_info(step: Step, task: Holder, seq: int, call: messages.NodeInfo) -> No
         "sessions": sum(1 for other in state.tasks.values() if isinstance(other, Session)),
         "references": sum(len(other.table) for other in state.tasks.values()),
         "buffers": sum(len(other.buffers) for other in state.tasks.values()),
-        "moving": len(state.moves),
+        "moving": sum(bool(task.leave_ns) for task in state.living_tasks()),
         "waiting": len(state.pending),
         "logs": len(state.logs),
         "defects": state.defects.total,
@@ -120,5 +120,6 @@ def describe(step: Step, task: Holder, seq: int, call: messages.Describe) -> Non
             repeatable=shortened(not_repeatable(recipe, step.now)),
             processors=other.processors,
             devices=tuple(one for one in devices.granted(step.state, other) if one.names),
+            time_ms=recipe.work.time_ms,
         ),
     )

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 from dios import limits
 from dios.core import effects, lifetimes
-from dios.core.calls import groups, submissions, waiting_starts
+from dios.core.calls import groups, moves, submissions, waiting_starts
 from dios.core.events import Disconnected, SessionOpened, TaskEnded, TaskStarted
 from dios.core.model.accounts import Account, charge_all
 from dios.core.model.names import child_task_name, logs_group
@@ -158,6 +158,7 @@ def task_started(step: Step, event: TaskStarted) -> None:
     if task.state is TaskState.STARTING:
         task.state = TaskState.RUNNING
         if isinstance(task, Task):
+            moves.bound_time(step, task)
             submissions.note_task(step, task)
     step.changed(task.object)
 

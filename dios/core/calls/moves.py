@@ -1,4 +1,6 @@
-"""Moves of tasks: asked by its node, a task saves its state and ends, and its run continues elsewhere.
+"""Tasks that the node ends: those that have to leave it, and those that have used up their time.
+
+Asked by its node, a task saves its state and ends, and its run continues elsewhere.
 
 The node asks a task with a grace period when the scheduler takes its place, and when the node is drained. It
 ends the task if the task has not ended by the end of that period. The program that started the run starts it
@@ -77,13 +79,25 @@ def leave(step: Step, task: Holder, seq: int, call: messages.Leave) -> None:
         _end(step, asked, Cause.MOVED, f"moved: {asked.leave_reason}")
 
 
+def bound_time(step: Step, task: Task) -> None:
+    """Note when a task whose process has begun is ended, if its run has a bound of its time."""
+    time_ms = 0 if task.recipe is None else task.recipe.work.time_ms
+    if time_ms:
+        step.state.moves.add(task.id, step.now + time_ms * _MS)
+
+
 def end_late(step: Step) -> None:
-    """End the tasks that did not leave in time, as many as fit into the step."""
+    """End the tasks that have not ended in time, as many as fit into the step."""
     while not step.exhausted and (late := step.state.moves.take_due(step.now)) is not None:
         step.spend(1)
         task = step.state.tasks.get(late)
-        if isinstance(task, Task) and task.alive and task.cause is Cause.NONE:
+        if not isinstance(task, Task) or not task.alive or task.cause is not Cause.NONE:
+            continue
+        if task.leave_ns and task.leave_ns <= step.now:
             _end(step, task, Cause.PREEMPTED, f"{_asked_because(task)}; it did not leave in time")
+        else:
+            time_ms = 0 if task.recipe is None else task.recipe.work.time_ms
+            _end(step, task, Cause.TIME, f"it ran for {time_ms / 1000:g} s, all the time that it was given")
 
 
 def _asked_because(task: Task) -> str:

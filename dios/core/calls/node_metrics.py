@@ -31,7 +31,7 @@ def _rows(state: State) -> Iterator[MetricRow]:
     yield "dios_objects", "place=memory", len(state.objects)
     yield "dios_objects", "place=store", state.dormant_count
     yield "dios_names", "", len(state.names) + state.dormant_count
-    yield "dios_moving_runs", "", len(state.moves)
+    yield "dios_moving_runs", "", sum(bool(task.leave_ns) for task in state.living_tasks())
     yield "dios_waiting_calls", "", len(state.pending)
     yield "dios_submitted_runs", "", len(state.queue.waiting)
     yield "dios_queued_starts", "", len(state.starts)

@@ -48,6 +48,7 @@ from dios.errors import (
     LimitError,
     NotExecutableError,
     NotPermittedError,
+    NotSupportedError,
     ProtocolError,
     WouldBlockError,
 )
@@ -88,6 +89,11 @@ def run_offered(
     recipe = order.recipe
     if peer is not None:
         flows.require_knowing(step, peer.node, recipe.secrecy)
+        if recipe.work.time_ms and peer.version < dcp.TIME_VERSION:
+            raise NotSupportedError(
+                f"node {peer.name or f'{peer.node:x}'} has a release that bounds no times of runs, or was not "
+                "met yet: it gets no run with a time. Update it, or use another node."
+            )
     scheduled = chosen is not None
     identity = chosen or lifecycle.fresh_identity(step, access.local(task))
     child = dcp.Caller(identity.task, task.principal, fingerprint(identity.name), recipe.brand, order.label)

@@ -158,6 +158,7 @@ def described_task(
             *(_FOR_PURE if isinstance(row, Submission) and row.pure else ()),
         ),
         pinned=pinned,
+        expected_runtime=work.time_ms / 1000 if work.time_ms else None,
         # Members of a job over time are stopped when its time is over, and not to make room.
         restartable=work.restartable and not work.reservation,
         admitted=bool(work.reservation),

@@ -73,6 +73,7 @@ _ENDINGS: Final = {
     Cause.NODE: "the node stopped",
     Cause.PREEMPTED: "it had to leave its node, and was stopped",
     Cause.MOVED: "it had to leave its node",
+    Cause.TIME: "its time was over",
 }
 
 

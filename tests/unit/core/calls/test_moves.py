@@ -1,4 +1,4 @@
-"""Tasks that must leave their node: they are asked, have a time for it, and end once, whatever they do."""
+"""Tasks that must leave their node, or have a bound of their time: they end once, whatever they do."""
 
 from __future__ import annotations
 
@@ -128,6 +128,25 @@ def test_the_node_asks_to_be_called_when_the_time_is_over(place: Place) -> None:
     assert place.node.outcome.deadline <= place.node.now + GRACE_MS * MS
 
 
+def test_a_task_is_ended_when_its_time_is_over(place: Place) -> None:
+    """Its time begins with its process. The status has the cause, and the description the bound."""
+    seq = place.user.send(messages.Run(place.program, work=Work(time_ms=500), host="n1"))
+    place.pass_time(400)
+    (job,) = place.cluster.start_spawned()
+    place.pass_time(499)
+    assert place.record(job).cause is Cause.NONE
+    assert place.node.outcome.deadline == place.node.now + MS
+    place.pass_time(1)
+    assert place.killed(job)
+    place.node.end(job.task, Cause.SIGNAL)
+    row = place.record(job).row()
+    assert (row.cause, row.detail) == (Cause.TIME, "it ran for 0.5 s, all the time that it was given")
+    created = place.user.answer(seq)
+    assert isinstance(created, messages.Created)
+    detail = place.user.ask(messages.TaskDetail, messages.Describe(created.reference.ref))
+    assert detail.time_ms == 500
+
+
 def test_a_task_that_cannot_save_says_why(place: Place) -> None:
     """Its text is in its end, and not in the audit log."""
     job = place.run()
@@ -180,6 +199,7 @@ class Expected:
 
     job: Citizen
     grace_ms: int
+    over_ns: int | None
     due_ns: int = 0
     cause: Cause = Cause.NONE
     gone: bool = False
@@ -205,11 +225,12 @@ class Moves(RuleBasedStateMachine):
         return data.draw(st.sampled_from([one for one in self.tasks if one.cause is Cause.NONE]))
 
     @precondition(lambda self: len(self.tasks) < 6)
-    @rule(grace=st.sampled_from([0, 0, 100, 1_000, 1_000]))
-    def run(self, grace: int) -> None:
+    @rule(grace=st.sampled_from([0, 0, 100, 1_000, 1_000]), bound=st.sampled_from([0, 100, 700]))
+    def run(self, grace: int, bound: int) -> None:
         """Start a task."""
-        job = self.place.run(Work(restartable=True, grace_ms=grace))
-        self.tasks.append(Expected(job, grace))
+        job = self.place.run(Work(restartable=True, grace_ms=grace, time_ms=bound))
+        over_ns = self.place.node.now + bound * MS if bound else None
+        self.tasks.append(Expected(job, grace, over_ns))
 
     @rule(wish=st.sampled_from([NodeWish.DRAIN, NodeWish.UNDRAIN]))
     def drain(self, wish: NodeWish) -> None:
@@ -254,6 +275,8 @@ class Moves(RuleBasedStateMachine):
         for one in self.tasks:
             if one.cause is Cause.NONE and 0 < one.due_ns <= self.place.node.now:
                 one.cause = Cause.PREEMPTED
+            elif one.cause is Cause.NONE and one.over_ns is not None and one.over_ns <= self.place.node.now:
+                one.cause = Cause.TIME
 
     @rule()
     def restart_from_a_snapshot(self) -> None:
@@ -266,18 +289,19 @@ class Moves(RuleBasedStateMachine):
 
     @invariant()
     def agrees(self) -> None:
-        """Each task has the cause of the model; only those that are asked and live are counted."""
+        """Each task has the cause of the model, and the first one to end is that of the model."""
         state = self.place.node.core.state
         check(state)
-        asked = 0
+        moments: list[int] = []
         for one in self.tasks:
             found = state.tasks.get(one.job.task)
             if found is None:
                 assert one.gone
                 continue
             assert found.cause is one.cause
-            asked += one.cause is Cause.NONE and one.due_ns > 0
-        assert len(state.moves) == asked
+            if one.cause is Cause.NONE:
+                moments += [moment for moment in (one.due_ns, one.over_ns) if moment]
+        assert state.moves.next() == min(moments, default=None)
 
 
 TestMoves = Moves.TestCase
