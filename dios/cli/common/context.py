@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import contextlib
+import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Final
@@ -363,7 +364,7 @@ class CommandContext:
         if text.strip().lower().startswith(PREFIX):
             name = Name(parse_name(text))
         else:
-            rows = [row for row in self.node.tasks() if text in {row.fingerprint, row.label}]
+            rows = [row for row in self.node.tasks() if text == row.fingerprint or _is_called(row, text)]
             if not rows or rows[-1].name is None:
                 return None
             name = Name(rows[-1].name)
@@ -379,7 +380,7 @@ class CommandContext:
         else:
             fitting = [row for row in rows if row.fingerprint.startswith(text.lower())]
             if not fitting:
-                labelled = [row for row in rows if row.label == text]
+                labelled = [row for row in rows if _is_called(row, text)]
                 # Labels are used repeatedly: a running task comes first, else the last one with the label.
                 fitting = [row for row in labelled if not row.ended] or labelled[-1:]
         if not fitting:
@@ -390,6 +391,11 @@ class CommandContext:
                 f"{text!r} matches {len(fitting)} tasks. Give more of the fingerprint:{listed}"
             )
         return fitting[0]
+
+
+def _is_called(task: Status, text: str) -> bool:
+    """Return True if a task has this title, or is the attempt of a kept job or of an element: ``sweep.7``."""
+    return task.label == text or bool(re.fullmatch(re.escape(text) + "/[0-9]+/[0-9a-f]+", task.label))
 
 
 def _files_of(alias: str, entries: Iterable[CatalogueEntry]) -> Iterator[CataloguedFile]:

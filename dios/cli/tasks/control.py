@@ -165,7 +165,10 @@ def _row(task: Status, where: str) -> tuple[str, ...]:
     )
 
 
-@app.command(epilog="\b\nExamples:\n  dios logs job.py\n  dios logs 3f9a --follow")
+@app.command(
+    epilog="\b\nExamples:\n  dios logs job.py\n  dios logs 3f9a --follow\n"
+    "  dios logs sweep.7               (an element of an array)"
+)
 def logs(
     task: TaskArgument,
     *,
@@ -186,7 +189,7 @@ def logs(
             handle, status = place.task(task)
             console = handle.console()
         except (NoSuchTaskError, InvalidError, UnreachableError):
-            kept = place.log_of(task)
+            kept = place.log_of(task) or _output_of_job(place, task)
             if kept is None:
                 raise
             _print_kept(task, kept, as_json=as_json)
@@ -203,6 +206,16 @@ def logs(
             _tell_lost(console, len(data))
             for line in explain(status)[:1] if status.ended else ():
                 say(line)
+
+
+def _output_of_job(place: CommandContext, job: str) -> bytes | None:
+    """Return the stored output of a kept job that has ended, or of an element; None if there is none."""
+    # Imported late, because most tasks are no kept jobs.
+    from dios.lib.supervised.kept_jobs import KeptJobs  # noqa: PLC0415 - see above
+
+    with contextlib.suppress(InvalidError, UnreachableError):
+        return KeptJobs(place.node).output(job) or None
+    return None
 
 
 def _print_kept(task: str, data: bytes, *, as_json: bool) -> None:

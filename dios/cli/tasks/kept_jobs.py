@@ -8,6 +8,7 @@ from __future__ import annotations
 import re
 import sys
 import time
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Final, TypedDict
 
@@ -22,6 +23,7 @@ from dios.cli.common.output import (
     JsonOption,
     NodeOption,
     bytes_output,
+    counted,
     facts,
     reporting,
     say,
@@ -34,10 +36,16 @@ from dios.cli.common.streams import INTERRUPTED
 from dios.cli.nodes.members import silent
 from dios.client.plain_text import plain
 from dios.errors import DiosError, EndOfStreamError, TimeLimitError
+from dios.lib.supervised.arrays import array_text
 from dios.lib.supervised.kept_jobs import JobStatus, KeptJobs
+from dios.lib.supervised.predecessors import waiting_text
+from dios.wire.types import Cause, TaskState
 
 if TYPE_CHECKING:
+    from dios.client.ops.status import Status
     from dios.client.sync.node import Task
+    from dios.lib.supervised.arrays import ArrayShape
+    from dios.lib.supervised.records import JobArray, Predecessor
     from dios.lib.supervised.services import ServiceProgram
 
 app: Final = CommandApplication(
@@ -85,7 +93,7 @@ def ls(*, node: NodeOption = None, as_json: JsonOption = False) -> None:
         elif found:
             rows = [
                 (
-                    one.name,
+                    _title(one),
                     one.label,
                     state_text(one),
                     f"{one.attempt}/{one.attempts}",
@@ -126,14 +134,53 @@ def describe(job: JobArgument, *, node: NodeOption = None, as_json: JsonOption =
                 ("last end", reason or "-"),
             ]
         )
+        if found.array is not None:
+            _show_elements(found.name, _elements(found.array, found.running))
 
 
-@app.command(epilog="\b\nExamples:\n  dios job stop count")
-def stop(job: JobArgument, *, node: NodeOption = None, as_json: JsonOption = False) -> None:
-    """End a kept job at once; it stays listed. A job that has ended is left as it is."""
+def _show_elements(job: str, rows: Sequence[JobElementRow]) -> None:
+    """Show the elements that have begun, and how many have not."""
+    begun = [row for row in rows if row["task"] is not None or row["ended"] is not None or row["attempt"] > 1]
+    if begun:
+        table(
+            ("ELEMENT", "STATE", "ATTEMPT", "NODE", "END"),
+            [
+                (
+                    f"{job}.{row['index']}",
+                    row["state"],
+                    str(row["attempt"]),
+                    row["node"] or "-",
+                    "-" if row["exit_status"] is None else _end_of_element(row),
+                )
+                for row in begun
+            ],
+            right=("ATTEMPT",),
+        )
+    if len(begun) < len(rows):
+        say(f"{counted(len(rows) - len(begun), 'element')} did not begin yet")
+
+
+def _end_of_element(row: JobElementRow) -> str:
+    first = plain((row["detail"] or "").partition("\n")[0])
+    return f"{row['exit_status']}: {first}" if first else str(row["exit_status"])
+
+
+@app.command(epilog="\b\nExamples:\n  dios job stop count\n  dios job stop sweep\n  dios job stop sweep.7")
+def stop(
+    job: Annotated[
+        str, typer.Argument(metavar="JOB", help="The name of the job, or an element of an array: sweep.7.")
+    ],
+    *,
+    node: NodeOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """End a kept job at once; it stays listed. A job that has ended is left as it is.
+
+    Of an array all elements are ended, or with its index one of them.
+    """
     with reporting("dios job stop", as_json=as_json), opened(node) as place:
         jobs = KeptJobs(place.node)
-        ended = jobs.status(job).end is not None
+        ended = jobs.end_of(job) is not None
         jobs.stop(job)
         if as_json:
             write_json(_named(job))
@@ -159,13 +206,22 @@ def rm(
 
 
 # -- dios run --keep --------------------------------------------------------------------------------
-def start(place: CommandContext, program: ServiceProgram, name: str, attempts: int, file: str) -> str:
+def start(
+    place: CommandContext,
+    program: ServiceProgram,
+    name: str,
+    file: str,
+    *,
+    attempts: int,
+    after: tuple[Predecessor, ...],
+    array: ArrayShape | None,
+) -> str:
     """Start a kept job and return its name: the one given, or one made from that of its file."""
     jobs = KeptJobs(place.node)
     if not name:
         stem = re.sub(r"[^a-z0-9]+", "-", Path(file).stem.lower()).strip("-")[:40].strip("-")
         name = jobs.free_name(stem or "job")
-    jobs.start(name, program, attempts=attempts)
+    jobs.start(name, program, attempts=attempts, after=after, array=array)
     return name
 
 
@@ -203,6 +259,16 @@ def _follow(jobs: KeptJobs, name: str, output: BytesOutput, *, new: bool) -> Job
     shown, whole, told = "", 0, ""
     while True:
         status = jobs.status(name)
+        if status.after or status.array is not None:
+            state = state_text(status)
+            if state != told and status.end is None:
+                told = state
+                say(f"job {name}: {state}")
+            if status.array is not None and status.end is not None:
+                return status
+            if status.end is None:
+                time.sleep(_LOOK_S)
+                continue
         if status.end is not None:
             if whole != status.attempt and not (new and not shown):
                 output.write(jobs.output(name))
@@ -252,11 +318,35 @@ def _pour(task: Task, name: str, output: BytesOutput, *, new: bool) -> None:
 def state_text(status: JobStatus) -> str:
     """Return the state of a job in a word or two."""
     end = status.end
+    if end is not None and end.cause is Cause.DEPENDENCY:
+        return "never began"
     if end is not None:
         return "done" if status.ok else "stopped" if not end.node else f"failed with {end.exit_status}"
+    if status.after:
+        return f"waits for {waiting_text(status.after)}"
+    if status.array is not None:
+        return array_state_text(status.array, status.running)
     if status.task is not None:
-        return "running"
+        return _of_task(status.task)
     return "pauses" if status.waits else "starting"
+
+
+def _of_task(task: Status) -> str:
+    return "waiting" if task.state is TaskState.WAITING else "running"
+
+
+def array_state_text(array: JobArray, running: Mapping[int, Status]) -> str:
+    """Return how many elements of an array run, are done, have failed, and are still to run."""
+    ends = [one.end for one in array.ends if one.end is not None]
+    runs = sum(task.state is not TaskState.WAITING for task in running.values())
+    done = sum(not end.exit_status for end in ends)
+    counts = {
+        "running": runs,
+        "done": done,
+        "failed": len(ends) - done,
+        "waiting": len(array.indices) - len(ends) - runs,
+    }
+    return ", ".join(f"{count} {word}" for word, count in counts.items() if count)
 
 
 class JobNameRow(TypedDict):
@@ -265,8 +355,25 @@ class JobNameRow(TypedDict):
     job: str
 
 
+class JobElementRow(TypedDict):
+    """An element of an array: it is waiting, running or ended. What describes its end is null without one."""
+
+    index: int
+    state: str
+    attempt: int
+    node: str | None
+    task: str | None
+    ended: int | None
+    cause: str | None
+    exit_status: int | None
+    detail: str | None
+
+
 class JobRow(JobNameRow):
-    """A kept job. Times are nanoseconds since 1970; what describes its end is null while it has none."""
+    """A kept job. Times are nanoseconds since 1970; what describes its end is null while it has none.
+
+    ``after`` are the runs that it waits for. ``array`` has its indices, null if it is no array.
+    """
 
     program: str
     state: str
@@ -283,6 +390,9 @@ class JobRow(JobNameRow):
     exit_status: int | None
     detail: str | None
     incomplete: bool
+    after: list[str]
+    array: str | None
+    elements: list[JobElementRow]
 
 
 def described(status: JobStatus) -> JobRow:
@@ -291,7 +401,7 @@ def described(status: JobStatus) -> JobRow:
     return {
         "job": status.name,
         "program": status.label,
-        "state": "ended" if end is not None else state_text(status),
+        "state": "ended" if end is not None else "waiting" if status.after else _plain_state(status),
         "attempt": status.attempt,
         "attempts": status.attempts,
         "created": status.created_ns,
@@ -305,13 +415,50 @@ def described(status: JobStatus) -> JobRow:
         "exit_status": None if end is None else end.exit_status,
         "detail": None if end is None else end.detail,
         "incomplete": status.incomplete,
+        "after": [waiting_text([one]) for one in status.after],
+        "array": None if status.shape is None else array_text(status.shape),
+        "elements": [] if status.array is None else _elements(status.array, status.running),
     }
+
+
+def _elements(array: JobArray, running: Mapping[int, Status]) -> list[JobElementRow]:
+    """Return the elements of an array for JSON, by index."""
+    rows: list[JobElementRow] = []
+    for index, element in array.elements().items():
+        task, end = running.get(index), element.end
+        state = "ended" if end is not None else "waiting" if task is None else _of_task(task)
+        rows.append(
+            {
+                "index": index,
+                "state": state,
+                "attempt": element.attempt,
+                "node": end.node if end is not None else None if task is None else task.node,
+                "task": None if task is None else task.fingerprint,
+                "ended": None if end is None else end.ended_ns,
+                "cause": None if end is None else end.cause.name.lower(),
+                "exit_status": None if end is None else end.exit_status,
+                "detail": None if end is None else end.detail,
+            }
+        )
+    return rows
+
+
+def _plain_state(status: JobStatus) -> str:
+    """Return the state of a job that has not ended, and waits for no run, in one word."""
+    if status.array is not None:
+        return "running" if status.running else "starting"
+    return state_text(status)
 
 
 def _node_of(status: JobStatus) -> str:
     if status.end is not None:
         return status.end.node or "-"
     return "-" if status.task is None else status.task.node or "-"
+
+
+def _title(status: JobStatus) -> str:
+    """Return the name of a job, with the indices of an array."""
+    return status.name if status.shape is None else f"{status.name}[{array_text(status.shape)}]"
 
 
 def _until(status: JobStatus) -> int:

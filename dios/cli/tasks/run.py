@@ -36,6 +36,7 @@ from dios.cli.scheduling.live import ask_at, rows_of
 from dios.cli.scheduling.waiting_runs import telling_why
 from dios.cli.tasks import job as jobs
 from dios.cli.tasks import kept_jobs
+from dios.cli.tasks.after import AfterAnyOption, AfterOkOption, AfterOption, named_runs, wait_for_runs
 from dios.cli.tasks.control import described, pour
 from dios.cli.tasks.endings import EndRow, ends_of, explain, sentence_of_move
 from dios.cli.tasks.gang import BeginTask, EnforcementRow, run_gang
@@ -47,6 +48,7 @@ from dios.client.tracing.active import context_for_others
 from dios.errors import DiosError, InvalidError, UnreachableError
 from dios.firmament.models.considered import options_for_models, warnings
 from dios.lib.movable import MovableRun
+from dios.lib.supervised.arrays import parse_array
 from dios.lib.supervised.services import ServiceProgram
 from dios.node.limit_text import limits_of_run, parse_size
 from dios.wire.messages import Work
@@ -143,6 +145,9 @@ OnOption = Annotated[
     "  dios run etl.py -g analytics --input csv=t.csv --output out.parquet=result.parquet\n"
     "  dios run job.py --detach        (then: dios logs, dios ps, dios kill)\n"
     "  dios run job.py --keep          (survives its node; then: dios attach job)\n"
+    "  dios run job.py --array 1-100%8     (kept runs; each has its index in sys.argv[-1])\n"
+    "  dios run report.py --keep --after-ok job   (begins when job has succeeded)\n"
+    "  dios run job.py --time 10min    (is ended after this time)\n"
     "\f"
     "  dios run tool.wasm -g analytics --input csv=t.csv --output out=result   (WebAssembly)\n"
     "  dios run --program sort --input csv=t.csv -g analytics -- -n /inputs/csv   (a native program)\n"
@@ -212,6 +217,17 @@ def run(
             rich_help_panel=_KEPT,
         ),
     ] = None,
+    array: Annotated[
+        str,
+        typer.Option(
+            "--array",
+            metavar="INDICES",
+            help="Keep one run for each index, its last argument: 1-100%8 (8 at once), 1,3,10-20:2.",
+        ),
+    ] = "",
+    after: AfterOption = None,
+    after_ok: AfterOkOption = None,
+    after_any: AfterAnyOption = None,
     title: TitleOption = "",
     memory: MemoryOption = "",
     cpu_seconds: CpuSecondsOption = 0.0,
@@ -238,6 +254,13 @@ def run(
         opened(node, group or ()) as place,
     ):
         opening = partial(opened, node, group or ())
+        keep = keep or bool(array)
+        runs = named_runs(place, after, after_ok, after_any)
+        if runs and detach and not keep:
+            raise InvalidError(
+                "with --detach no command would start it after the other run: add --keep, so that the "
+                "cluster does, or leave out --detach"
+            )
         chosen = _chosen(file, arguments or (), program, template, limbo=limbo)
         if chosen.path is not None and chosen.path.suffix == jobs.SUFFIX:
             said = {
@@ -250,9 +273,10 @@ def run(
                 "--secrecy": secrecy,
                 "--may-declassify": may_declassify,
             }
-            said |= {"--keep": keep, "--attempts": attempts}
+            said |= {"--keep": keep and not array, "--array": array, "--attempts": attempts}
             _refuse_for_jobs(wanted, said | {"--on": on, "--here": here})
             wait_s = seconds_of(may_wait, "--may-wait") if may_wait else 0
+            wait_for_runs(place, chosen.name, runs)
             options = jobs.JobRunOptions(
                 tuple(group or ()), tuple(inputs or ()), chosen.arguments, limbo, wait_s
             )
@@ -290,10 +314,19 @@ def run(
                 template=template,
                 label=chosen.name,
             )
-            named = kept_jobs.start(place, job, title, attempts or limits.KEPT_JOB_ATTEMPTS, file or "")
+            named = kept_jobs.start(
+                place,
+                job,
+                title,
+                file or "",
+                attempts=attempts or limits.KEPT_JOB_ATTEMPTS,
+                after=runs,
+                array=parse_array(array) if array else None,
+            )
             raise typer.Exit(kept_jobs.show_started(place, named, detach=detach, as_json=as_json))
         if attempts is not None:
             raise InvalidError("--attempts is for kept jobs: add --keep")
+        wait_for_runs(place, name, runs)
 
         def begin(at: CommandContext, work: Work, more: Sequence[Handed]) -> Task:
             return at.node.run(

@@ -90,9 +90,10 @@ def run_offered(
     if peer is not None:
         flows.require_knowing(step, peer.node, recipe.secrecy)
         if recipe.work.time_ms and peer.version < dcp.TIME_VERSION:
+            who = peer.name or f"{peer.node:x}"
             raise NotSupportedError(
-                f"node {peer.name or f'{peer.node:x}'} has a release that bounds no times of runs, or was not "
-                "met yet: it gets no run with a time. Update it, or use another node."
+                f"node {who} has a release that bounds no times of runs, or was not met yet: it gets no run "
+                "with a time. Update it, or use another node."
             )
     scheduled = chosen is not None
     identity = chosen or lifecycle.fresh_identity(step, access.local(task))

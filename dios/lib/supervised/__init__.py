@@ -3,6 +3,8 @@
 A user's program records what it wants with ``Services``; ``docs/services.md`` shows that. Read in this order:
 
 - ``records``: a service as bytes that every node keeps, and its changes
+- ``arrays``: the indices of a kept job that is an array, as text
+- ``predecessors``: the runs after which another one begins, and if they have done what they have to
 - ``decisions``: the replicas to start and to stop next, as a function without effects
 - ``pauses``: the pauses before restarts
 - ``record_kind``, ``user_records``, ``copies``: records that all nodes keep, and the objects that they name

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from typing import NamedTuple
 
 from dios.lib.supervised.records import ServiceRecord
@@ -58,7 +58,7 @@ def next_steps(
         elif record.updating or leaves(there[place]) or not leaves(one) or is_healthy(there[place]):
             # After a partition a place may have two; the one that has run for longer stays.
             stop.append(one)
-    slots = range(0 if record.removed else record.replicas)
+    slots = range(0 if record.removed or record.waits else record.replicas)
     if not record.updating:
         wanted = [Start(slot, record.generation) for slot in slots]
         start = [one for one in wanted if one not in there or leaves(there[one])]
@@ -76,3 +76,32 @@ def next_steps(
             start.append(new)
         complete = False
     return ServiceDecision(start, stop, complete)
+
+
+def array_steps(
+    record: ServiceRecord, living: Iterable[Replica], starting: Collection[Start]
+) -> ServiceDecision:
+    """Return the next steps for a job that is an array; ``starting`` are the elements that are being started.
+
+    Elements start in the order of their indices, as long as fewer run and start than may at once. One on a
+    draining node stays there to its end.
+    """
+    job = record.job
+    array = None if job is None else job.array
+    if array is None:
+        raise ValueError(f"{record.name!r} is no array")
+    wanted = {Start(index, one.attempt): None for index, one in array.elements().items() if one.end is None}
+    if record.removed or record.waits or (job is not None and job.end is not None):
+        wanted = {}
+    stop: list[Replica] = []
+    there: set[Start] = set()
+    for replica in sorted(living, key=lambda each: (each.started_ns, each.fingerprint)):
+        place = Start(replica.slot, replica.generation)
+        # After a partition a place may have two; the one that has run for longer stays.
+        if place in wanted and place not in there:
+            there.add(place)
+        else:
+            stop.append(replica)
+    busy = there.union(starting)
+    room = max(0, array.at_once - len(busy))
+    return ServiceDecision([one for one in wanted if one not in busy][:room], stop, complete=False)

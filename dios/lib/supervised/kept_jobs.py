@@ -6,18 +6,20 @@ A kept job is a supervised service with one replica that ends. ``docs/kept-jobs.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final
 
 from dios import limits
 from dios.client.ops.status import Status
 from dios.client.sync.node import Node, Task
-from dios.errors import DiosError, InvalidError, TimeLimitError
-from dios.lib.supervised import records
+from dios.errors import DiosError, InvalidError, LimitError, TimeLimitError
+from dios.lib.supervised import predecessors, records
+from dios.lib.supervised.arrays import ArrayShape, checked_shape
 from dios.lib.supervised.kept_state import latest_state
-from dios.lib.supervised.records import JobEnd, JobState, ServiceRecord
+from dios.lib.supervised.predecessors import View
+from dios.lib.supervised.records import Condition, JobArray, JobEnd, JobState, Predecessor, ServiceRecord
 from dios.lib.supervised.services import ServiceProgram, Services
 
 _LOOK_S: Final = limits.SERVICE_ROUND_MS / 1000
@@ -28,7 +30,8 @@ class JobStatus:
     """A kept job: its present attempt, the task of that attempt while it runs, and its end.
 
     ``reason`` is why an attempt ended last, or could not be started; ``waits`` if the next one is started
-    after a pause. ``incomplete`` if a node did not answer, so that ``task`` may be missing.
+    after a pause. ``incomplete`` if a node did not answer, so that ``task`` may be missing. The job begins
+    when no run in ``after`` is left. Of an ``array``, ``running`` are the elements that run, by index.
     """
 
     name: str
@@ -42,6 +45,14 @@ class JobStatus:
     waits: bool = False
     restarts: int = 0
     incomplete: bool = False
+    after: tuple[Predecessor, ...] = ()
+    array: JobArray | None = None
+    running: Mapping[int, Status] = field(default_factory=dict)
+
+    @property
+    def shape(self) -> ArrayShape | None:
+        """The indices of an array, and how many of its elements may run at once; None for another job."""
+        return None if self.array is None else ArrayShape(self.array.indices, self.array.at_once)
 
     @property
     def ok(self) -> bool:
@@ -57,20 +68,35 @@ class KeptJobs:
         self._services: Final = Services(node)
 
     # -- changes --------------------------------------------------------------------------------------
-    def start(self, name: str, program: ServiceProgram, *, attempts: int = limits.KEPT_JOB_ATTEMPTS) -> None:
+    def start(
+        self,
+        name: str,
+        program: ServiceProgram,
+        *,
+        attempts: int = limits.KEPT_JOB_ATTEMPTS,
+        after: tuple[Predecessor, ...] = (),
+        array: ArrayShape | None = None,
+    ) -> None:
         """Start a job: the nodes run its program until it ends with 0, or has failed ``attempts`` times.
 
-        An attempt that ends with its node, or for a task of higher priority, does not count. Raises
-        InvalidError for a bad name or a name that is taken, LimitError, and errors of storing objects.
+        An attempt that ends with its node, or for a task of higher priority, does not count. The job begins
+        when the runs in ``after`` have done what they have to (``named``). With an ``array`` the program runs
+        once for each index, which is its last argument. Raises InvalidError for a bad name or a name that is
+        taken, LimitError, and errors of storing objects.
         """
         records.checked_name(name)
         if not 1 <= attempts <= limits.KEPT_JOB_ATTEMPTS_MAX:
             raise InvalidError(f"a job has 1 to {limits.KEPT_JOB_ATTEMPTS_MAX} attempts, not {attempts}")
 
+        if len(after) > limits.JOB_AFTER_MAX:
+            raise LimitError(f"a job begins after at most {limits.JOB_AFTER_MAX} runs, not {len(after)}")
+        elements = None if array is None else JobArray(*checked_shape(array))
+
         def state(made: list[bytes]) -> JobState:
             kept = self._services.store(b"", made)
             with self._node.create_group() as group:
-                return JobState(attempts, time.time_ns(), kept, bytes(group.read_name()))
+                name = bytes(group.read_name())
+            return JobState(attempts, time.time_ns(), kept, name, after=after, array=elements)
 
         self._services.create_job(name, program, state)
 
@@ -84,10 +110,32 @@ class KeptJobs:
             name = f"{wanted[:34].rstrip('-')}-{number}"
         return name
 
+    def named(self, words: Iterable[tuple[str, Condition]]) -> tuple[Predecessor, ...]:
+        """Return the runs that words name, and what each has to do before another one begins.
+
+        A word is the name of a job, an element of one such as ``sweep.7``, a title of tasks, or the beginning
+        of a fingerprint. Raises InvalidError if there is no such run.
+        """
+        return predecessors.all_named(self.view(), words)
+
+    def view(self) -> View:
+        """Return the runs of the user as this session sees them now."""
+        rows = self._node.tasks()
+        complete = predecessors.is_complete(self._node.nodes(), incomplete=rows.incomplete)
+        return View(self._services.read(), rows, complete)
+
     def stop(self, name: str) -> None:
-        """End a job now; it stays listed. InvalidError if there is no such job."""
+        """End a job, or an element of an array such as ``sweep.7``, now; it stays listed.
+
+        Raises InvalidError if there is no such job.
+        """
         now = time.time_ns()
-        self._services.edit(lambda known: records.stopped(records.found_job(known, name), now))
+
+        def change(known: dict[str, ServiceRecord]) -> ServiceRecord:
+            record, index = records.found_element(known, name)
+            return records.stopped(record, now, index)
+
+        self._services.edit(change)
 
     def remove(self, name: str) -> None:
         """Forget a job, and end it if it runs; its output, state and own objects are destroyed."""
@@ -133,14 +181,25 @@ class KeptJobs:
         return found if isinstance(found, Task) else None
 
     def output(self, name: str) -> bytes:
-        """Return the last output of a job that has ended, at most KEPT_JOB_OUTPUT_BYTES_MAX bytes."""
-        job = records.found_job(self._services.read(), name).job
-        kept = None if job is None or job.end is None or job.end.output is None else job.end.output
+        """Return the last output of a job that has ended, at most KEPT_JOB_OUTPUT_BYTES_MAX bytes.
+
+        Of an element of an array, as far as the nodes keep the output of ended tasks.
+        """
+        end = self.end_of(name)
+        kept = None if end is None else end.output
         found = None if kept is None else self._node.find(kept)
         if found is None:
             return b""
         with found:
             return found.read_bytes()
+
+    def end_of(self, name: str) -> JobEnd | None:
+        """Return the end of a job, or of an element of an array such as ``sweep.7``; None before it."""
+        record, index = records.found_element(self._services.read(), name)
+        job = record.job
+        if job is None or job.array is None or index is None:
+            return None if job is None else job.end
+        return job.array.elements()[index].end or job.end
 
     # -- parts ----------------------------------------------------------------------------------------
     def _status(
@@ -150,7 +209,8 @@ class KeptJobs:
         if job is None:
             raise InvalidError(f"{record.name!r} is a service, not a job")
         here = (0, record.generation)
-        running = [one for one in rows if not one.ended and record.place(one.label) == here]
+        places = {place: one for one in rows if not one.ended and (place := record.place(one.label))}
+        running = [places[here]] if here in places and job.array is None else []
         told = notes.get("services")
         told = told.get(record.name, []) if isinstance(told, dict) else []
         notes_here = [one for one in told if isinstance(one, dict) and one.get("generation") == here[1]]
@@ -167,6 +227,11 @@ class KeptJobs:
             bool(note.get("waits")),
             int(note.get("restarts", 0)),
             incomplete=incomplete,
+            after=job.after,
+            array=job.array,
+            running={}
+            if job.array is None
+            else {slot: one for (slot, attempt), one in places.items() if record.attempt(slot) == attempt},
         )
 
     def _destroy_objects(self, job: JobState) -> None:

@@ -9,8 +9,9 @@ from __future__ import annotations
 import re
 import secrets
 import time
-from collections.abc import Iterable, Iterator
-from typing import Annotated, Final
+from collections.abc import Iterable, Iterator, Mapping
+from enum import IntEnum
+from typing import Annotated, Final, TypeAlias
 
 import msgspec
 from msgspec import Meta, Struct
@@ -18,21 +19,28 @@ from msgspec.structs import astuple, replace
 
 from dios import limits
 from dios.errors import DamagedError, InvalidError, LimitError, UnreachableError
+from dios.lib.supervised.arrays import index_text
 from dios.lib.supervised.record_kind import RecordKind
-from dios.wire.fields import U63, Arguments, Count, Label, NameBytes
+from dios.wire.fields import U63, Arguments, Count, Fingerprint, Label, NameBytes
 from dios.wire.messages import Limits, Work
 from dios.wire.types import Cause, Flag
 
-FORMAT_VERSION: Final = 2
+FORMAT_VERSION: Final = 3
+_BEFORE_ARRAYS: Final = 2
+"""The version of the stored form in which no job is an array or waits for other runs."""
 _BEFORE_JOBS: Final = 1
 """The version of the stored form without kept jobs: nodes of an earlier release read it."""
 SERVICES_NAME: Final = bytes(31) + b"\x04"
 """The special name of the records of the caller's services."""
 
+Index: TypeAlias = Annotated[int, Meta(ge=0, le=limits.JOB_INDEX_MAX)]
+
 _NAME: Final = re.compile(r"[a-z0-9]([a-z0-9-]{0,38}[a-z0-9])?")
 _TOKEN_BYTES: Final = 4
 _KILLED: Final = 137
 """The exit status of a killed program in a shell."""
+_NOT_BEGUN: Final = 125
+"""The exit status of `dios run` if it runs nothing."""
 STATE_LABEL: Final = "kept state"
 """The label of the copies of a kept job's state among the outputs of its task."""
 
@@ -102,11 +110,66 @@ class JobEnd(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
         return f"JobEnd({self.cause.name}, {self.exit_status})"
 
 
+class Condition(IntEnum):
+    """What another run has to do before a job begins."""
+
+    STARTED = 0  # begin, or end without that
+    SUCCEEDED = 1  # end with 0
+    ENDED = 2  # end in any way
+
+
+class Predecessor(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
+    """A run after which a job begins: a task, or the kept job with this token, or an element of that.
+
+    ``run`` is the word by which the user named it. The names of jobs may be used again, and their tokens are
+    not, so no job ever waits for itself.
+    """
+
+    run: Label
+    condition: Condition
+    task: Fingerprint = ""
+    token: Label = ""
+    index: Index | None = None
+
+
+class JobElement(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
+    """An element of an array that has failed once or has ended. Its attempts are counted by themselves."""
+
+    index: Index
+    attempt: Count = 1
+    end: JobEnd | None = None
+
+
+class JobArray(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
+    """The elements of a job that is an array: the slots of its record.
+
+    ``changed`` are those that are not as they were at first.
+    """
+
+    indices: Annotated[tuple[Index, ...], Meta(max_length=limits.JOB_ELEMENTS_MAX)]
+    at_once: Annotated[int, Meta(ge=1, le=limits.JOB_ARRAY_AT_ONCE_MAX)]
+    changed: Annotated[tuple[JobElement, ...], Meta(max_length=limits.JOB_ELEMENTS_MAX)] = ()
+
+    def elements(self) -> dict[int, JobElement]:
+        """Return all elements by index."""
+        return {index: JobElement(index) for index in self.indices} | {one.index: one for one in self.changed}
+
+    def with_element(self, element: JobElement) -> JobArray:
+        """Return the array with this element in place of the one with its index."""
+        known = {one.index: one for one in self.changed} | {element.index: element}
+        return replace(self, changed=tuple(known[index] for index in sorted(known)))
+
+    @property
+    def ends(self) -> list[JobElement]:
+        """The elements that have ended."""
+        return [one for one in self.changed if one.end is not None]
+
+
 class JobState(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
     """The part of a record that only kept jobs have. Their attempts are the generations of a service.
 
     ``state`` is the name of the copies of what the program saves for its next attempt, and ``group`` that of
-    the group of the job's own objects.
+    the group of the job's own objects. The job begins when no run in ``after`` is left.
     """
 
     attempts: Annotated[int, Meta(ge=1, le=limits.KEPT_JOB_ATTEMPTS_MAX)]
@@ -114,6 +177,8 @@ class JobState(Struct, frozen=True, array_like=True, forbid_unknown_fields=True)
     state: NameBytes
     group: NameBytes
     end: JobEnd | None = None
+    after: Annotated[tuple[Predecessor, ...], Meta(max_length=limits.JOB_AFTER_MAX)] = ()
+    array: JobArray | None = None
 
     def __repr__(self) -> str:
         """Return a text without the names, which are secrets."""
@@ -151,6 +216,26 @@ class ServiceRecord(Struct, frozen=True, array_like=True, forbid_unknown_fields=
         """Return True while replicas of the generation before are replaced."""
         return self.previous is not None and self.verified != self.generation and not self.removed
 
+    @property
+    def waits(self) -> bool:
+        """Return True if it is a job that waits for other runs."""
+        return self.job is not None and bool(self.job.after)
+
+    def attempt(self, slot: int) -> int | None:
+        """Return the attempt of a job that runs or is to run in a slot; None if none is."""
+        if self.job is None or self.job.end is not None or self.removed:
+            return None
+        if self.job.array is None:
+            return None if slot else self.generation
+        element = self.job.array.elements().get(slot)
+        return None if element is None or element.end is not None else element.attempt
+
+    def spec_of(self, slot: int, generation: int) -> ServiceGeneration | None:
+        """Return the program of a replica, or of an element of an array; None if it is not wanted now."""
+        if self.job is not None and self.job.array is not None:
+            return self.spec if self.attempt(slot) == generation else None
+        return self.specs().get(generation) if slot < self.replicas else None
+
     def specs(self) -> dict[int, ServiceGeneration]:
         """Return the programs that replicas may run now, by generation."""
         found = {self.generation: self.spec}
@@ -187,6 +272,7 @@ class _StoredServices(Struct, frozen=True, array_like=True, forbid_unknown_field
 
 
 _FIELDS_BEFORE_JOBS: Final = ServiceRecord.__struct_fields__.index("job")
+_FIELDS_BEFORE_ARRAYS: Final = JobState.__struct_fields__.index("after")
 _encode: Final = msgspec.msgpack.Encoder().encode
 _decode: Final = msgspec.msgpack.Decoder(_StoredServices).decode
 
@@ -200,6 +286,12 @@ def encode(services: Iterable[ServiceRecord]) -> bytes:
         raise LimitError(f"you have {limits.SERVICES_MAX} services, the maximum. Remove one first.")
     kept = [*living, *gone[-limits.SERVICE_REMOVED_KEPT :]]
     data = _stored(sorted(kept, key=lambda one: one.name))
+    arrays = [one.job.array for one in living if one.job is not None and one.job.array is not None]
+    if sum(len(array.indices) for array in arrays) > limits.JOB_ELEMENTS_MAX:
+        raise LimitError(
+            f"your listed arrays of jobs would have more than {limits.JOB_ELEMENTS_MAX} elements together. "
+            "`dios job rm` removes those that have ended."
+        )
     if len(data) > limits.SERVICE_RECORDS_BYTES_MAX:
         raise LimitError(
             f"the records of your services would have {len(data)} bytes, more than "
@@ -209,10 +301,15 @@ def encode(services: Iterable[ServiceRecord]) -> bytes:
 
 
 def _stored(kept: list[ServiceRecord]) -> bytes:
-    """Return the stored form, in the version before kept jobs if there are none."""
-    if any(one.job is not None for one in kept):
+    """Return the stored form, in the earliest version that has fields for all of it."""
+    jobs = [one.job for one in kept if one.job is not None]
+    if any(job.after or job.array is not None for job in jobs):
         return _encode(_StoredServices(FORMAT_VERSION, tuple(kept)))
-    return _encode((_BEFORE_JOBS, [astuple(one)[:_FIELDS_BEFORE_JOBS] for one in kept]))
+    rows = [astuple(one)[:_FIELDS_BEFORE_JOBS] for one in kept]
+    if not jobs:
+        return _encode((_BEFORE_JOBS, rows))
+    states = [None if one.job is None else astuple(one.job)[:_FIELDS_BEFORE_ARRAYS] for one in kept]
+    return _encode((_BEFORE_ARRAYS, [(*row, state) for row, state in zip(rows, states, strict=True)]))
 
 
 def decode(data: bytes) -> dict[str, ServiceRecord]:
@@ -223,7 +320,7 @@ def decode(data: bytes) -> dict[str, ServiceRecord]:
         found = _decode(data)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise DamagedError(f"the records of the services cannot be read: {error}") from None
-    if found.format not in {_BEFORE_JOBS, FORMAT_VERSION}:
+    if not _BEFORE_JOBS <= found.format <= FORMAT_VERSION:
         raise DamagedError(
             f"the records of the services have version {found.format}, this program reads {FORMAT_VERSION}. "
             "Update it."
@@ -350,27 +447,77 @@ def verified(record: ServiceRecord) -> ServiceRecord:
 
 
 # The supervisor adds one to the version, so that a user's change at the same time wins: it has a time.
-def ended(record: ServiceRecord, end: JobEnd) -> ServiceRecord:
-    """Return the record of a kept job after the end of its present attempt.
+def ended(record: ServiceRecord, end: JobEnd, index: int = 0) -> ServiceRecord:
+    """Return the record of a kept job after the end of the present attempt of it, or of an element.
 
-    It follows with the next attempt, unless the program ended with 0 or this was the last one.
+    The next attempt follows, unless the program ended with 0 or this was the last one.
     """
     job = record.job
     if job is None:
         raise InvalidError(f"{record.name!r} is a service, which does not end")
     version = record.version + 1
+    if job.array is not None:
+        element = job.array.elements()[index]
+        if end.exit_status and element.attempt < job.attempts:
+            element = replace(element, attempt=element.attempt + 1)
+        else:
+            element = replace(element, end=end)
+        return _with_array(record, job, job.array.with_element(element), version)
     if end.exit_status and record.generation < job.attempts:
         following = record.generation + 1
         return replace(record, version=version, generation=following, verified=following, newest=following)
     return replace(record, version=version, replicas=0, job=replace(job, end=end))
 
 
-def stopped(record: ServiceRecord, now_ns: int) -> ServiceRecord:
-    """Return the record of a kept job that a user has stopped; that of one that has ended unchanged."""
-    if record.job is None or record.job.end is not None:
+def _with_array(record: ServiceRecord, job: JobState, array: JobArray, version: int) -> ServiceRecord:
+    """Return the record of a job with these elements. The job ends with the last of them."""
+    ends = array.ends
+    if len(ends) < len(array.indices):
+        return replace(record, version=version, job=replace(job, array=array))
+    failed = [one.index for one in ends if one.end is not None and one.end.exit_status]
+    worst = max((one.end for one in ends if one.end is not None), key=lambda end: end.exit_status)
+    detail = f"{len(failed)} of its {len(ends)} elements failed: {index_text(failed)}" if failed else ""
+    end = JobEnd(
+        worst.cause,
+        worst.exit_status,
+        max(one.end.ended_ns for one in ends if one.end is not None),
+        worst.node,
+        detail[: limits.KEPT_JOB_DETAIL_MAX],
+    )
+    return replace(record, version=version, replicas=0, job=replace(job, array=array, end=end))
+
+
+def not_begun(record: ServiceRecord, reason: str, now_ns: int) -> ServiceRecord:
+    """Return the record of a job that never begins, because a run before it did not end as it has to."""
+    if record.job is None:
+        raise InvalidError(f"{record.name!r} is a service, which waits for no run")
+    end = JobEnd(Cause.DEPENDENCY, _NOT_BEGUN, now_ns, detail=reason[: limits.KEPT_JOB_DETAIL_MAX])
+    return replace(record, version=record.version + 1, replicas=0, job=replace(record.job, end=end))
+
+
+def with_after(record: ServiceRecord, after: tuple[Predecessor, ...]) -> ServiceRecord:
+    """Return the record of a job that still waits for these runs."""
+    if record.job is None:
+        raise InvalidError(f"{record.name!r} is a service, which waits for no run")
+    return replace(record, version=record.version + 1, job=replace(record.job, after=after))
+
+
+def stopped(record: ServiceRecord, now_ns: int, index: int | None = None) -> ServiceRecord:
+    """Return the record of a kept job that a user has stopped, or of which an element was stopped.
+
+    One that has ended stays as it is.
+    """
+    job = record.job
+    if job is None or job.end is not None:
         return record
     end = JobEnd(Cause.KILLED, _KILLED, now_ns, detail="stopped by its user")
-    return replace(record, version=_next_version(record), replicas=0, job=replace(record.job, end=end))
+    version = _next_version(record)
+    if index is None:
+        return replace(record, version=version, replicas=0, job=replace(job, end=end))
+    if job.array is None or record.attempt(index) is None:
+        return record
+    element = replace(job.array.elements()[index], end=end)
+    return _with_array(record, job, job.array.with_element(element), version)
 
 
 def removed(record: ServiceRecord) -> ServiceRecord:
@@ -401,9 +548,25 @@ def living(services: dict[str, ServiceRecord], *, jobs: bool = False) -> Iterato
     return (one for one in services.values() if not one.removed and (one.job is not None) == jobs)
 
 
-def found_job(services: dict[str, ServiceRecord], name: str) -> ServiceRecord:
+def found_job(services: Mapping[str, ServiceRecord], name: str) -> ServiceRecord:
     """Return the kept job of this name. Raise InvalidError if there is none."""
     record = services.get(name)
     if record is None or record.removed or record.job is None:
         raise InvalidError(f"you have no kept job {name[:60]!r}. `dios job ls` lists your jobs.")
     return record
+
+
+def found_element(services: Mapping[str, ServiceRecord], name: str) -> tuple[ServiceRecord, int | None]:
+    """Return the kept job of this name, or that of this element with its index, such as ``sweep.7``.
+
+    Raise InvalidError if there is none.
+    """
+    job, _, number = name.rpartition(".")
+    index = int(number) if job and number.isascii() and number.isdigit() else None
+    if index is None:
+        return found_job(services, name), None
+    record = found_job(services, job)
+    array = None if record.job is None else record.job.array
+    if array is None or index not in array.indices:
+        raise InvalidError(f"the job {job!r} has no element {index}. `dios job describe {job}` lists them.")
+    return record, index

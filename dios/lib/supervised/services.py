@@ -105,14 +105,14 @@ class Services:
         """
         records.checked_name(name)
         records.checked_replicas(replicas)
-        self._create(name, program, replicas, lambda _: None)
+        self._create(name, program, replicas, None)
 
     def create_job(self, name: str, program: ServiceProgram, job: Callable[[list[bytes]], JobState]) -> None:
         """Create the record of a kept job, whose state ``job`` stores, as ``KeptJobs.start`` does."""
         self._create(name, program, 1, job)
 
     def _create(
-        self, name: str, program: ServiceProgram, replicas: int, job: Callable[[list[bytes]], JobState | None]
+        self, name: str, program: ServiceProgram, replicas: int, job: Callable[[list[bytes]], JobState] | None
     ) -> None:
         """Create the record of a service, or of a kept job whose state ``job`` stores."""
         known = self.read()
@@ -121,9 +121,9 @@ class Services:
         state: list[JobState | None] = []
 
         def stored() -> tuple[ServiceGeneration, list[bytes]]:
-            spec, made = self._stored(program)
+            spec, made = self._stored(program, ends=job is not None)
             try:
-                state.append(job(made))
+                state.append(None if job is None else job(made))
             except BaseException:
                 self._destroy(made)
                 raise
@@ -222,7 +222,7 @@ class Services:
             self._destroy(made)
             raise
 
-    def _stored(self, given: ServiceProgram) -> tuple[ServiceGeneration, list[bytes]]:
+    def _stored(self, given: ServiceProgram, *, ends: bool = False) -> tuple[ServiceGeneration, list[bytes]]:
         """Store a program and its inputs on every node; return the spec, and the names of the new objects."""
         inputs = given.inputs or {}
         if given.work is not None and (given.work.job_minimum or given.work.job_maximum):
@@ -249,14 +249,14 @@ class Services:
         except BaseException:
             self._destroy(made)
             raise
-        wanted = work(service=True) if given.work is None else given.work
+        wanted = work() if given.work is None else given.work
         spec = ServiceGeneration(
             program,
             given.label,
             given.args,
             handed,
             names,
-            replace(wanted, service=True, deadline_ms=0, near=()),
+            replace(wanted, service=not ends, deadline_ms=0, near=()),
             Limits() if given.bounds is None else given.bounds,
             given.network,
             given.template,

@@ -9,6 +9,8 @@ than their views differ. A supervisor has no state that matters: it sees the rep
 from __future__ import annotations
 
 import json
+import math
+import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
@@ -23,9 +25,10 @@ from dios.errors import ClosedError, DiosError, ExistsError, TimeLimitError
 from dios.ids import Name
 from dios.lib.supervised import records
 from dios.lib.supervised.copies import RecordCopies
-from dios.lib.supervised.decisions import Replica, ServiceDecision, Start, next_steps
+from dios.lib.supervised.decisions import Replica, ServiceDecision, Start, array_steps, next_steps
 from dios.lib.supervised.leadership import Leadership
 from dios.lib.supervised.pauses import NodeRefusals, StartPause
+from dios.lib.supervised.predecessors import View, is_complete, still_waiting
 from dios.lib.supervised.records import (
     SERVICES_NAME,
     STATE_LABEL,
@@ -46,6 +49,8 @@ _AT_ONCE: Final = frozenset({Cause.NODE_LOST, Cause.NODE, Cause.PREEMPTED, Cause
 """Ends for which the program is not to blame."""
 _NO_ATTEMPT: Final = _AT_ONCE | {Cause.SPAWN}
 """Ends that count as no attempt of a kept job: a task that could not be started has run nothing."""
+_BY_SCHEDULER: Final = ""
+"""In place of a node's name: the scheduler chooses the node."""
 
 
 class _Watched(NamedTuple):
@@ -86,6 +91,7 @@ class Supervisor:
         self._pauses: dict[tuple[str, Start], StartPause] = {}
         self._refusals: Final = NodeRefusals()
         self._starting: dict[tuple[str, Start], str] = {}
+        self._starts: dict[tuple[str, Start], trio.CancelScope] = {}
         self._health: dict[str, _Health] = {}
         self._stopped: set[str] = set()
         self._board: AsyncReference | None = None
@@ -136,11 +142,15 @@ class Supervisor:
         )
         if any(one.status is NodeStatus.SUSPECT for one in members):
             return  # the members will say within seconds if its replicas are lost
+        self._withdraw_starts(services)
         self._busy = set(self._starting)
         rows = await self._node.tasks()
-        if rows.incomplete and all(one.usable or one.status is NodeStatus.LEFT for one in members):
+        if not is_complete(members, incomplete=rows.incomplete):
             return  # a living node did not answer
+        view = View(services, rows, complete=True)
         for record in services.values():
+            if record.waits and await self._wait_for_others(record, view):
+                continue
             await self._supervise(nursery, record, rows, living)
         self._forget(services)
         await self._show(services, here.name)
@@ -154,6 +164,7 @@ class Supervisor:
             self._pauses.clear()
             self._refusals.clear()
             self._starting.clear()
+            self._starts.clear()
             self._health.clear()
             self._stopped.clear()
             board, self._board = self._board, None
@@ -176,13 +187,26 @@ class Supervisor:
                 await self._copies.drop(record.dropped)
 
     # -- one service --------------------------------------------------------------------------------
+    async def _wait_for_others(self, record: ServiceRecord, view: View) -> bool:
+        """Record which runs a job still waits for. Return True if it waits now, or never begins."""
+        job = record.job
+        if job is None or job.end is not None:
+            return False
+        waiting = still_waiting(view, job.after)
+        if waiting.never:
+            await self._copies.store({record.name: records.not_begun(record, waiting.never, time.time_ns())})
+            return True
+        if waiting.after != job.after:
+            await self._copies.store({record.name: records.with_after(record, waiting.after)})
+        return True
+
     async def _supervise(
         self, nursery: trio.Nursery, record: ServiceRecord, rows: Sequence[Status], nodes: Sequence[Member]
     ) -> None:
         now = trio.current_time()
         living: list[Replica] = []
         ended: dict[str, Status] = {}
-        done: Status | None = None
+        done: dict[int, Status] = {}
         for row in rows:
             place = record.place(row.label)
             if place is None:
@@ -193,11 +217,11 @@ class Supervisor:
                 living.append(Replica(*place, row.fingerprint, row.node, row.started_ns, row.name))
             elif row.ended:
                 ended[row.fingerprint] = row
-                if place[1] == record.generation and row.cause not in _NO_ATTEMPT:
-                    done = row
+                if place[1] == record.attempt(place[0]) and row.cause not in _NO_ATTEMPT:
+                    done[place[0]] = row
         self._note_ends(record, living, ended, {one.name for one in nodes}, now)
-        if record.job is not None and record.job.end is None and done is not None:
-            await self._end_attempt(record, done)
+        if done:
+            await self._end_attempts(record, done)
             return
         for one in living:
             key = (record.name, Start(one.slot, one.generation))
@@ -205,13 +229,17 @@ class Supervisor:
                 self._watched[key] = _Watched(one.fingerprint, one.node, now)
         for one in living:
             self._check(nursery, record, one, now)
-        draining = {one.name for one in nodes if one.draining}
-        steps = next_steps(
-            record,
-            living,
-            lambda one: self._is_healthy(record, one, rows, now),
-            lambda one: one.node in draining,
-        )
+        if record.job is not None and record.job.array is not None:
+            starting = [place for name, place in self._starting if name == record.name]
+            steps = array_steps(record, living, starting)
+        else:
+            draining = {one.name for one in nodes if one.draining}
+            steps = next_steps(
+                record,
+                living,
+                lambda one: self._is_healthy(record, one, rows, now),
+                lambda one: one.node in draining,
+            )
         await self._take(nursery, record, steps, living, nodes, now)
 
     def _note_ends(
@@ -241,19 +269,31 @@ class Supervisor:
             lost = seen.node not in nodes or (row is not None and row.cause in _AT_ONCE)
             self._pause(key).note_end(now, now - seen.since, _reason(row, seen.node), lost=lost)
 
-    async def _end_attempt(self, record: ServiceRecord, row: Status) -> None:
-        """Record the end of a kept job's attempt, with its output if no attempt follows."""
-        detail = row.detail[: limits.KEPT_JOB_DETAIL_MAX]
-        end = JobEnd(row.cause, row.exit_status, row.ended_ns, row.node, detail)
-        changed = records.ended(record, end)
-        if changed.job is not None and changed.job.end is not None:
-            end = replace(end, output=await self._keep_output(row))
-            changed = records.ended(record, end)
-        # A program that fails again and again is started later and later.
-        pause = self._pauses.pop((record.name, Start(0, record.generation)), None)
-        if pause is not None:
-            self._pauses[record.name, Start(0, changed.generation)] = pause
+    async def _end_attempts(self, record: ServiceRecord, rows: Mapping[int, Status]) -> None:
+        """Record the ends of the attempts of a kept job, by slot, with the output if no attempt follows."""
+        changed = record
+        for slot, row in rows.items():
+            before = changed.attempt(slot)
+            changed = await self._after_end(changed, slot, row)
+            following = changed.attempt(slot)
+            # A program that fails again and again is started later and later.
+            pause = None if before is None else self._pauses.pop((record.name, Start(slot, before)), None)
+            if pause is not None and following is not None:
+                self._pauses[record.name, Start(slot, following)] = pause
         await self._copies.store({record.name: changed})
+
+    async def _after_end(self, record: ServiceRecord, slot: int, row: Status) -> ServiceRecord:
+        """Return a record after the end of the attempt in a slot."""
+        is_array = record.job is not None and record.job.array is not None
+        most = limits.JOB_ELEMENT_DETAIL_MAX if is_array else limits.KEPT_JOB_DETAIL_MAX
+        end = JobEnd(row.cause, row.exit_status, row.ended_ns, row.node, row.detail[:most])
+        changed = records.ended(record, end, slot)
+        if changed.attempt(slot) is not None:
+            return changed
+        # The nodes keep the last output of each task; that of a whole job is copied to all nodes.
+        kept = log_name(Name(row.name)) if row.name is not None else None
+        output = kept if is_array else await self._keep_output(row)
+        return records.ended(record, replace(end, output=output), slot)
 
     async def _keep_output(self, row: Status) -> bytes | None:
         """Store the output of an ended task, and return its name; None if there is none to be had."""
@@ -308,14 +348,18 @@ class Supervisor:
             others = [one for one in living if one.slot != place.slot and one not in steps.stop]
             known = node_order(nodes, others, self._starting, record)
             order = [name for name in known if self._refusals.is_open(record.name, name, now)]
+            if record.job is not None and order == known and any(one.coordinated for one in nodes):
+                # Jobs wait for their turn as other runs do. After a refusal the supervisor avoids that node.
+                order = [_BY_SCHEDULER] if order else []
             if not known:
                 self._pause(key).wait(now, _no_place(nodes))
             elif not order:
                 first = self._refusals.next(record.name, known)
                 self._pause(key).wait(first.not_before, first.reason)
-            if order:
+            spec = record.spec_of(place.slot, place.generation)
+            if order and spec is not None:
                 self._starting[key] = order[0]
-                nursery.start_soon(self._start, record, record.specs()[place.generation], place, order)
+                nursery.start_soon(self._start, record, spec, place, order)
         if steps.complete:
             await self._copies.store({record.name: records.verified(record)})
 
@@ -334,31 +378,53 @@ class Supervisor:
     async def _start(
         self, record: ServiceRecord, spec: ServiceGeneration, place: Start, order: Sequence[str]
     ) -> None:
-        """Start a replica on the first of these nodes that takes it."""
+        """Start a replica on the first of these nodes that takes it, until ``_withdraw_starts`` ends that."""
+        key = (record.name, place)
+        with trio.CancelScope() as scope:
+            self._starts[key] = scope
+            try:
+                await self._start_first(record, spec, place, order)
+            finally:
+                self._starting.pop(key, None)
+                self._starts.pop(key, None)
+
+    def _withdraw_starts(self, services: Mapping[str, ServiceRecord]) -> None:
+        """Withdraw the starts that wait for a place, of jobs and elements that are not wanted any more."""
+        for (name, place), scope in list(self._starts.items()):
+            record = services.get(name)
+            if record is None or record.spec_of(place.slot, place.generation) is None:
+                scope.cancel()
+
+    async def _start_first(
+        self, record: ServiceRecord, spec: ServiceGeneration, place: Start, order: Sequence[str]
+    ) -> None:
         key = (record.name, place)
         why = "no node can take it"
-        try:
-            for host in order:
-                self._starting[key] = host
-                try:
-                    with trio.fail_after(limits.SERVICE_START_MS_MAX / 1000):
-                        await self._start_on(host, record, spec, place)
-                except trio.TooSlowError:
-                    why = f"{host} did not start it in {limits.SERVICE_START_MS_MAX // 1000} s"
-                except DiosError as error:
-                    why = f"{host}: {error.message}"
-                else:
-                    return
-            self._pause(key).note_refusal(trio.current_time(), why)
-        finally:
-            self._starting.pop(key, None)
+        for host in order:
+            self._starting[key] = host
+            # A run waits in the queue of the scheduler for as long as it has to.
+            most = math.inf if host == _BY_SCHEDULER else limits.SERVICE_START_MS_MAX / 1000
+            try:
+                with trio.fail_after(most):
+                    await self._start_on(host, record, spec, place)
+            except trio.TooSlowError:
+                why = f"{host} did not start it in {limits.SERVICE_START_MS_MAX // 1000} s"
+            except DiosError as error:
+                why = error.message if host == _BY_SCHEDULER else f"{host}: {error.message}"
+            else:
+                return
+        self._pause(key).note_refusal(trio.current_time(), why)
 
     async def _start_on(
         self, host: str, record: ServiceRecord, spec: ServiceGeneration, place: Start
     ) -> None:
-        task = await self._run(spec.program, host, record.label(*place), spec, spec.arguments, job=record.job)
+        job = record.job
+        arguments = spec.arguments
+        if job is not None and job.array is not None:
+            arguments = (*arguments, str(place.slot))
+        task = await self._run(spec.program, host, record.label(*place), spec, arguments, job=job)
         # Known from now on, because it may end before the next list of tasks.
-        self._watched[record.name, place] = _Watched(task.fingerprint, host, trio.current_time())
+        self._watched[record.name, place] = _Watched(task.fingerprint, host or task.node, trio.current_time())
         with suppress(DiosError):
             await task.close()
 
@@ -383,7 +449,8 @@ class Supervisor:
                 inputs[one.label] = found.restrict("read", "delegate")
             own = () if job is None else (job.group,)
             groups = [await self._node.group(name) for name in (*spec.groups, *own)]
-            if job is not None:
+            # The elements of an array have no common state.
+            if job is not None and job.array is None:
                 opened += await self._node.lookup(job.state)
             states = [] if job is None else [one for one in opened if one.name == job.state]
             if None in groups:
@@ -483,7 +550,7 @@ class Supervisor:
         for key in list(self._pauses):
             record = services.get(key[0])
             place = key[1]
-            if record is None or place.slot >= record.replicas or place.generation not in record.specs():
+            if record is None or record.spec_of(place.slot, place.generation) is None:
                 del self._pauses[key]
                 self._watched.pop(key, None)
         self._refusals.keep(services)

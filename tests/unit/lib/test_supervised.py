@@ -190,7 +190,7 @@ def test_the_stored_form_keeps_everything_and_is_bounded() -> None:
     record, other = records.removed(records.updated(service(), TWO)), service("b")
     assert records.decode(records.encode([record, other])) == {"web": record, "b": other}
     assert records.decode(b"") == {}
-    for damaged in (b"x", b"\x92\x03\x90", records.encode([record])[:-1]):
+    for damaged in (b"x", b"\x92\x04\x90", records.encode([record])[:-1]):
         with pytest.raises(DamagedError):
             records.decode(damaged)
     many = [service(f"s{number}") for number in range(limits.SERVICES_MAX + 1)]

@@ -1,0 +1,89 @@
+"""The options of `dios run` for runs after others, and the wait of a run that this command holds.
+
+For kept jobs the cluster waits (``dios.lib.supervised``).
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Annotated, Final
+
+import typer
+
+from dios import limits
+from dios.cli.common.output import say, waiting
+from dios.errors import InvalidError
+from dios.lib.supervised.kept_jobs import KeptJobs
+from dios.lib.supervised.predecessors import still_waiting, waiting_text
+from dios.lib.supervised.records import Condition, Predecessor
+
+if TYPE_CHECKING:
+    from dios.cli.common.context import CommandContext
+
+_LOOK_S: Final = limits.SERVICE_ROUND_MS / 1000
+_PANEL: Final = "Its turn"
+
+AfterOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--after",
+        metavar="RUN",
+        help="Begin when this run has begun: a kept job, SWEEP.7 of an array, a title or a fingerprint.",
+        rich_help_panel=_PANEL,
+    ),
+]
+AfterOkOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--after-ok",
+        metavar="RUN",
+        help="Begin when this run has ended with 0; without that it never begins, and ends with 125.",
+        rich_help_panel=_PANEL,
+    ),
+]
+AfterAnyOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--after-any",
+        metavar="RUN",
+        help="Begin when this run has ended, however it ended.",
+        rich_help_panel=_PANEL,
+    ),
+]
+
+
+def named_runs(
+    place: CommandContext,
+    after: Sequence[str] | None,
+    after_ok: Sequence[str] | None,
+    after_any: Sequence[str] | None,
+) -> tuple[Predecessor, ...]:
+    """Return the runs that the options name. Raise InvalidError if one of them does not exist."""
+    words = [
+        (word, condition)
+        for condition, given in (
+            (Condition.STARTED, after),
+            (Condition.SUCCEEDED, after_ok),
+            (Condition.ENDED, after_any),
+        )
+        for word in given or ()
+    ]
+    return KeptJobs(place.node).named(words) if words else ()
+
+
+def wait_for_runs(place: CommandContext, label: str, after: tuple[Predecessor, ...]) -> None:
+    """Wait until runs have done what they have to. Raise InvalidError if one of them never will."""
+    jobs, told = KeptJobs(place.node), ""
+    while after:
+        left = still_waiting(jobs.view(), after)
+        if left.never:
+            raise InvalidError(f"cannot run {label}: {left.never}")
+        after = left.after
+        text = waiting_text(after)
+        if after and text != told:
+            told = text
+            say(f"{label} waits for {text}; Ctrl-C withdraws it")
+        if after:
+            with waiting(f"waiting for {text}"):
+                time.sleep(_LOOK_S)

@@ -1,0 +1,174 @@
+"""The runs after which another one begins: how a word names them, and if they have done what they have to.
+
+The supervisor asks for kept jobs, and the command of a run for that run; both see the same records and lists
+of tasks. A run that cannot be seen because a node does not answer is unknown: it is waited for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from dios import limits
+from dios.errors import InvalidError, LimitError, UnreachableError
+from dios.lib.supervised.records import Condition, JobEnd, Predecessor, ServiceRecord, found_element
+from dios.wire.types import Cause, NodeStatus, TaskState
+
+if TYPE_CHECKING:
+    from dios.client.ops.cluster import Member
+    from dios.client.ops.status import Status
+
+_BEGUN: Final = frozenset({TaskState.RUNNING, TaskState.PAUSED, TaskState.ENDED})
+_OPTIONS: Final = {
+    Condition.STARTED: "--after",
+    Condition.SUCCEEDED: "--after-ok",
+    Condition.ENDED: "--after-any",
+}
+
+
+class View(NamedTuple):
+    """The runs of a user as one session sees them: the records of kept jobs, and the tasks.
+
+    ``complete`` is False while a task may be missing, because its node does not answer.
+    """
+
+    services: Mapping[str, ServiceRecord]
+    tasks: Sequence[Status]
+    complete: bool
+
+
+class Waiting(NamedTuple):
+    """The runs that are still waited for, and why one of them can never do what it has to; "" if all can."""
+
+    after: tuple[Predecessor, ...]
+    never: str = ""
+
+
+def is_complete(members: Iterable[Member], *, incomplete: bool) -> bool:
+    """Return False if a living node is missing in a list of tasks. The tasks of a dead node are lost."""
+    known = list(members)
+    if any(one.status is NodeStatus.SUSPECT for one in known):
+        return False
+    return not (incomplete and all(one.usable or one.status is NodeStatus.LEFT for one in known))
+
+
+# -- names ------------------------------------------------------------------------------------------
+def named(view: View, word: str, condition: Condition) -> tuple[Predecessor, ...]:
+    """Return the runs that a word means: a kept job, an element of one, or tasks as ``dios ps`` lists them.
+
+    Of several tasks with one title, such as those of a gang, it means all that run or wait and those that ran
+    at the same time; if all have ended, the last one and those.
+
+    Raises:
+        InvalidError: there is no such run.
+        UnreachableError: none is known, and a node that may have it does not answer.
+    """
+    with suppress(InvalidError):
+        record, index = found_element(view.services, word)
+        return (Predecessor(word, condition, token=record.token, index=index),)
+    tasks = _tasks_named(view.tasks, word)
+    if tasks:
+        return tuple(Predecessor(_word_for(one), condition, task=one.fingerprint) for one in tasks)
+    if not view.complete:
+        raise UnreachableError(f"no run {word!r} is known, and a node does not answer. Try again later.")
+    raise InvalidError(f"there is no run {word!r}. `dios ps --all` and `dios job ls` list your runs.")
+
+
+def all_named(view: View, words: Iterable[tuple[str, Condition]]) -> tuple[Predecessor, ...]:
+    """Return the runs that these words mean, each with its condition; errors as of ``named``."""
+    runs = tuple(dict.fromkeys(one for word, condition in words for one in named(view, word, condition)))
+    if len(runs) > limits.JOB_AFTER_MAX:
+        raise LimitError(f"a run waits for at most {limits.JOB_AFTER_MAX} others, not {len(runs)}")
+    return runs
+
+
+def _word_for(task: Status) -> str:
+    return (task.label or task.fingerprint)[: limits.NODE_NAME_BYTES_MAX]
+
+
+def _tasks_named(tasks: Sequence[Status], word: str) -> list[Status]:
+    marked = [one for one in tasks if word and one.fingerprint.startswith(word.lower())]
+    if len(marked) == 1:
+        return marked
+    if marked:
+        raise InvalidError(f"{len(marked)} tasks begin with {word!r}. Give more of the fingerprint.")
+    titled = [one for one in tasks if word and one.label == word]
+    living = [one for one in titled if not one.ended]
+    first = living or sorted(titled, key=lambda one: one.ended_ns)[-1:]
+    since = min((one.started_ns for one in first), default=0)
+    return [one for one in titled if one in first or one.ended_ns > since]
+
+
+# -- conditions -------------------------------------------------------------------------------------
+def still_waiting(view: View, after: Iterable[Predecessor]) -> Waiting:
+    """Return which of these runs are still waited for, and why one of them can never do what it has to."""
+    left: list[Predecessor] = []
+    for one in after:
+        met, never = _outcome(view, one)
+        if never:
+            return Waiting((*left, one), f"{never}, and {_OPTIONS[one.condition]} needs its success")
+        if not met:
+            left.append(one)
+    return Waiting(tuple(left))
+
+
+def waiting_text(after: Iterable[Predecessor]) -> str:
+    """Return what a run waits for, in a few words."""
+    words = {
+        Condition.STARTED: "the start of",
+        Condition.SUCCEEDED: "the success of",
+        Condition.ENDED: "the end of",
+    }
+    return ", ".join(dict.fromkeys(f"{words[one.condition]} {one.run}" for one in after))
+
+
+def _outcome(view: View, one: Predecessor) -> tuple[bool, str]:
+    """Return True if a run has done what it has to, and why it never will; "" if it may."""
+    if one.task:
+        return _task_outcome(view, one)
+    record = next((record for record in view.services.values() if record.token == one.token), None)
+    if record is None or record.removed or record.job is None:
+        return _gone(one, f"{one.run} was removed before its end was seen")
+    end = record.job.end
+    if one.index is not None and record.job.array is not None:
+        end = record.job.array.elements()[one.index].end or end
+    if end is None:
+        return one.condition is Condition.STARTED and _has_begun(view, one, record), ""
+    if one.condition is Condition.SUCCEEDED and end.exit_status:
+        return False, f"{one.run} {_end_text(end)}"
+    return True, ""
+
+
+def _has_begun(view: View, one: Predecessor, record: ServiceRecord) -> bool:
+    """Return True if a job that has not ended has begun."""
+    array = None if record.job is None else record.job.array
+    attempts = [record.generation] if array is None else [element.attempt for element in array.changed]
+    if one.index is not None and array is not None:
+        attempts = [array.elements()[one.index].attempt]
+    places = (record.place(task.label) for task in view.tasks if task.state in _BEGUN)
+    return any(place is not None and (one.index is None or place[0] == one.index) for place in places) or any(
+        attempt > 1 for attempt in attempts
+    )
+
+
+def _task_outcome(view: View, one: Predecessor) -> tuple[bool, str]:
+    task = next((task for task in view.tasks if task.fingerprint == one.task), None)
+    if task is None:
+        # A task stays listed for long after its end, unless its node is lost.
+        why = f"{one.run} ({one.task}) is gone, and how it ended is not known"
+        return _gone(one, why) if view.complete else (False, "")
+    if not task.ended:
+        return one.condition is Condition.STARTED and task.state in _BEGUN, ""
+    if one.condition is Condition.SUCCEEDED and not task.ok:
+        how = "was moved" if task.cause is Cause.MOVED else f"ended with {task.exit_status}"
+        return False, f"{one.run} ({one.task}) {how} ({task.cause.name.lower()})"
+    return True, ""
+
+
+def _gone(one: Predecessor, why: str) -> tuple[bool, str]:
+    return (False, why) if one.condition is Condition.SUCCEEDED else (True, "")
+
+
+def _end_text(end: JobEnd) -> str:
+    return f"ended with {end.exit_status} ({end.cause.name.lower()})"
