@@ -105,7 +105,7 @@ class Commands(LazyGroup):
             "dios.cli.tasks.service:app*",
             "Keep a number of replicas of a program running.",
         ),
-        CommandRow(Section.RUN, "ps", "dios.cli.tasks.control:app", "List your tasks on all nodes."),
+        CommandRow(Section.RUN, "ps", "dios.cli.tasks.listing:app", "List your tasks on all nodes."),
         CommandRow(Section.RUN, "logs", "dios.cli.tasks.control:app", "Print the output of a task."),
         CommandRow(
             Section.RUN,

@@ -60,10 +60,14 @@ _GROWTH_S = 10.0
 
 
 class PromisedStart(NamedTuple):
-    """The identifiers of the machines that are kept for a task, and when it is expected to start."""
+    """The identifiers of the machines that are kept for a task, and when it is expected to start.
+
+    ``awaited`` are the identifiers of the tasks there that are expected to end before, in their order.
+    """
 
     machines: tuple[int, ...]
     start: float
+    awaited: tuple[int, ...] = ()
 
 
 class FlowScheduler:
@@ -274,7 +278,8 @@ class FlowScheduler:
         if reservation is None:
             return None
         places = tuple(dict.fromkeys(self.state.machine_ids[row] for row in reservation.machines))
-        return PromisedStart(places, reservation.start)
+        awaited = self._rounds.reservations.awaited(self.state, task)
+        return PromisedStart(places, reservation.start, tuple(self.state.tasks.id[awaited].tolist()))
 
     def promised_starts(self) -> dict[int, tuple[int, float]]:
         """Return the machine that is kept for each waiting task, and when it is expected to start there."""

@@ -287,6 +287,41 @@ def _attempts(stand: Stand) -> None:
     stand.person.types("dios job rm short")
 
 
+def _array(stand: Stand) -> None:
+    stand.person.writes("index.py", "import sys\nprint(sys.argv[1:])\n")
+    told = json.loads(stand.person.types("dios run index.py --array 2,4 --json -- first").stdout)
+    assert (told["array"], told["exit_status"]) == ("2,4", 0)
+    assert stand.person.types("dios logs index.4").stdout == "['first', '4']\n"
+    assert '"array"' in stand.person.types("dios job describe index --json").stdout
+    stand.person.types("dios job rm index")
+    stand.refuses("short.py --array 4-2", "the range '4-2' is empty")
+    stand.refuses("short.py --array 1-2 --gang 2/2", "leave out --gang")
+
+
+def _after(stand: Stand) -> None:
+    task = stand.describes("--title first", "long.py")["fingerprint"]
+    assert stand.person.types("dios run short.py --after first").stdout == "ran\n"
+    stand.person.types(f"dios kill {task}")
+    stand.refuses("short.py --after nothing", "there is no run 'nothing'")
+    stand.refuses("short.py --after first --detach", "add --keep")
+
+
+def _after_ok(stand: Stand) -> None:
+    stand.runs("--title good")
+    stand.person.types("dios run long.py --title bad --time 1s", status=124)
+    assert stand.person.types("dios run short.py --after-ok good").stdout == "ran\n"
+    stand.refuses("short.py --after-ok good --after-ok bad", "ended with 124 (time), and --after-ok needs")
+
+
+def _after_any(stand: Stand) -> None:
+    task = stand.describes("--title long", "long.py")["fingerprint"]
+    waits = stand.person.starts("dios run short.py --after-any long")
+    assert waits.stderr is not None
+    assert "waits for the end of long" in waits.stderr.readline()
+    stand.person.types(f"dios kill {task}")
+    assert waits.communicate(timeout=60)[0] == "ran\n"
+
+
 def _pin(stand: Stand) -> None:
     stand.person.writes("where.py", "import os\nprint(len(os.sched_getaffinity(0)))\n")
     assert stand.person.types("dios run where.py --cpus 1 --pin").stdout == "1\n"
@@ -419,6 +454,10 @@ CASES: Final[dict[str, Case]] = {
     "--detach": _detach,
     "--keep": _keep,
     "--attempts": _attempts,
+    "--array": _array,
+    "--after": _after,
+    "--after-ok": _after_ok,
+    "--after-any": _after_any,
     "--title": _label,
     "--memory": _memory,
     "--cpu-seconds": _cpu_seconds,

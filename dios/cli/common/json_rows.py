@@ -195,6 +195,30 @@ class TaskRow(TypedDict):
     secrecy: list[str]
 
 
+class PromisedRow(TypedDict):
+    """When a waiting task is expected to start, in nanoseconds since 1970, and where.
+
+    Room on ``nodes`` is kept for it. It starts when the tasks ``after`` have ended, and ``others`` tasks of
+    other users.
+    """
+
+    start: int
+    nodes: list[str]
+    after: list[str]
+    others: int
+
+
+class ListedTaskRow(TaskRow):
+    """A task in `dios ps`: that of a kept job has the name of the job, and of an array the index.
+
+    ``promised`` is null unless it waits and its start is promised.
+    """
+
+    job: str | None
+    index: int | None
+    promised: PromisedRow | None
+
+
 class LoggedTaskRow(TaskRow):
     """A task, and its output as text."""
 
@@ -285,7 +309,7 @@ JSON: Final[Mapping[str, Output]] = {
     "store add": Output(("cli.objects.stores:StoreRow",), many=False),
     "store ls": Output(("cli.objects.stores:StoreRow",)),
     "store repair": Output(("cli.objects.stores:RepairedStoreRow",), many=False),
-    "ps": Output((TaskRow,)),
+    "ps": Output((ListedTaskRow,)),
     "kill": Output((KilledRow,)),
     "config": Output((SettingRow,)),
     "stat": Output(

@@ -4,7 +4,7 @@
   outputs, ``gang`` runs several tasks, ``job`` runs a job description, ``after`` waits for other runs.
 - ``service``: ``dios service``, replicas of a program that the cluster keeps running.
 - ``kept_jobs``: ``dios attach`` and ``dios job``, programs that the cluster runs until they are done.
-- ``control``: ``dios ps``, ``logs``, ``pause``, ``resume`` and ``kill``.
+- ``listing``: ``dios ps``. ``control``: ``dios logs``, ``pause``, ``resume`` and ``kill``.
 - ``top``: ``dios top``, all of them in a live overview.
 - ``report``: ``dios report``, a page about a job as a file.
 - ``trace``: ``dios trace``, what the calls of a command took.

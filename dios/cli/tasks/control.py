@@ -1,6 +1,6 @@
-"""``dios ps``, ``logs``, ``pause``, ``resume`` and ``kill``: list and control tasks.
+"""``dios logs``, ``pause``, ``resume`` and ``kill``: control tasks.
 
-``dios.cli.tasks.run`` starts them.
+``dios.cli.tasks.run`` starts them, and ``dios.cli.tasks.listing`` lists them.
 """
 
 from __future__ import annotations
@@ -8,8 +8,6 @@ from __future__ import annotations
 import contextlib
 import fnmatch
 import sys
-import time
-from collections.abc import Sequence
 from typing import Annotated, Final
 
 import typer
@@ -33,13 +31,9 @@ from dios.cli.common.output import (
     reporting,
     say,
     size_text,
-    span_text,
-    table,
-    time_text,
     write_json,
 )
-from dios.cli.nodes.members import silent
-from dios.cli.tasks.endings import cause_text, explain
+from dios.cli.tasks.endings import explain
 from dios.client.ops.status import Status
 from dios.client.plain_text import plain
 from dios.client.sync.node import Console, Task
@@ -50,7 +44,6 @@ from dios.errors import (
     UnreachableError,
 )
 from dios.lib.task_output import newest_output
-from dios.wire.types import TaskState
 
 app: Final = CommandApplication()
 
@@ -100,69 +93,6 @@ def described(task: Status) -> TaskRow:
         "progress": task.progress,
         "secrecy": list(task.secrecy),
     }
-
-
-@app.command(epilog="\b\nExamples:\n  dios ps\n  dios ps --here\n  dios ps --all --json")
-def ps(
-    *,
-    everything: Annotated[bool, typer.Option("--all", "-a", help="Also show ended tasks.")] = False,
-    here: Annotated[bool, typer.Option("--here", help="Only tasks on the asked node.")] = False,
-    node: NodeOption = None,
-    as_json: JsonOption = False,
-) -> None:
-    """List your tasks on all nodes; in a cluster with the node of each.
-
-    A job over time that waits for its promised start has no task yet: `dios pack ls` lists it, and the time
-    until then.
-    """
-    with reporting("dios ps", as_json=as_json), opened(node) as place:
-        found = place.node.tasks(local_only=here)
-        known = [task for task in found if everything or not task.ended]
-        if as_json:
-            write_json([described(task) for task in known])
-        elif known:
-            # A terminal line has space for only one of the two columns; --json has both.
-            where = "NODE" if any(task.node for task in known) else "STARTED"
-            head: tuple[str, ...] = ("TASK", "TITLE", "STATE", "BRAND", "PID", where, "FOR")
-            rows = [
-                _row(task, task.node if where == "NODE" else time_text(task.started_ns)) for task in known
-            ]
-            if any(task.secrecy for task in known):
-                head = (*head, "SECRECY")
-                rows = [(*row, " ".join(task.secrecy) or "-") for row, task in zip(rows, known, strict=True)]
-            table(head, rows, right=("PID", "FOR"))
-            _tell_why(place, found)
-        else:
-            say("no task runs" + ("" if everything else "; `dios ps --all` also shows ended tasks"))
-        if found.incomplete:
-            who = silent(place.node.nodes())
-            say(f"{who} did not answer, so tasks there are not shown; see `dios node ls`")
-
-
-def _tell_why(place: CommandContext, tasks: Sequence[Status]) -> None:
-    """Say why the run waits that has waited longest."""
-    waiting = [task for task in tasks if task.state is TaskState.WAITING]
-    if waiting:
-        # Imported late, because most of the time nothing waits.
-        from dios.cli.scheduling.waiting_runs import waiting_reason  # noqa: PLC0415 - see above
-
-        longest = min(waiting, key=lambda task: task.started_ns)
-        others = f"; {len(waiting) - 1} more wait: `dios explain TASK`" if len(waiting) > 1 else ""
-        name = longest.label or longest.fingerprint
-        say(f"{name} waits: {waiting_reason(place, tasks, longest)}{others}")
-
-
-def _row(task: Status, where: str) -> tuple[str, ...]:
-    until = task.ended_ns or time.time_ns()
-    return (
-        task.fingerprint,
-        task.label,
-        cause_text(task),
-        task.brand.name.lower(),
-        str(task.pid) if task.pid else "-",
-        where,
-        span_text(until - task.started_ns),
-    )
 
 
 @app.command(

@@ -93,7 +93,7 @@ def ls(*, node: NodeOption = None, as_json: JsonOption = False) -> None:
         elif found:
             rows = [
                 (
-                    _title(one),
+                    title_of(one),
                     one.label,
                     state_text(one),
                     f"{one.attempt}/{one.attempts}",
@@ -456,7 +456,7 @@ def _node_of(status: JobStatus) -> str:
     return "-" if status.task is None else status.task.node or "-"
 
 
-def _title(status: JobStatus) -> str:
+def title_of(status: JobStatus) -> str:
     """Return the name of a job, with the indices of an array."""
     return status.name if status.shape is None else f"{status.name}[{array_text(status.shape)}]"
 

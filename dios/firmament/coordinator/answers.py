@@ -225,6 +225,25 @@ class SharesAnswer(TypedDict):
     rates: list[RateAnswer]
 
 
+class PromiseAnswer(TypedDict):
+    """A waiting task for which machines are kept, and in how many seconds it is expected to start there.
+
+    It starts when the tasks ``after`` of the caller have ended, and ``others`` tasks of other principals.
+    """
+
+    task: str
+    nodes: list[str]
+    starts_in_s: float
+    after: list[str]
+    others: int
+
+
+class PromisesAnswer(TypedDict):
+    """The promises to the caller's waiting tasks, the first start first."""
+
+    promises: list[PromiseAnswer]
+
+
 class QuotaAnswer(TypedDict):
     """The principal whose terms were set."""
 

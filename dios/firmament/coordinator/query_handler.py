@@ -21,6 +21,8 @@ from dios.firmament.coordinator.answers import (
     HistoryAnswer,
     ModelChangeAnswer,
     ModelsAnswer,
+    PromiseAnswer,
+    PromisesAnswer,
     QuotaAnswer,
     RateAnswer,
     RoundAnswer,
@@ -45,7 +47,7 @@ from dios.firmament.policies.principal_accounts import PrincipalAccount, Princip
 from dios.firmament.rounds.results import Round
 from dios.firmament.scheduler import FlowScheduler
 from dios.firmament.solvers.registry import solve
-from dios.limits import PROGRESS_WHOLE, SCHED_MODEL_BYTES_MAX
+from dios.limits import PROGRESS_WHOLE, RESERVATIONS_MAX, SCHED_MODEL_BYTES_MAX
 from dios.wire.fields import Label, Text
 from dios.wire.messages import Asked, Occupant, Rate
 from dios.wire.schema_words import fault_in_words
@@ -125,6 +127,7 @@ class QueryHandler(ClusterQueries):
             "reset": self._reset,
             "history": self._history,
             "export": self._export,
+            "promises": self._promises,
             "shares": self._shares,
             "quota": self._quota,
             "pack": lambda asked, question: self._admissions.answer(asked, question, self.now),
@@ -212,6 +215,32 @@ class QueryHandler(ClusterQueries):
         del question
         rounds = list(self._scheduler.history)[-_ROUNDS_SHOWN:]
         return {"rounds": [_round(one, asked) for one in rounds]}
+
+    def _promises(self, asked: Asked, question: Question) -> PromisesAnswer:
+        """Return when the caller's waiting tasks start for which machines are kept."""
+        del question
+        state, known = self._scheduler.state, self._cluster.tasks
+        found: list[PromiseAnswer] = []
+        for task, tracked in known.items():
+            if tracked.phase is not Phase.WAITING or tracked.row.principal != asked.principal:
+                continue
+            promised = self._scheduler.promised_start(task)
+            if promised is None:
+                continue
+            awaited = [known[one].row for one in promised.awaited if one in known]
+            own = [row.fingerprint for row in awaited if row.principal == asked.principal]
+            names = [state.resources.names[state.machine_row(machine)] for machine in promised.machines]
+            found.append(
+                {
+                    "task": tracked.row.fingerprint,
+                    "nodes": names,
+                    "starts_in_s": max(0.0, promised.start - self.now),
+                    "after": own,
+                    "others": len(promised.awaited) - len(own),
+                }
+            )
+        found.sort(key=lambda one: (one["starts_in_s"], one["task"]))
+        return {"promises": found[:RESERVATIONS_MAX]}
 
     def _shares(self, asked: Asked, question: Question) -> SharesAnswer:
         """Return all accounts to the nodes' own user, and to others their own and the number of accounts."""

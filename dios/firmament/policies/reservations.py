@@ -20,12 +20,13 @@ from typing import Final, NamedTuple
 import numpy as np
 
 from dios.firmament.cluster.columns import ABSENT, Flags, Floats, Ints
-from dios.firmament.cluster.state import WAITING, ClusterState
+from dios.firmament.cluster.state import RUNNING, WAITING, ClusterState
 from dios.firmament.descriptors import Level, Resources
 from dios.firmament.models.runtimes import Runtimes
 from dios.firmament.policies.room_in_time import (
     RoomInTime,
     amounts,
+    expected_ends,
     fitting,
     free_amounts,
     room_in_time,
@@ -227,6 +228,28 @@ class Reservations:
     def waiting(self, state: ClusterState) -> list[Reservation]:
         """Return the reservations whose tasks still wait, each once."""
         return [one for one in dict.fromkeys(self.present.values()) if _rows(state, one) is not None]
+
+    def awaited(self, state: ClusterState, task: int) -> Ints:
+        """Return the rows of the tasks that end on a task's machines before it starts, in their order.
+
+        Only those count that have something of which there is too little for it now.
+        """
+        reservation = self.present.get(task)
+        rows = None if reservation is None else _rows(state, reservation)
+        if reservation is None or rows is None or reservation.start <= state.now:
+            return np.zeros(0, np.int64)
+        machines, count = np.unique(reservation.machines, return_counts=True)
+        wanted = count[:, np.newaxis] * amounts(state, rows).max(axis=0)
+        lacks = wanted > free_amounts(state, machines)
+        table = state.tasks
+        there = np.isin(table.machine, machines) & table.alive & (table.status == RUNNING)
+        running = np.flatnonzero(there)
+        holds = amounts(state, running) > 0
+        running = running[(holds & lacks[np.searchsorted(machines, table.machine[running])]).any(axis=1)]
+        ends, _ = expected_ends(state, running, self._runtimes)
+        before = np.flatnonzero(ends <= reservation.start)
+        awaited: Ints = running[before[np.argsort(ends[before], kind="stable")]]
+        return awaited
 
     def due(self, state: ClusterState) -> list[Reservation]:
         """Return those whose tasks fit now."""

@@ -9,9 +9,10 @@ import time
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Final, NamedTuple
 
 from dios import limits
+from dios.client.ops.cluster import Gathered
 from dios.client.ops.status import Status
 from dios.client.sync.node import Node, Task
 from dios.errors import DiosError, InvalidError, LimitError, TimeLimitError
@@ -58,6 +59,16 @@ class JobStatus:
     def ok(self) -> bool:
         """Return True if the program has ended with 0."""
         return self.end is not None and self.end.exit_status == 0
+
+
+class JobsAmong(NamedTuple):
+    """The kept jobs of a user, the oldest first, and the job and slot of each task of one, by fingerprint.
+
+    The slot is the index in an array, and 0 in other jobs.
+    """
+
+    jobs: list[JobStatus]
+    places: dict[str, tuple[str, int]]
 
 
 class KeptJobs:
@@ -153,6 +164,21 @@ class KeptJobs:
             for record in records.living(self._services.read(), jobs=True)
         ]
         return sorted(found, key=lambda one: one.created_ns)
+
+    def among(self, rows: Gathered[Status]) -> JobsAmong:
+        """Return all jobs, of which these are the tasks, and which of the tasks are theirs.
+
+        The records are those of the asked node if it has them.
+        """
+        known = list(records.living(self._services.read_near(), jobs=True))
+        found = [self._status(record, rows, {}, incomplete=rows.incomplete) for record in known]
+        places = {
+            row.fingerprint: (record.name, place[0])
+            for record in known
+            for row in rows
+            if (place := record.place(row.label)) is not None
+        }
+        return JobsAmong(sorted(found, key=lambda one: one.created_ns), places)
 
     def status(self, name: str) -> JobStatus:
         """Return the status of one job; InvalidError if there is none of this name."""

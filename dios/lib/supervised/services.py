@@ -196,6 +196,10 @@ class Services:
         """Return the records of services and kept jobs by name."""
         return self._records.read()
 
+    def read_near(self) -> dict[str, ServiceRecord]:
+        """Return the records as the asked node has them, which may miss the latest changes; else all."""
+        return self._records.read_near()
+
     def board(self) -> dict[str, object]:
         """Return what the leading node reports about starts and ends."""
         return self._records.board()

@@ -184,6 +184,33 @@ def test_people_see_their_own_tasks(office: SchedulerService) -> None:
         assert refused["error"]
 
 
+def test_a_promised_start_follows_from_the_times_of_runs(office: SchedulerService) -> None:
+    """People see their own promises: where, when, and after which tasks; those of others are counted."""
+    times = {1: 90, 2: 30, 3: 200, 4: 200}
+    tasks = [
+        occupant(submission(number, Work(cpus_milli=1000, time_ms=1000 * time_s), f"uid:{6 + number % 2}"))
+        for number, time_s in times.items()
+    ]
+    wanted, later = submission(9, Work(cpus_milli=2000), "uid:6"), submission(10, Work(), "uid:6")
+    office.read("n2", board(2, tasks=tuple(tasks[2:])), 0.0)
+    for second, waiting in enumerate([(), (wanted,), (wanted, later), (wanted,)]):
+        there = tasks[:2] if second < 3 else [*tasks[:2], occupant(later)]
+        office.read("n1", board(1, waiting, tuple(there)), float(second))
+        orders = office.round(float(second))
+        assert bool(orders) == (second == 2), "only the later one has room"
+    mine = ask(office, {"ask": "promises"}, ruler=False, principal="uid:6")["promises"]
+    assert isinstance(mine, list)
+    (promise,) = mine
+    assert promise.pop("starts_in_s") == pytest.approx(90, abs=5)
+    assert promise == {
+        "task": wanted.fingerprint,
+        "nodes": ["n1"],
+        "after": [tasks[1].fingerprint],
+        "others": 1,
+    }
+    assert ask(office, {"ask": "promises"}, ruler=False, principal="uid:7")["promises"] == []
+
+
 def test_what_is_told_to_everybody_names_nobody(office: SchedulerService) -> None:
     """Status and history are for all; which tasks moved, and what went wrong with whose, is the ruler's."""
     office.read("n1", board(1, (submission(1, Work(), "uid:7"),)), 0.0)

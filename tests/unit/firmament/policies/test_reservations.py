@@ -177,6 +177,25 @@ def test_short_tasks_go_before_a_reservation() -> None:
     assert there.started[wanted] == 30.0
 
 
+def test_a_promise_names_the_tasks_that_have_to_end() -> None:
+    """Those on its machine that end before it starts, by their stated times."""
+    there = play(4)
+    (late,) = there.submit("ann", 40.0, 0.0, known=True)
+    (soon,) = there.submit("ann", 20.0, 0.0, known=True)
+    there.submit("ann", 60.0, 0.0, tasks=2, known=True)
+    there.step(0.0)
+    (wanted,) = there.submit("ann", 5.0, 1.0, cpus=2.0)
+    there.step(1.0)
+    there.overtake("ann", 1.5)
+    there.step(2.0)
+    promised = there.scheduler.promised_start(wanted)
+    assert promised is not None
+    assert (promised.start, promised.awaited) == (40.0, (soon, late))
+    for second in range(3, 41):
+        there.step(float(second))
+    assert there.started[wanted] == 40.0
+
+
 def test_others_use_what_a_reservation_leaves() -> None:
     """It is part of a machine; the rest is for everybody."""
     there = play(4, 4)
