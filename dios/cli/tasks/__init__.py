@@ -1,7 +1,7 @@
 """Commands about tasks.
 
 - ``run``: ``dios run``; ``work_options`` are its options for the scheduler, ``run_files`` its inputs and
-  outputs, ``gang`` runs several tasks, ``job`` runs a job description, ``after`` waits for other runs.
+  outputs, ``gang`` runs several tasks, ``job`` runs a job description, ``predecessors`` waits for other runs.
 - ``service``: ``dios service``, replicas of a program that the cluster keeps running.
 - ``kept_jobs``: ``dios attach`` and ``dios job``, programs that the cluster runs until they are done.
 - ``listing``: ``dios ps``. ``control``: ``dios logs``, ``pause``, ``resume`` and ``kill``.

@@ -33,7 +33,7 @@ from dios.errors import DiosError
 from dios.wire.types import TaskState
 
 if TYPE_CHECKING:
-    from dios.lib.supervised.kept_jobs import JobsAmong, JobStatus
+    from dios.lib.supervised.kept_jobs import JobStatus, JobTasks
 
 app: Final = CommandApplication()
 
@@ -85,7 +85,7 @@ def ps(
             say(f"{who} did not answer, so tasks there are not shown; see `dios node ls`")
 
 
-def _jobs_among(place: CommandContext, tasks: Gathered[Status]) -> JobsAmong | None:
+def _jobs_among(place: CommandContext, tasks: Gathered[Status]) -> JobTasks | None:
     """Return the user's kept jobs; None if they are not known now."""
     # Imported late, because most users have no kept jobs.
     from dios.lib.supervised.kept_jobs import KeptJobs  # noqa: PLC0415 - see above
@@ -97,7 +97,7 @@ def _jobs_among(place: CommandContext, tasks: Gathered[Status]) -> JobsAmong | N
 
 # -- the table --------------------------------------------------------------------------------------
 def _show(
-    tasks: Sequence[Status], jobs: JobsAmong | None, promises: Mapping[str, PromisedRow], *, everything: bool
+    tasks: Sequence[Status], jobs: JobTasks | None, promises: Mapping[str, PromisedRow], *, everything: bool
 ) -> None:
     shown = [] if jobs is None else [one for one in jobs.jobs if one.array is not None or one.after]
     compact = [one for one in shown if everything or one.end is None]
@@ -152,12 +152,12 @@ def _job_row(job: JobStatus, where: str) -> tuple[str, ...]:
     )
 
 
-def _job_of(task: Status, jobs: JobsAmong) -> str | None:
+def _job_of(task: Status, jobs: JobTasks) -> str | None:
     place = jobs.places.get(task.fingerprint)
     return None if place is None else place[0]
 
 
-def _listed(task: Status, jobs: JobsAmong | None, promises: Mapping[str, PromisedRow]) -> ListedTaskRow:
+def _listed(task: Status, jobs: JobTasks | None, promises: Mapping[str, PromisedRow]) -> ListedTaskRow:
     """Return a task for JSON."""
     place = None if jobs is None else jobs.places.get(task.fingerprint)
     arrays = set() if jobs is None else {one.name for one in jobs.jobs if one.array is not None}

@@ -36,10 +36,10 @@ from dios.cli.scheduling.live import ask_at, rows_of
 from dios.cli.scheduling.waiting_runs import telling_why
 from dios.cli.tasks import job as jobs
 from dios.cli.tasks import kept_jobs
-from dios.cli.tasks.after import AfterAnyOption, AfterOkOption, AfterOption, named_runs, wait_for_runs
 from dios.cli.tasks.control import described, pour
 from dios.cli.tasks.endings import EndRow, ends_of, explain, sentence_of_move
 from dios.cli.tasks.gang import BeginTask, EnforcementRow, run_gang
+from dios.cli.tasks.predecessors import AfterAnyOption, AfterOkOption, AfterOption, named_runs, wait_for_runs
 from dios.cli.tasks.run_files import files_of_run
 from dios.cli.tasks.work_options import PLACE, MayWaitOption, TaskNeeds, needs_of, with_needs
 from dios.client.enforcement import lines_of, sorted_out, wanted_of
@@ -145,10 +145,10 @@ OnOption = Annotated[
     "  dios run etl.py -g analytics --input csv=t.csv --output out.parquet=result.parquet\n"
     "  dios run job.py --detach        (then: dios logs, dios ps, dios kill)\n"
     "  dios run job.py --keep          (survives its node; then: dios attach job)\n"
-    "  dios run job.py --array 1-100%8     (kept runs; each has its index in sys.argv[-1])\n"
+    "\f"
+    "  dios run job.py --array 1-100%8 (kept runs; each has its index in sys.argv[-1])\n"
     "  dios run report.py --keep --after-ok job   (begins when job has succeeded)\n"
     "  dios run job.py --time 10min    (is ended after this time)\n"
-    "\f"
     "  dios run tool.wasm -g analytics --input csv=t.csv --output out=result   (WebAssembly)\n"
     "  dios run --program sort --input csv=t.csv -g analytics -- -n /inputs/csv   (a native program)\n"
     "  dios run report.py -g hr --input pay.csv --output sum.csv=sum.csv --secrecy payroll\n"
@@ -223,6 +223,7 @@ def run(
             "--array",
             metavar="INDICES",
             help="Keep one run for each index, its last argument: 1-100%8 (8 at once), 1,3,10-20:2.",
+            rich_help_panel=_KEPT,
         ),
     ] = "",
     after: AfterOption = None,

@@ -61,7 +61,7 @@ class JobStatus:
         return self.end is not None and self.end.exit_status == 0
 
 
-class JobsAmong(NamedTuple):
+class JobTasks(NamedTuple):
     """The kept jobs of a user, the oldest first, and the job and slot of each task of one, by fingerprint.
 
     The slot is the index in an array, and 0 in other jobs.
@@ -165,7 +165,7 @@ class KeptJobs:
         ]
         return sorted(found, key=lambda one: one.created_ns)
 
-    def among(self, rows: Gathered[Status]) -> JobsAmong:
+    def among(self, rows: Gathered[Status]) -> JobTasks:
         """Return all jobs, of which these are the tasks, and which of the tasks are theirs.
 
         The records are those of the asked node if it has them.
@@ -178,7 +178,7 @@ class KeptJobs:
             for row in rows
             if (place := record.place(row.label)) is not None
         }
-        return JobsAmong(sorted(found, key=lambda one: one.created_ns), places)
+        return JobTasks(sorted(found, key=lambda one: one.created_ns), places)
 
     def status(self, name: str) -> JobStatus:
         """Return the status of one job; InvalidError if there is none of this name."""
