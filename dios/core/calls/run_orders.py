@@ -225,6 +225,9 @@ def repeated(step: Step, task: Holder, call: messages.Run) -> Order:
     if missing:
         raise StaleError(missing, fingerprint=reference.object.fingerprint)
     recipe = former.recipe
+    if call.executable:
+        # A person looks at the program within another one, a debugger, for as long as that takes.
+        recipe = replace(recipe, work=replace(recipe.work, time_ms=0))
     added = _delegable(task, call.inputs)
     inputs = (*recipe.inputs, *map(_given, added, call.inputs))
     origins: Origins = (*(None for _ in recipe.inputs), *added)

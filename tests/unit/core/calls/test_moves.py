@@ -16,7 +16,7 @@ from dios.core.snapshot import decode, encode
 from dios.errors import Code
 from dios.wire import messages
 from dios.wire.messages import Work
-from dios.wire.types import Cause, NodeWish, TaskState
+from dios.wire.types import Cause, Flag, NodeWish, TaskState
 from tests.support.core.cluster import MS, Citizen, Cluster, ClusterNode
 from tests.support.core.harness import Entropy
 
@@ -145,6 +145,19 @@ def test_a_task_is_ended_when_its_time_is_over(place: Place) -> None:
     assert isinstance(created, messages.Created)
     detail = place.user.ask(messages.TaskDetail, messages.Describe(created.reference.ref))
     assert detail.time_ms == 500
+
+
+def test_only_a_debugged_task_has_no_bound_of_its_time(place: Place) -> None:
+    """One that is repeated as it was has the bound of the first."""
+    seq = place.user.send(messages.Run(place.program, work=Work(time_ms=500), host="n1"))
+    place.cluster.start_spawned()
+    created = place.user.answer(seq)
+    assert isinstance(created, messages.Created)
+    for executable, expected in ((0, Cause.TIME), (place.program, Cause.NONE)):
+        place.user.send(messages.Run(executable, like=created.reference.ref, flags=Flag.SPAWN_LOCAL))
+        (again,) = place.cluster.start_spawned()
+        place.pass_time(500)
+        assert place.record(again).cause is expected
 
 
 def test_a_task_that_cannot_save_says_why(place: Place) -> None:
