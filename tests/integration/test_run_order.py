@@ -125,6 +125,7 @@ def test_a_kept_job_waits_on_though_its_command_and_the_leading_node_are_gone(
     person.types("dios run --keep --detach says.py --after-ok says --title third")
     assert job(person, "third")["after"] == ["the success of says"]
     assert "waits for the end of first" in person.types("dios ps").stdout
+    assert person.types("dios explain third").stdout == "third waits for the success of says\n"
     kill(leading.socket)
     assert daemon.find(leading.socket) is None
     person.types("dios kill first")

@@ -352,7 +352,8 @@ def explain(
 ) -> None:
     """Explain why a task waits, or why it runs where it is, from the scheduler's current network.
 
-    Of a run in a node's start queue, it shows the place there and the reason; that needs no scheduler.
+    Of a run in a node's start queue it shows the place there and the reason, and of a kept job that waits for
+    other runs it names these; that needs no scheduler.
 
     Shows the path of the task's unit of flow with the cost of each arc, the more expensive alternatives, the
     arc that limits it, the reasons that exclude other nodes, and the changes that would place it. With
@@ -363,8 +364,10 @@ def explain(
             raise ExistsError(f"cannot write {picture}: it exists. Add --force, or choose another file.")
         with opened(node) as place:
             tasks = place.node.tasks()
-            found: Mapping[str, object] = start_queues.explanation(tasks, task) or ask_at(
-                place, {"ask": "explain", "task": task}
+            found: Mapping[str, object] = (
+                start_queues.explanation(tasks, task)
+                or start_queues.explanation_of_job(place, task)
+                or ask_at(place, {"ask": "explain", "task": task})
             )
         if picture is not None:
             read = next((one.secrecy for one in tasks if one.fingerprint == found.get("task")), ())

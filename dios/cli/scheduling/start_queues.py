@@ -1,12 +1,14 @@
-"""The explanation of a run that waits in the start queue of a node, which no coordinator decides about."""
+"""Explanations of runs that wait for no scheduler: in a node's start queue, and kept jobs for other runs."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import Final, TypedDict
 
+from dios.cli.common.context import CommandContext
 from dios.client.ops.status import Status
-from dios.errors import InvalidError
+from dios.errors import DiosError, InvalidError
 from dios.wire.types import TaskState
 
 _QUEUE: Final = " in the start queue"
@@ -14,7 +16,7 @@ _MATCHES_SHOWN: Final = 8
 
 
 class QueuedRow(TypedDict):
-    """A run that waits in a node's start queue, and why; a scheduler explains nothing of it."""
+    """A run that waits, but for no scheduler, and why. A kept job that waits for others is no task yet."""
 
     task: str
     label: str
@@ -60,3 +62,24 @@ def explanation(tasks: Sequence[Status], word: str) -> QueuedRow | None:
         "lines": lines,
         "explanation": None,
     }
+
+
+def explanation_of_job(place: CommandContext, word: str) -> QueuedRow | None:
+    """Return the explanation of the kept job of this name; None if no such job waits for other runs."""
+    # Imported late, because most words name tasks.
+    from dios.lib.supervised.kept_jobs import KeptJobs  # noqa: PLC0415 - see above
+    from dios.lib.supervised.predecessors import waiting_text  # noqa: PLC0415 - see above
+
+    with suppress(DiosError):
+        job = KeptJobs(place.node).status(word)
+        if job.after and job.end is None:
+            lines = [f"{job.name} waits for {waiting_text(job.after)}"]
+            return {
+                "task": "",
+                "label": job.name,
+                "node": "",
+                "phase": "waiting",
+                "lines": lines,
+                "explanation": None,
+            }
+    return None
