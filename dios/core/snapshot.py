@@ -49,8 +49,10 @@ from dios.core.model import (
     name_table,
     pending,
     placement,
+    quotas,
     records,
     rows,
+    scheduler_leases,
     start_queue,
     state,
     submission_queue,
@@ -58,12 +60,13 @@ from dios.core.model import (
     work_items,
 )
 from dios.core.remote import continuations, lease_table, name_index, peers, version_cache, watermark
-from dios.wire import calls, dcp, fields, gossip, rates, replies, scheduling, types
+from dios.wire import admission, calls, dcp, fields, gossip, rates, replies, scheduling, types
 
 VERSION: Final = 2
 
 _MODULES: Final[tuple[ModuleType, ...]] = (
     accounts,
+    admission,
     calls,
     clocks,
     continuations,
@@ -87,9 +90,11 @@ _MODULES: Final[tuple[ModuleType, ...]] = (
     peers,
     pending,
     probes,
+    quotas,
     rates,
     records,
     replies,
+    scheduler_leases,
     scheduling,
     start_queue,
     state,

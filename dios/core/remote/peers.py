@@ -559,7 +559,13 @@ class Cluster:
             member.labels,
             None if clock is None else messages.ClockReading(*clock),
             member.fitness,
+            member.barred,
         )
+
+    def name_of(self, node: NodeId) -> str:
+        """Return the name of a node; 0 is this node."""
+        member = self.membership.members.get(node)
+        return self.here.name if not node else f"node {node}" if member is None else member.name
 
     # -- placement ----------------------------------------------------------------------------------
     def expected_load(self, member: MemberRow) -> MemberRow:
