@@ -548,7 +548,9 @@ QUEUE_TASKS_MAX: Final = 512  # living tasks in one answer
 QUEUE_REPLY_BYTES_MAX: Final = 160 * KIB  # of one answer, by estimate
 QUEUE_WAIT_MS_MAX: Final = 60_000
 QUEUE_LEASE_MS: Final = 5_000  # a scheduler must ask again within this time, or runs stop waiting for it
-SCHEDULER_PROGRESS_MS: Final = 15_000  # a run that its node could start is placed within this, or a reason is given
+SCHEDULER_PROGRESS_MS: Final = (
+    15_000  # a run that its node could start is placed within this, or a reason is given
+)
 SCHEDULER_HOLD_MS_MAX: Final = 600_000  # a reason holds for no longer than this without any placement
 SCHEDULER_BARRED_MS: Final = 30_000  # the first time without a lease; it doubles
 SCHEDULER_BARRED_MS_MAX: Final = 3_600_000

@@ -12,6 +12,7 @@ from msgspec import Meta, Struct
 
 from dios import limits
 from dios.wire.fields import U63, Call, Label, Text
+from dios.wire.scheduling import Work
 
 
 class Holding(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
@@ -23,6 +24,22 @@ class Holding(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
     disk_io: U63 = 0
     network: U63 = 0
     devices: U63 = 0
+
+    @classmethod
+    def of(cls, work: Work) -> Holding:
+        """Return the holding of one task with these needs."""
+        if work.best_effort:
+            return cls(1)
+        devices = sum(one.count for one in work.devices)
+        return cls(1, work.cpus_milli, work.memory_bytes, work.disk_io, work.network, devices)
+
+    def plus(self, other: Holding) -> Holding:
+        """Return the sum of two holdings."""
+        return Holding(*(getattr(self, name) + getattr(other, name) for name in self.__struct_fields__))
+
+    def minus(self, part: Holding) -> Holding:
+        """Return the rest of a holding without a part of it."""
+        return Holding(*(getattr(self, name) - getattr(part, name) for name in self.__struct_fields__))
 
 
 class Quota(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):

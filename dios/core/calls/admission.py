@@ -15,7 +15,7 @@ from dios.core.model.accounts import (
     require_each,
     whole_seconds,
 )
-from dios.core.model.quotas import held_by, wanted_by
+from dios.core.model.quotas import held_by
 from dios.core.model.records import (
     Holder,
     Recipe,
@@ -27,7 +27,7 @@ from dios.errors import (
     WouldBlockError,
 )
 from dios.ids import Principal
-from dios.wire.messages import Bound, Limits, Work
+from dios.wire.messages import Bound, Holding, Limits, Work
 from dios.wire.types import Brand, Resource, Scope
 
 COORDINATOR = "coordinator"
@@ -66,7 +66,7 @@ def over_quota(step: Step, principal: Principal, work: Work, *, scheduled: bool)
     if known is None or principal not in known.quotas:
         return ""
     here = held_by(principal, step.state.living_tasks())
-    return known.excess(principal, here, wanted_by(work), step.now, scheduled=scheduled)
+    return known.excess(principal, here, Holding.of(work), step.now, scheduled=scheduled)
 
 
 def admit(step: Step, task: Holder, order: Order) -> Budget:

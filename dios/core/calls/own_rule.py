@@ -83,9 +83,7 @@ def next_run(step: Step) -> QueuedRun | None:
     is_attended = table.attended(step.now)
     held = {principal: held_by(principal, step.state.living_tasks()) for principal in table.by_principal}
     here = step.require_cluster().here
-    for queued in sorted(
-        _first_runs(step), key=lambda one: _part_of(here, held[one.row.task.principal])
-    ):
+    for queued in sorted(_first_runs(step), key=lambda one: _part_of(here, held[one.row.task.principal])):
         if not _note_fit(step, queued):
             continue
         passed_over_ns = step.now - queued.fits_since

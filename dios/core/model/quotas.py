@@ -61,19 +61,10 @@ class Admission(Struct, frozen=True):
         return ""
 
 
-def wanted_by(work: Work) -> Holding:
-    """Return what one task with these needs holds."""
-    if work.best_effort:
-        return Holding(1)
-    devices = sum(one.count for one in work.devices)
-    return Holding(1, work.cpus_milli, work.memory_bytes, work.disk_io, work.network, devices)
-
-
 def held_by(principal: str, tasks: Iterable[Task]) -> Holding:
     """Return what a principal holds through these living tasks of a node."""
-    held = [
-        wanted_by(task.recipe.work if task.recipe is not None else Work())
-        for task in tasks
-        if task.principal == principal
-    ]
-    return Holding(*(sum(getattr(one, name) for one in held) for name in _WORDS))
+    held = Holding()
+    for task in tasks:
+        if task.principal == principal:
+            held = held.plus(Holding.of(Work() if task.recipe is None else task.recipe.work))
+    return held

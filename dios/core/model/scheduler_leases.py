@@ -31,7 +31,7 @@ class AttendingScheduler(Struct, frozen=True):
     since: int
     asked: int
     hold_until: int = 0
-    kept_for: TaskId = TaskId(0)  # noqa: RUF009 - an int
+    kept_for: TaskId = TaskId(0)
     lost: int = 0
     barred_until: int = 0
 
@@ -81,7 +81,10 @@ def progressed(schedulers: Schedulers, node: NodeId, now: int) -> Schedulers:
 
 
 def holding(
-    schedulers: Schedulers, node: NodeId, until: int, kept_for: TaskId = TaskId(0)  # noqa: B008 - an int
+    schedulers: Schedulers,
+    node: NodeId,
+    until: int,
+    kept_for: TaskId = TaskId(0),  # noqa: B008 - an int
 ) -> Schedulers:
     """Return the schedulers after that of a node has stated a reason not to place runs."""
     return tuple(

@@ -15,8 +15,8 @@ import msgspec
 from dios import limits
 from dios.firmament import descriptors
 from dios.firmament.descriptors import NOT_FIT, MachineDescriptor, Resources
-from dios.wire.fields import U63, Identifier
 from dios.wire import node_labels
+from dios.wire.fields import U63, Identifier
 from dios.wire.messages import Constraint, Work
 
 _MARGIN: Final = 0.1

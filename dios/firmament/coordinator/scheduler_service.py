@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import json
 import math
+from collections.abc import Mapping, Sequence
 from typing import Final, NamedTuple
 
 from msgspec.structs import replace
@@ -259,6 +260,19 @@ class SchedulerService(ClusterService):
         return sum(
             STARTS_MAX - min(STARTS_MAX, self.cluster.starting(name, now)) for name in self.cluster.nodes
         )
+
+    def quotas(self) -> Mapping[str, Sequence[float]]:
+        """Return the quotas of all principals that have any."""
+        return self._accounts.quotas_of(self._scheduler.state)
+
+    def kept_for(self) -> dict[str, int]:
+        """Return by node the waiting run of its queue for which room is kept there."""
+        names = {queue.node: name for name, queue in self.cluster.nodes.items()}
+        return {
+            names[machine]: task
+            for task, (machine, _) in self._scheduler.promised_starts().items()
+            if task in self.cluster.tasks and self.cluster.tasks[task].host == names.get(machine)
+        }
 
     # Shares -------------------------------------------------------------------------------------------
 
