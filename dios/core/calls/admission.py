@@ -52,12 +52,17 @@ def require_quota(step: Step, task: Holder, recipe: Recipe, label: str, *, sched
     Raise NoRoomError if the principal may hold no more at once, or for a ``scheduled`` task WouldBlockError:
     it waits for the scheduler again. A coordinator is part of the nodes and has no quota.
     """
-    if recipe.brand is Brand.LIMBO and label == COORDINATOR and not recipe.work.particular:
+    if is_coordinator(recipe.brand, label, recipe.work):
         return
     why = over_quota(step, task.principal, recipe.work, scheduled=scheduled)
     if why:
         error = WouldBlockError if scheduled else NoRoomError
         raise error(f"{why}. `dios quota` shows quotas")
+
+
+def is_coordinator(brand: Brand, label: str, work: Work) -> bool:
+    """Return True for a coordinator, which only the nodes' own user can start: all others run pure tasks."""
+    return brand is Brand.LIMBO and label == COORDINATOR and not work.particular
 
 
 def over_quota(step: Step, principal: Principal, work: Work, *, scheduled: bool) -> str:

@@ -108,7 +108,7 @@ def _takes_turn(step: Step, task: Holder, call: messages.Run) -> bool:
     Its principal has a quota of the cluster, or runs of other principals wait. Until this node has learned
     the quotas, all principals but the nodes' own may have one.
     """
-    if call.brand is Brand.LIMBO and call.label == admission.COORDINATOR and not call.work.particular:
+    if admission.is_coordinator(call.brand, call.label, call.work):
         return False
     known = step.state.admission
     if known is None:
@@ -185,7 +185,7 @@ def start(
         scheduled = chosen is not None and waited is None
         admission.require_quota(step, task, order.recipe, order.label, scheduled=scheduled)
         budget = admission.admit(step, task, order)
-        if waited is None:
+        if waited is None and not admission.is_coordinator(order.recipe.brand, order.label, order.recipe.work):
             waiting_starts.require_turn(step, task, call)
     except admission.NoRoomError:
         if waited is not None or not waiting_starts.may_wait(step, task, call):
