@@ -63,7 +63,7 @@ def _judge(step: Step, oldest: QueuedRun) -> None:
             oldest.fingerprint,
             f"the scheduler of {name} placed no run of this node for {waited_s} s, although this one fits here",
         )
-    table.bar(tuple(one.barred(now) if one in late else one for one in table.schedulers))
+    table.bar(tuple(one.barred(now) if one in late else one for one in table.schedulers), now)
 
 
 def _keeps_room(step: Step, scheduler: AttendingScheduler) -> bool:

@@ -144,10 +144,11 @@ class SubmissionQueue:
         if call.own:
             self.own_until, self.coordinator = until, task.id
 
-    def bar(self, schedulers: Schedulers) -> None:
-        """Replace the schedulers after some have lost their leases; the others have to ask again."""
+    def bar(self, schedulers: Schedulers, now: int) -> None:
+        """Replace the schedulers after some have lost their leases; the leases of the others go on."""
         self.schedulers = schedulers
-        self.attended_until = 0
+        asked = max((one.asked for one in schedulers if now >= one.barred_until), default=None)
+        self.attended_until = 0 if asked is None else asked + limits.QUEUE_LEASE_MS * _MS
 
     def note_reader(self, row: Pending) -> None:
         """Note a call that waits for a change of the queue."""
