@@ -185,7 +185,9 @@ def start(
         scheduled = chosen is not None and waited is None
         admission.require_quota(step, task, order.recipe, order.label, scheduled=scheduled)
         budget = admission.admit(step, task, order)
-        if waited is None and not admission.is_coordinator(order.recipe.brand, order.label, order.recipe.work):
+        if waited is None and not admission.is_coordinator(
+            order.recipe.brand, order.label, order.recipe.work
+        ):
             waiting_starts.require_turn(step, task, call)
     except admission.NoRoomError:
         if waited is not None or not waiting_starts.may_wait(step, task, call):

@@ -49,9 +49,7 @@ class Site:
     def read(self, node: ClusterNode) -> messages.QueueRows:
         """Read the queue of the first node as the scheduler of a node."""
         host = "" if node is self.here else "n1"
-        return self.schedulers[node.node].ask(
-            messages.QueueRows, messages.ReadQueue(host, attend=True)
-        )
+        return self.schedulers[node.node].ask(messages.QueueRows, messages.ReadQueue(host, attend=True))
 
     def attend(self, milliseconds: int, *nodes: ClusterNode) -> None:
         """Let time pass, in which the schedulers of these nodes read the queue and place nothing."""
@@ -78,7 +76,9 @@ def site() -> Site:
     return Site()
 
 
-@pytest.mark.parametrize("work", [Work(), HALF, Work(cpus_milli=500, constraints=(Constraint("node", value="n1"),))])
+@pytest.mark.parametrize(
+    "work", [Work(), HALF, Work(cpus_milli=500, constraints=(Constraint("node", value="n1"),))]
+)
 def test_a_scheduler_that_places_nothing_costs_seconds(site: Site, work: Work) -> None:
     """The run that it leaves waiting starts, and the node says who lost the lease, to its log and to all."""
     site.read(site.liar)
@@ -90,11 +90,12 @@ def test_a_scheduler_that_places_nothing_costs_seconds(site: Site, work: Work) -
     assert not site.attended()
     site.cluster.advance(5_000, 100)
     for node in site.cluster.nodes:
-        rows = {row.name: row.barred for row in site.cluster.session(node).ask(messages.Nodes, messages.ListNodes()).nodes}
+        rows = {
+            row.name: row.barred
+            for row in site.cluster.session(node).ask(messages.Nodes, messages.ListNodes()).nodes
+        }
         assert rows == {"n1": (2,), "n2": (), "n3": ()}
-    (record,) = [
-        one for one in site.here.effects if isinstance(one, effects.Audit) and one.action == "bar"
-    ]
+    (record,) = [one for one in site.here.effects if isinstance(one, effects.Audit) and one.action == "bar"]
     assert "n2" in record.detail
 
 
