@@ -501,10 +501,10 @@ class Coordinator:
                 if flow is not None:
                     flow.discard_offer()
             if flow is not None and flow.has_unstored_changes():
-                # A change is stored before its caller hears of success.
-                self._admission_changed.set()
+                # A change is stored, and the nodes enforce it, before its caller hears of success.
                 try:
                     await self._store_shares(flow)
+                    await self._send_admissions()
                 except DiosError as error:
                     async with self._lock:
                         answer = flow.storing_failed(str(error), trio.current_time())
@@ -647,23 +647,27 @@ class Coordinator:
             with trio.move_on_after(math.inf if self._admissions.is_idle else REFRESH_S / 2):
                 await self._admission_changed.wait()
             self._admission_changed = trio.Event()
-            async with self._lock:
-                service, assignment = self._service, self._assignment
-                if service is None:
-                    continue
-                due = self._admissions.due(
-                    service.cluster,
-                    service.quotas(),
-                    assignment,
-                    self._storage.informed,
-                    service.kept_for(),
-                    trio.current_time(),
-                )
-            with trio.move_on_after(_ADMISSION_TIMEOUT_S):
-                async with trio.open_nursery() as nursery:
-                    for name, message in due.items():
-                        nursery.start_soon(self._send_admission, name, message)
+            await self._send_admissions()
             await trio.sleep(_ADMISSION_PAUSE_S)
+
+    async def _send_admissions(self) -> None:
+        """Send each node what has changed since its last message."""
+        async with self._lock:
+            service, assignment = self._service, self._assignment
+            if service is None:
+                return
+            due = self._admissions.due(
+                service.cluster,
+                service.quotas(),
+                assignment,
+                self._storage.informed,
+                service.kept_for(),
+                trio.current_time(),
+            )
+        with trio.move_on_after(_ADMISSION_TIMEOUT_S):
+            async with trio.open_nursery() as nursery:
+                for name, message in due.items():
+                    nursery.start_soon(self._send_admission, name, message)
 
     async def _send_admission(self, name: str, message: SetAdmission) -> None:
         try:

@@ -58,12 +58,12 @@ class NodeAdmissions:
         for name in self._sent.keys() - assignment.governs - assignment.attend:
             del self._sent[name]
         limited = {who: quota for who, quota in quotas.items() if not all(map(math.isinf, quota))}
-        names = dict.fromkeys((*assignment.attend, *(assignment.governs & set(informed))))
+        governed = assignment.governs & set(informed)
         holdings = _holdings(cluster, limited)
         waiting = cluster.waiting_principals(now, PRINCIPALS_WAITING_MAX)
         messages: dict[str, SetAdmission] = {}
-        for name in names:
-            rows = tuple(_quotas(limited, holdings, name)) if name in assignment.governs else None
+        for name in sorted(assignment.attend | governed):
+            rows = tuple(_quotas(limited, holdings, name)) if name in governed else None
             hold_s = HOLD_S if name in assignment.attend and cluster.has_waiting(name) else 0.0
             kept = kept_for.get(name, 0) if hold_s else 0
             message = SetAdmission("", rows, waiting if rows is not None else (), int(hold_s * 1000), kept)
