@@ -98,6 +98,7 @@ class Member:
         words = [] if is_alive and self.draining else [self.status.name.lower()]
         words += ["draining"] if self.draining else []
         words += [_FITNESS_WORDS[self.fitness]] if is_alive and not self.fit else []
+        words += ["scheduler barred"] if is_alive and self.barred else []
         return ", ".join(words)
 
     @property

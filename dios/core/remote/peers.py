@@ -564,8 +564,10 @@ class Cluster:
 
     def name_of(self, node: NodeId) -> str:
         """Return the name of a node; 0 is this node."""
+        if node in {0, self.here.node}:
+            return self.here.name
         member = self.membership.members.get(node)
-        return self.here.name if not node else f"node {node}" if member is None else member.name
+        return f"node {node}" if member is None else member.name
 
     # -- placement ----------------------------------------------------------------------------------
     def expected_load(self, member: MemberRow) -> MemberRow:

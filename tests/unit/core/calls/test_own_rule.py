@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from dios import limits
 from dios.core import effects
@@ -236,3 +238,39 @@ def test_without_a_scheduler_the_node_serves_first_who_holds_least_of_it(site: S
     site.attend(limits.SCHEDULER_PROGRESS_MS + 2 * REVIEWED_MS)
     (spawned,) = site.cluster.spawned
     assert site.here.core.state.tasks[TaskId(spawned[1])].principal == CALM
+
+
+@settings(max_examples=12, deadline=None)
+@given(
+    st.lists(
+        st.tuples(st.sampled_from([CALM, GREEDY]), st.sampled_from([500, 1_000, 2_000])),
+        min_size=1,
+        max_size=7,
+    ),
+    st.integers(1, 2),
+)
+def test_every_run_starts_within_room_and_quota_although_the_scheduler_lies(
+    loads: list[tuple[Principal, int]], quota: int
+) -> None:
+    """No run is left over, none starts beyond the processors of the node, and none beyond the quota."""
+    site = Site()
+    site.schedulers[2].ask(messages.Done, SetAdmission("n1", (Quota(GREEDY, tasks=quota),)))
+    site.read(site.liar)
+    lasts: dict[int, int] = {}
+    for principal, cpus_milli in loads:
+        site.submit(Work(cpus_milli=cpus_milli), principal)
+    for _ in range(400):
+        site.attend(STEP_MS)
+        running = site.tasks()
+        assert sum(task.recipe.work.cpus_milli for task in running if task.recipe) <= 2_000
+        assert sum(task.principal == GREEDY for task in running) <= quota
+        site.cluster.spawned.clear()
+        for task in running:
+            lasts.setdefault(task.id, len(lasts) % 3 + 1)
+            lasts[task.id] -= 1
+            if not lasts[task.id]:
+                site.here.end(task.id)
+                site.cluster.settle()
+        if len(lasts) == len(loads) and not site.tasks():
+            return
+    raise AssertionError(f"{len(loads) - len(lasts)} runs never started")
