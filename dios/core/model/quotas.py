@@ -31,7 +31,7 @@ assert tuple(_WORDS) == Holding.__struct_fields__  # noqa: S101
 
 
 class Admission(Struct, frozen=True):
-    """The latest quotas of the scheduler, and the principals whose runs wait; each with the time of the news."""
+    """The latest quotas of the scheduler, and the principals whose runs wait, with the times of the news."""
 
     quotas: dict[str, Quota] = field(default_factory=dict)
     known_ns: int = 0

@@ -98,8 +98,8 @@ def judge_schedulers(members: Iterable[Member]) -> ClusterTest:
         f"{name} has barred that of {', '.join(them)}" for name, them in sorted(barred.items())
     )
     advice = (
-        "look at the log of the coordinator on that node (`dios logs coordinator`). If it is well, trust the node "
-        "no longer and remove it: `dios node forget`"
+        "look at the log of the coordinator on that node (`dios logs coordinator`). If it is well, trust the "
+        "node no longer and remove it: `dios node forget`"
     )
     return ClusterTest("schedulers", purpose, detail, advice=advice)
 

@@ -1,4 +1,4 @@
-"""A scheduler that places nothing loses its lease, and the node starts by its own rule the runs that fit on it."""
+"""A scheduler that places nothing loses its lease, and the node starts by its own rule the runs that fit."""
 
 from __future__ import annotations
 
@@ -112,7 +112,7 @@ def test_the_next_scheduler_has_the_lease(site: Site) -> None:
     assert site.attended()
     (row,) = site.read(site.third).waiting
     call = messages.Place("n1", (Placement(row.id, "n3"),))
-    assert site.schedulers[3].ask(messages.Placed, call).refused == ()
+    assert site.schedulers[site.third.node].ask(messages.Placed, call).refused == ()
     assert [node for node, _ in site.cluster.spawned] == [site.third]
 
 
@@ -139,7 +139,7 @@ def test_a_run_that_the_node_cannot_start_costs_no_lease(site: Site, work: Work)
 def test_a_run_beyond_the_quota_costs_no_lease(site: Site) -> None:
     """The node knows the quota and does not start the run either."""
     site.read(site.liar)
-    site.schedulers[2].ask(messages.Done, SetAdmission("n1", (Quota(CALM, tasks=0),)))
+    site.schedulers[site.liar.node].ask(messages.Done, SetAdmission("n1", (Quota(CALM, tasks=0),)))
     site.submit()
     site.attend(limits.SCHEDULER_PROGRESS_MS + 2 * REVIEWED_MS)
     assert site.attended()
@@ -149,7 +149,7 @@ def test_a_run_beyond_the_quota_costs_no_lease(site: Site) -> None:
 def test_a_draining_node_starts_nothing_itself(site: Site) -> None:
     """It gets no new tasks, from nobody."""
     site.read(site.liar)
-    site.schedulers[1].ask(messages.Nodes, messages.SetNode("n1", NodeWish.DRAIN))
+    site.schedulers[site.here.node].ask(messages.Nodes, messages.SetNode("n1", NodeWish.DRAIN))
     site.submit()
     site.attend(limits.SCHEDULER_PROGRESS_MS + 2 * REVIEWED_MS)
     assert not site.cluster.spawned
@@ -164,7 +164,7 @@ def test_a_scheduler_that_places_keeps_its_lease(site: Site) -> None:
         site.attend(limits.SCHEDULER_PROGRESS_MS - 2_000)
         row = next(row for row in site.read(site.liar).waiting if row.principal == GREEDY)
         call = messages.Place("n1", (Placement(row.id, "n3"),))
-        site.schedulers[2].ask(messages.Placed, call)
+        site.schedulers[site.liar.node].ask(messages.Placed, call)
         for node, task in site.cluster.spawned:
             node.end(TaskId(task))
         site.cluster.spawned.clear()
@@ -254,7 +254,7 @@ def test_every_run_starts_within_room_and_quota_although_the_scheduler_lies(
 ) -> None:
     """No run is left over, none starts beyond the processors of the node, and none beyond the quota."""
     site = Site()
-    site.schedulers[2].ask(messages.Done, SetAdmission("n1", (Quota(GREEDY, tasks=quota),)))
+    site.schedulers[site.liar.node].ask(messages.Done, SetAdmission("n1", (Quota(GREEDY, tasks=quota),)))
     site.read(site.liar)
     lasts: dict[int, int] = {}
     for principal, cpus_milli in loads:

@@ -1,4 +1,4 @@
-"""The quota of the cluster holds for each way in which a task can start on a node, with and without a scheduler."""
+"""The quota of the cluster holds for each way in which a task can start, with and without a scheduler."""
 
 from __future__ import annotations
 
@@ -109,7 +109,7 @@ def site() -> Site:
 
 @pytest.mark.parametrize("way", PLACED_BY_CALLER.values(), ids=PLACED_BY_CALLER)
 def test_with_a_scheduler_a_run_beyond_the_quota_waits_in_its_queue(site: Site, way: Way) -> None:
-    """It waits in the same queue as all others, for the node that its caller chose, and starts in its turn."""
+    """It waits in the same queue as all others, for the node that its caller chose, and starts there."""
     first, _ = site.start(Way(host="n1"))
     site.admit(*ONE_TASK)
     site.attend()
@@ -133,7 +133,7 @@ def test_with_a_scheduler_a_run_beyond_the_quota_waits_in_its_queue(site: Site, 
 
 @pytest.mark.parametrize("host", ["n1", "n2"])
 def test_without_a_scheduler_the_node_that_would_run_it_lets_it_wait(site: Site, host: str) -> None:
-    """The start queue of that node keeps the run until the principal holds less, in the order of principals."""
+    """The start queue of that node keeps the run until the principal holds less."""
     first, _ = site.start(Way(host=host))
     site.admit(*ONE_TASK)
     seq = site.send(Way(host=host).call(site.program))
@@ -192,7 +192,7 @@ def test_other_nodes_count_until_nothing_is_heard_of_them(site: Site) -> None:
 
 
 def test_a_scheduled_run_counts_as_its_scheduler_counts_it(site: Site) -> None:
-    """The scheduler knows of ends on other nodes before this node does, so only what runs here counts then."""
+    """The scheduler knows of ends elsewhere before this node does, so only what runs here counts then."""
     site.admit(Quota(USER, tasks=1, elsewhere=Holding(1)))
     site.attend()
     site.send(messages.Run(site.program))

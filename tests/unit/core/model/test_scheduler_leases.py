@@ -1,4 +1,4 @@
-"""The leases of schedulers: how long one may leave runs waiting, and for how long it is without a lease then."""
+"""The leases of schedulers: how long one may leave runs waiting, and for how long it is barred then."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The messages about quotas: each node learns what the others hold, what waits, and why, and only what is new."""
+"""The messages about quotas: each node learns what the others hold, what waits, and why, if it is new."""
 
 from __future__ import annotations
 
