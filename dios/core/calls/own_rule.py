@@ -14,7 +14,7 @@ from typing import Final
 from dios import limits
 from dios.core.calls import admission, submissions
 from dios.core.model.quotas import held_by
-from dios.core.model.scheduler_leases import AttendingScheduler
+from dios.core.model.scheduler_leases import LeasedScheduler
 from dios.core.model.submission_queue import QueuedRun
 from dios.core.remote import node_list
 from dios.core.remote.peers import Here
@@ -66,7 +66,7 @@ def _judge(step: Step, oldest: QueuedRun) -> None:
     table.bar(tuple(one.barred(now) if one in late else one for one in table.schedulers), now)
 
 
-def _keeps_room(step: Step, scheduler: AttendingScheduler) -> bool:
+def _keeps_room(step: Step, scheduler: LeasedScheduler) -> bool:
     """Return True if the room here is kept for a run of this queue, as the node itself can see."""
     owner = step.state.queue.waiting.get(scheduler.kept_for)
     return owner is not None and _suits(step, owner) and not _has_room(step, owner)

@@ -20,7 +20,7 @@ _GONE_NS: Final = (limits.QUEUE_WAIT_MS_MAX + limits.QUEUE_LEASE_MS) * _MS
 _FORGIVEN_NS: Final = limits.SCHEDULER_FORGIVEN_MS * _MS
 
 
-class AttendingScheduler(Struct, frozen=True):
+class LeasedScheduler(Struct, frozen=True):
     """A scheduler, by its node, which is 0 for this node itself.
 
     ``since`` is the time of its last placement, or of the beginning of its attendance. ``lost`` counts the
@@ -49,13 +49,13 @@ class AttendingScheduler(Struct, frozen=True):
         allowed_ms = max(allowed_ms, limits.SCHEDULER_PROGRESS_MS)
         return now - max(self.since, fits_since) >= allowed_ms * _MS
 
-    def barred(self, now: int) -> AttendingScheduler:
+    def barred(self, now: int) -> LeasedScheduler:
         """Return it without a lease."""
         barred_ms = min(limits.SCHEDULER_BARRED_MS << self.lost, limits.SCHEDULER_BARRED_MS_MAX)
         return replace(self, lost=self.lost + 1, hold_until=0, barred_until=now + barred_ms * _MS)
 
 
-Schedulers: TypeAlias = tuple[AttendingScheduler, ...]
+Schedulers: TypeAlias = tuple[LeasedScheduler, ...]
 
 
 def is_barred(schedulers: Schedulers, node: NodeId, now: int) -> bool:
@@ -68,7 +68,7 @@ def renewed(schedulers: Schedulers, node: NodeId, now: int) -> Schedulers:
     known = [one for one in schedulers if one.node != node and not _is_forgotten(one, now)]
     before = next((one for one in schedulers if one.node == node), None)
     if before is None or _is_forgotten(before, now):
-        before = AttendingScheduler(node, now, now)
+        before = LeasedScheduler(node, now, now)
     elif now - before.asked > _GONE_NS or before.asked < before.barred_until <= now:
         # It begins anew: after an absence, or when it may try again.
         before = replace(before, since=now, hold_until=0)
@@ -92,6 +92,6 @@ def holding(
     )
 
 
-def _is_forgotten(one: AttendingScheduler, now: int) -> bool:
+def _is_forgotten(one: LeasedScheduler, now: int) -> bool:
     quiet = now - one.asked > _GONE_NS
     return now - one.barred_until > _FORGIVEN_NS if one.lost else quiet

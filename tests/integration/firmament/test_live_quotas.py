@@ -58,6 +58,7 @@ class Site:
     def __init__(self, person: Person, nodes: Path) -> None:
         self.person = person
         self.socket = nodes / "n1" / "node.sock"
+        self.home = person.home.parent / "user"
         self.children: list[int] = []
 
     def user_does(self, work: Callable[[dios.Node], object]) -> int:
@@ -65,10 +66,11 @@ class Site:
         pid = os.fork()
         if pid == 0:
             try:
+                os.environ.update(HOME=str(self.home), XDG_CONFIG_HOME=str(self.home))
                 os.setgroups([])
                 os.setresgid(USER, USER, USER)
                 os.setresuid(USER, USER, USER)
-                with dios.connect(str(self.socket)) as node:
+                with dios.connect(str(self.socket), node_user="root") as node:
                     work(node)
                     signal.pause()
             except BaseException:  # noqa: BLE001 - the process ends here, and says why
@@ -101,6 +103,8 @@ def site() -> Iterator[Site]:
     home.mkdir()
     someone = Person(home)
     del someone.environment["DIOS_COORDINATOR"]
+    (folder / "user").mkdir()
+    os.chown(folder / "user", USER, USER)
     nodes = folder / "nodes"
     someone.types(f"dios up --nodes 1 --keep --dir {nodes} --pool-size 2 --allowed-uids {USER}")
     found = Site(someone, nodes)

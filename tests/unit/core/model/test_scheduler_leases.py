@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dios import limits
-from dios.core.model.scheduler_leases import AttendingScheduler, holding, is_barred, progressed, renewed
+from dios.core.model.scheduler_leases import LeasedScheduler, holding, is_barred, progressed, renewed
 from dios.ids import NodeId, TaskId
 
 MS = 1_000_000
@@ -28,7 +28,7 @@ def test_the_time_that_a_scheduler_costs_is_bounded(
 ) -> None:
     """Without a reason it is SCHEDULER_PROGRESS_MS; with one SCHEDULER_HOLD_MS_MAX, less after each loss."""
     now = SEEN + waited_ms * MS
-    one = AttendingScheduler(A, SEEN - since * MS, now, SEEN + hold * MS, lost=lost)
+    one = LeasedScheduler(A, SEEN - since * MS, now, SEEN + hold * MS, lost=lost)
     late = one.is_late(SEEN - fits * MS, now, kept=kept)
     waited_ms += min(since, fits)
     if waited_ms < limits.SCHEDULER_PROGRESS_MS:
@@ -46,7 +46,7 @@ def test_the_time_that_a_scheduler_costs_is_bounded(
 @pytest.mark.parametrize("lost", [0, 1, 5, 60])
 def test_a_scheduler_is_barred_for_longer_each_time(lost: int) -> None:
     """The time doubles up to a bound, and its last reason is forgotten."""
-    one = AttendingScheduler(A, 0, 0, SEEN, lost=lost).barred(SEEN)
+    one = LeasedScheduler(A, 0, 0, SEEN, lost=lost).barred(SEEN)
     expected = min(limits.SCHEDULER_BARRED_MS << lost, limits.SCHEDULER_BARRED_MS_MAX)
     assert one.barred_until == SEEN + expected * MS
     assert (one.lost, one.hold_until) == (lost + 1, 0)
