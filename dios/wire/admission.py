@@ -62,13 +62,11 @@ class SetAdmission(Call, frozen=True, tag=60):
     """Enforce these quotas on the node called ``host``; they replace all earlier ones. None changes none.
 
     ``waiting`` are principals whose runs wait for their turn, two of them if there are so many. For
-    ``hold_ms`` the sender has a reason not to place runs of that node's queue that would fit there. If the
-    reason is that their room is kept for a run of the same queue, ``kept_for`` is its number, else 0. For
-    the nodes' own user and root.
+    ``hold_ms`` the sender has a reason not to place runs of that node's queue that would fit there. For the
+    nodes' own user and root.
     """
 
     host: Text = ""
     quotas: Annotated[tuple[Quota, ...], Meta(max_length=limits.QUOTAS_MAX)] | None = None
     waiting: Annotated[tuple[Label, ...], Meta(max_length=limits.PRINCIPALS_WAITING_MAX)] = ()
     hold_ms: Annotated[int, Meta(ge=0, le=limits.SCHEDULER_HOLD_MS_MAX)] = 0
-    kept_for: U63 = 0

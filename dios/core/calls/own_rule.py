@@ -14,7 +14,6 @@ from typing import Final
 from dios import limits
 from dios.core.calls import admission, submissions
 from dios.core.model.quotas import held_by
-from dios.core.model.scheduler_leases import LeasedScheduler
 from dios.core.model.submission_queue import QueuedRun
 from dios.core.remote import node_list
 from dios.core.remote.peers import Here
@@ -51,7 +50,8 @@ def _judge(step: Step, oldest: QueuedRun) -> None:
     """Bar the schedulers that should have placed a run, and have neither placed it nor any other one."""
     table, now = step.state.queue, step.now
     asking = [one for one in table.schedulers if now >= one.barred_until]
-    late = [one for one in asking if one.is_late(oldest.fits_since, now, kept=_keeps_room(step, one))]
+    kept = _is_kept(step)
+    late = [one for one in asking if one.is_late(oldest.fits_since, now, kept=kept)]
     if not late:
         return
     for one in late:
@@ -66,10 +66,11 @@ def _judge(step: Step, oldest: QueuedRun) -> None:
     table.bar(tuple(one.barred(now) if one in late else one for one in table.schedulers), now)
 
 
-def _keeps_room(step: Step, scheduler: LeasedScheduler) -> bool:
-    """Return True if the room here is kept for a run of this queue, as the node itself can see."""
-    owner = step.state.queue.waiting.get(scheduler.kept_for)
-    return owner is not None and _suits(step, owner) and not _has_room(step, owner)
+def _is_kept(step: Step) -> bool:
+    """Return True if the room here is kept for a run of this queue that does not fit yet."""
+    table, name = step.state.queue, step.require_cluster().here.name
+    owners = [table.waiting[task] for task, (node, _) in table.kept.items() if node == name]
+    return any(_suits(step, owner) and not _has_room(step, owner) for owner in owners)
 
 
 # -- the rule ---------------------------------------------------------------------------------------------
@@ -89,7 +90,7 @@ def next_run(step: Step) -> QueuedRun | None:
         passed_over_ns = step.now - queued.fits_since
         if is_attended and passed_over_ns < limits.SCHEDULER_HOLD_MS_MAX * _MS:
             continue
-        if is_attended and any(_keeps_room(step, one) for one in table.schedulers):
+        if is_attended and _is_kept(step):
             continue
         if is_attended or queued.call.work.particular:
             return queued

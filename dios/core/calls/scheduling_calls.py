@@ -289,7 +289,7 @@ def set_admission(step: Step, task: Holder, seq: int, call: messages.SetAdmissio
             waiting_starts.serve(step)
     if call.hold_ms:
         until = step.now + call.hold_ms * _MS
-        table.schedulers = scheduler_leases.holding(table.schedulers, task.home, until, TaskId(call.kept_for))
+        table.schedulers = scheduler_leases.holding(table.schedulers, task.home, until)
     step.answer(task, seq, messages.Done(1))
 
 

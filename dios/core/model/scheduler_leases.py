@@ -13,7 +13,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from dios import limits
-from dios.ids import NodeId, TaskId
+from dios.ids import NodeId
 
 _MS: Final = 1_000_000
 _GONE_NS: Final = (limits.QUEUE_WAIT_MS_MAX + limits.QUEUE_LEASE_MS) * _MS
@@ -31,7 +31,6 @@ class LeasedScheduler(Struct, frozen=True):
     since: int
     asked: int
     hold_until: int = 0
-    kept_for: TaskId = TaskId(0)
     lost: int = 0
     barred_until: int = 0
 
@@ -80,16 +79,9 @@ def progressed(schedulers: Schedulers, node: NodeId, now: int) -> Schedulers:
     return tuple(replace(one, since=now) if one.node == node else one for one in schedulers)
 
 
-def holding(
-    schedulers: Schedulers,
-    node: NodeId,
-    until: int,
-    kept_for: TaskId = TaskId(0),  # noqa: B008 - an int
-) -> Schedulers:
+def holding(schedulers: Schedulers, node: NodeId, until: int) -> Schedulers:
     """Return the schedulers after that of a node has stated a reason not to place runs."""
-    return tuple(
-        replace(one, hold_until=until, kept_for=kept_for) if one.node == node else one for one in schedulers
-    )
+    return tuple(replace(one, hold_until=until) if one.node == node else one for one in schedulers)
 
 
 def _is_forgotten(one: LeasedScheduler, now: int) -> bool:

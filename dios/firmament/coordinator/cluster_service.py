@@ -166,10 +166,6 @@ class ClusterService(ABC):
     def quotas(self) -> Mapping[str, Sequence[float]]:
         """Return the most that principals may hold at once, by name: tasks, then each resource."""
 
-    def kept_for(self) -> dict[str, int]:
-        """Return by node the waiting run of its queue for which room is kept there."""
-        return {}
-
     @abstractmethod
     def learn(self, shares: bytes, now: float, *, commitments: bool) -> None:
         """Use stored shares, of another coordinator or of this coordinator before a restart."""

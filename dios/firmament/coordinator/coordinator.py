@@ -661,7 +661,6 @@ class Coordinator:
                 service.quotas(),
                 assignment,
                 self._storage.informed,
-                service.kept_for(),
                 trio.current_time(),
             )
         with trio.move_on_after(_ADMISSION_TIMEOUT_S):

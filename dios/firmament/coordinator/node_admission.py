@@ -47,13 +47,12 @@ class NodeAdmissions:
         quotas: Mapping[str, Sequence[float]],
         assignment: Assignment,
         informed: Iterable[str],
-        kept_for: Mapping[str, int],
         now: float,
     ) -> dict[str, SetAdmission]:
         """Return the messages that nodes should get now, by name.
 
         ``quotas`` are by principal, in the units of the scheduler. ``informed`` are the nodes of which this
-        coordinator has the shares. ``kept_for`` has by node the waiting run for which its room is kept.
+        coordinator has the shares.
         """
         for name in self._sent.keys() - assignment.governs - assignment.attend:
             del self._sent[name]
@@ -65,8 +64,7 @@ class NodeAdmissions:
         for name in sorted(assignment.attend | governed):
             rows = tuple(_quotas(limited, holdings, name)) if name in governed else None
             hold_s = HOLD_S if name in assignment.attend and cluster.has_waiting(name) else 0.0
-            kept = kept_for.get(name, 0) if hold_s else 0
-            message = SetAdmission("", rows, waiting if rows is not None else (), int(hold_s * 1000), kept)
+            message = SetAdmission("", rows, waiting if rows is not None else (), int(hold_s * 1000))
             sent = self._sent.get(name)
             is_late = sent is not None and now - sent.at >= REFRESH_S and bool(rows or waiting or hold_s)
             if sent is None or sent.message != message or is_late:

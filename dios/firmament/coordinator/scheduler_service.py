@@ -265,15 +265,6 @@ class SchedulerService(ClusterService):
         """Return the quotas of all principals that have any."""
         return self._accounts.quotas_of(self._scheduler.state)
 
-    def kept_for(self) -> dict[str, int]:
-        """Return by node the waiting run of its queue for which room is kept there."""
-        names = {queue.node: name for name, queue in self.cluster.nodes.items()}
-        return {
-            names[machine]: task
-            for task, (machine, _) in self._scheduler.promised_starts().items()
-            if task in self.cluster.tasks and self.cluster.tasks[task].host == names.get(machine)
-        }
-
     # Shares -------------------------------------------------------------------------------------------
 
     def has_unstored_changes(self) -> bool:

@@ -11,7 +11,7 @@ from dios.core import effects
 from dios.core.model.records import Task
 from dios.ids import Principal, TaskId
 from dios.wire import messages
-from dios.wire.messages import Constraint, Placement, Quota, SetAdmission, Work
+from dios.wire.messages import Constraint, Placement, PromisedStart, Quota, SetAdmission, Work
 from dios.wire.types import Affinity, NameKind, NodeWish
 from tests.support.core.cluster import Citizen, Cluster, ClusterNode
 
@@ -34,7 +34,6 @@ class Site:
         self.here, self.liar, self.third = self.cluster.nodes
         self.schedulers = {node.node: self.cluster.session(node) for node in self.cluster.nodes}
         self.hold_ms = 0
-        self.kept_for = 0
 
     def user(self, principal: Principal = CALM) -> tuple[Citizen, int]:
         """Return a session of a user on the first node, and a program of that user."""
@@ -59,7 +58,7 @@ class Site:
             for node in nodes or (self.liar,):
                 self.read(node)
                 if self.hold_ms:
-                    call = SetAdmission("n1", hold_ms=self.hold_ms, kept_for=self.kept_for)
+                    call = SetAdmission("n1", hold_ms=self.hold_ms)
                     self.schedulers[node.node].ask(messages.Done, call)
             self.cluster.advance(STEP_MS, STEP_MS)
 
@@ -197,7 +196,9 @@ def test_a_reason_that_the_node_sees_keeps_the_lease(site: Site) -> None:
     site.submit(WHOLE)
     (owner,) = site.read(site.liar).waiting
     site.submit(HALF, GREEDY)
-    site.hold_ms, site.kept_for = 30_000, owner.id
+    site.hold_ms = 30_000
+    promise = messages.Place("n1", promised=(PromisedStart(owner.id, "n1", 1_000),))
+    site.schedulers[site.liar.node].ask(messages.Placed, promise)
     site.cluster.spawned.clear()
     site.attend(limits.SCHEDULER_HOLD_MS_MAX + 3 * REVIEWED_MS)
     assert site.attended()

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from dios import limits
 from dios.core.model.scheduler_leases import LeasedScheduler, holding, is_barred, progressed, renewed
-from dios.ids import NodeId, TaskId
+from dios.ids import NodeId
 
 MS = 1_000_000
 SEEN = 1_000_000 * MS
@@ -60,8 +60,8 @@ def test_progress_and_reasons_are_of_one_scheduler() -> None:
     both = renewed(renewed((), A, SEEN), B, SEEN)
     moved = {one.node: one.since for one in progressed(both, B, SEEN + 5)}
     assert moved == {A: SEEN, B: SEEN + 5}
-    held = {one.node: (one.hold_until, one.kept_for) for one in holding(both, A, SEEN + 9, TaskId(7))}
-    assert held == {A: (SEEN + 9, 7), B: (0, 0)}
+    held = {one.node: one.hold_until for one in holding(both, A, SEEN + 9)}
+    assert held == {A: SEEN + 9, B: 0}
 
 
 def test_asking_again_does_not_begin_anew_but_coming_back_does() -> None:

@@ -28,12 +28,11 @@ class Play(CoordinatedNodes):
         scheduler = FirstFitScheduler()
         super().__init__(scheduler, scheduler.round)
         self.admissions = NodeAdmissions()
-        self.kept_for: dict[str, int] = {}
 
     def due(self, assignment: Assignment = ALL, informed: frozenset[str] = NAMES) -> dict[str, SetAdmission]:
         """Return the messages that are due now."""
         cluster: TrackedCluster = self.cluster
-        return self.admissions.due(cluster, QUOTAS, assignment, informed, self.kept_for, self.now)
+        return self.admissions.due(cluster, QUOTAS, assignment, informed, self.now)
 
 
 def test_each_node_learns_what_the_others_hold() -> None:
@@ -78,10 +77,9 @@ def test_a_node_whose_shares_are_unknown_gets_no_quotas() -> None:
 
 
 def test_a_scheduler_gives_a_reason_only_where_it_attends_and_runs_wait() -> None:
-    """The reason names the run of the queue for which room is kept; a moment of waiting is no turn."""
+    """A run that has waited for a moment only does not wait for a turn."""
     play = Play()
-    big = play.submit("n1", Work(cpus_milli=10_000), "uid:7")
-    play.kept_for = {"n1": big, "n2": big}
+    play.submit("n1", Work(cpus_milli=10_000), "uid:7")
     play.read()
     messages = play.due()
     assert {name: message.hold_ms > 0 for name, message in messages.items()} == {
@@ -89,7 +87,6 @@ def test_a_scheduler_gives_a_reason_only_where_it_attends_and_runs_wait() -> Non
         "n2": False,
         "n3": False,
     }
-    assert (messages["n1"].kept_for, messages["n2"].kept_for) == (big, 0)
     assert {message.waiting for message in messages.values()} == {()}
     play.now += 2.0
     assert {message.waiting for message in play.due().values()} == {("uid:7",)}
