@@ -15,7 +15,7 @@ from dios.core.model.accounts import (
     require_each,
     whole_seconds,
 )
-from dios.core.model.quotas import held_by
+from dios.core.model.quotas import holdings
 from dios.core.model.records import (
     Holder,
     Recipe,
@@ -70,7 +70,8 @@ def over_quota(step: Step, principal: Principal, work: Work, *, scheduled: bool)
     known = step.state.admission
     if known is None or principal not in known.quotas:
         return ""
-    here = held_by(principal, step.state.living_tasks())
+    step.spend(len(step.state.tasks) // 64)
+    here = holdings(step.state.living_tasks()).get(principal, Holding())
     return known.excess(principal, here, Holding.of(work), step.now, scheduled=scheduled)
 
 

@@ -13,7 +13,7 @@ from typing import Final
 
 from dios import limits
 from dios.core.calls import admission, submissions
-from dios.core.model.quotas import held_by
+from dios.core.model.quotas import holdings
 from dios.core.model.submission_queue import QueuedRun
 from dios.core.remote import node_list
 from dios.core.remote.peers import Here
@@ -82,9 +82,11 @@ def next_run(step: Step) -> QueuedRun | None:
     """
     table = step.state.queue
     is_attended = table.attended(step.now)
-    held = {principal: held_by(principal, step.state.living_tasks()) for principal in table.by_principal}
+    held = holdings(step.state.living_tasks())
     here = step.require_cluster().here
-    for queued in sorted(_first_runs(step), key=lambda one: _part_of(here, held[one.row.task.principal])):
+    for queued in sorted(
+        _first_runs(step), key=lambda one: _part_of(here, held.get(one.row.task.principal, Holding()))
+    ):
         if not _note_fit(step, queued):
             continue
         passed_over_ns = step.now - queued.fits_since

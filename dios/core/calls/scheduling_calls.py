@@ -283,6 +283,7 @@ def set_admission(step: Step, task: Holder, seq: int, call: messages.SetAdmissio
         return
     table, former = step.state.queue, step.state.admission
     if call.quotas is not None:
+        step.spend(len(call.quotas) // 16)
         quotas = {quota.principal: quota for quota in call.quotas}
         step.state.admission = Admission(quotas, step.now, call.waiting, step.now)
         if former is None or former.quotas != quotas:

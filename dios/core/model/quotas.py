@@ -61,10 +61,10 @@ class Admission(Struct, frozen=True):
         return ""
 
 
-def held_by(principal: str, tasks: Iterable[Task]) -> Holding:
-    """Return what a principal holds through these living tasks of a node."""
-    held = Holding()
+def holdings(tasks: Iterable[Task]) -> dict[str, Holding]:
+    """Return what each principal holds through these living tasks of a node."""
+    held: dict[str, Holding] = {}
     for task in tasks:
-        if task.principal == principal:
-            held = held.plus(Holding.of(Work() if task.recipe is None else task.recipe.work))
+        work = Work() if task.recipe is None else task.recipe.work
+        held[task.principal] = held.get(task.principal, Holding()).plus(Holding.of(work))
     return held
