@@ -549,6 +549,18 @@ QUEUE_TASKS_MAX: Final = 512  # living tasks in one answer
 QUEUE_REPLY_BYTES_MAX: Final = 160 * KIB  # of one answer, by estimate
 QUEUE_WAIT_MS_MAX: Final = 60_000
 QUEUE_LEASE_MS: Final = 5_000  # a scheduler must ask again within this time, or runs stop waiting for it
+SCHEDULER_PROGRESS_MS: Final = (
+    15_000  # a run that its node could start is placed within this, or a reason is given
+)
+SCHEDULER_HOLD_MS_MAX: Final = 600_000  # a reason holds for no longer than this without any placement
+SCHEDULER_BARRED_MS: Final = 30_000  # the first time without a lease; it doubles
+SCHEDULER_BARRED_MS_MAX: Final = 3_600_000
+SCHEDULER_FORGIVEN_MS: Final = 86_400_000  # a lost lease is forgotten after this
+SCHEDULERS_BARRED_MAX: Final = 8  # schedulers that a node's row names
+ADMISSION_TOTALS_MS: Final = 60_000  # without news, holdings on other nodes count for this long
+ADMISSION_WAITING_MS: Final = 30_000  # the same for the principals whose runs wait
+QUOTAS_MAX: Final = 1_024  # principals with a quota
+PRINCIPALS_WAITING_MAX: Final = 2
 COORDINATOR_PENDING_MAX: Final = NODES_MAX + PENDING_PER_TASK_MAX  # it waits for a change of each queue
 QUEUE_LABEL_CHARS_MAX: Final = 64
 QUEUE_ENDED_KEPT: Final = 256
@@ -842,6 +854,7 @@ assert (  # noqa: S101
     RATES_MAX * 80 + GUARANTEES_MAX * (96 + 15 * GUARANTEE_STEPS_MAX) + HELD_PARTS_MAX * 28 + SHARES_BYTES_MAX
     < FRAME_BYTES_MAX
 ), "rates, guarantees and shares fit one frame"
+assert QUOTAS_MAX * 190 < FRAME_BYTES_MAX, "quotas fit one frame"  # noqa: S101
 assert SEALED_TOKEN_BYTES_MAX * 4 // 3 + 16 < SEALED_TOKEN_TEXT_CHARS_MAX, "every token has a text"  # noqa: S101
 assert PACKED_JOBS_BYTES_MAX < SHARES_BYTES_MAX, "jobs are sent together with shares"  # noqa: S101
 assert INLINE_BYTES_MAX < FRAME_BYTES_MAX, "an inline payload fits its frame"  # noqa: S101

@@ -19,6 +19,7 @@ from __future__ import annotations
 import enum
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
+from copy import copy
 from functools import partial
 from operator import attrgetter
 from types import ModuleType
@@ -49,8 +50,10 @@ from dios.core.model import (
     name_table,
     pending,
     placement,
+    quotas,
     records,
     rows,
+    scheduler_leases,
     start_queue,
     state,
     submission_queue,
@@ -58,12 +61,13 @@ from dios.core.model import (
     work_items,
 )
 from dios.core.remote import continuations, lease_table, name_index, peers, version_cache, watermark
-from dios.wire import calls, dcp, fields, gossip, rates, replies, scheduling, types
+from dios.wire import admission, calls, dcp, fields, gossip, rates, replies, scheduling, types
 
 VERSION: Final = 2
 
 _MODULES: Final[tuple[ModuleType, ...]] = (
     accounts,
+    admission,
     calls,
     clocks,
     continuations,
@@ -87,9 +91,11 @@ _MODULES: Final[tuple[ModuleType, ...]] = (
     peers,
     pending,
     probes,
+    quotas,
     rates,
     records,
     replies,
+    scheduler_leases,
     scheduling,
     start_queue,
     state,
@@ -318,7 +324,7 @@ def _defaults(kind: type) -> dict[str, Callable[[], object]]:
         made: dict[str, Callable[[], object]] = {}
         for each in structs.fields(kind):
             if each.default is not msgspec.NODEFAULT:
-                made[each.name] = partial(_same, each.default)
+                made[each.name] = partial(copy, each.default)
             elif each.default_factory is not msgspec.NODEFAULT:
                 made[each.name] = each.default_factory
         return made
@@ -327,11 +333,7 @@ def _defaults(kind: type) -> dict[str, Callable[[], object]]:
     else:
         # Classes of tables name the fields that an earlier release did not have, all with immutable values.
         values = getattr(kind, "ADDED_FIELDS", {})
-    return {name: partial(_same, value) for name, value in values.items()}
-
-
-def _same(value: object) -> object:
-    return value
+    return {name: partial(copy, value) for name, value in values.items()}
 
 
 class _Classes:

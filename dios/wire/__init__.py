@@ -4,7 +4,8 @@ Read in this order:
 
 - ``types``: the enumerations of the thesis (object types, rights, levels, flags)
 - ``fields``: the types of fields, and the base class of calls
-- ``calls``, ``scheduling``, ``rates``: the calls of a task, of a scheduler, and of rate control
+- ``calls``, ``scheduling``, ``rates``, ``admission``: the calls of a task, of a scheduler, and those that
+  set rates and quotas on nodes
 - ``replies``: the answers, events and records; ``messages`` exports all of them in one place
 - ``codec``: frames, and validation of every byte that a task or node sends
 - ``dcp``, ``dcp_frames``: the messages between nodes (thesis §4.8), and their frames

@@ -13,6 +13,7 @@ from msgspec import Meta, Struct
 from msgspec.structs import asdict
 
 from dios import limits
+from dios.wire.admission import SetAdmission
 from dios.wire.fields import (
     U63,
     Arguments,
@@ -573,6 +574,7 @@ PlainCall: TypeAlias = (
     | Advise
     | Report
     | Govern
+    | SetAdmission
     | RecordRequest
     | Present
     | AwaitMove

@@ -192,7 +192,7 @@ class Start(Body, frozen=True, tag=7):
 
     ``call`` has brand, arguments, label, limits and flags; references and groups are in the other fields.
     ``source`` is the content of the program, if the sending node has it and it is small. ``secrecy`` is the
-    label with which the task begins.
+    label with which the task begins. ``scheduled`` is True if the scheduler chose this node for it.
     """
 
     caller: Caller
@@ -205,6 +205,7 @@ class Start(Body, frozen=True, tag=7):
     outputs: Annotated[tuple[HeldReference, ...], _GIVEN]
     source: ProgramBytes | None = None
     secrecy: Secrecy = ()
+    scheduled: bool = False
 
 
 class CreateReplica(Body, frozen=True, tag=8):

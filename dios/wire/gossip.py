@@ -53,6 +53,8 @@ class MemberRow(Struct, frozen=True, array_like=True):
     labels: LabelText = ""
     fitness: Fitness = Fitness.FIT
     """Releases without this field count as fit, as they always did."""
+    barred: Annotated[tuple[Node, ...], Meta(max_length=limits.SCHEDULERS_BARRED_MAX)] = ()
+    """The nodes whose schedulers have lost their lease on its queue."""
 
 
 Updates: TypeAlias = Annotated[tuple[MemberRow, ...], Meta(max_length=limits.GOSSIP_UPDATES_MAX)]

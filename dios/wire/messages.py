@@ -6,6 +6,7 @@ Every message is a MessagePack array whose first element is its tag; ``docs/wire
 
 from __future__ import annotations
 
+from dios.wire.admission import Holding, Quota, SetAdmission
 from dios.wire.calls import (
     AcceptShare,
     AcquireRead,
@@ -167,6 +168,7 @@ __all__ = [
     "HandedRow",
     "HeldPart",
     "Hello",
+    "Holding",
     "Info",
     "Inline",
     "IssueToken",
@@ -199,6 +201,7 @@ __all__ = [
     "Present",
     "PromisedStart",
     "QueueRows",
+    "Quota",
     "Rate",
     "ReadOnce",
     "ReadQueue",
@@ -222,6 +225,7 @@ __all__ = [
     "Select",
     "Selected",
     "SelfEvent",
+    "SetAdmission",
     "SetLimits",
     "SetNode",
     "ShareGroup",

@@ -8,6 +8,7 @@ from typing import Final
 
 from dios import limits
 from dios.errors import InvalidError
+from dios.wire.types import Operator
 
 RACK: Final = "rack"
 """The label that is the node's fault domain."""
@@ -24,6 +25,18 @@ _RATE_UNITS: Final = {"B": 1, "KiB": limits.KIB, "MiB": limits.MIB, "GiB": limit
 
 _RACK: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 _RESERVED: Final = frozenset({"node"})
+
+
+def satisfies(labels: Mapping[str, str], key: str, operator: Operator, value: str) -> bool:
+    """Return True if a node with these labels satisfies a condition on one of them."""
+    has = labels.get(key)
+    if operator is Operator.PRESENT:
+        return has is not None
+    if operator is Operator.ABSENT:
+        return has is None
+    if operator is Operator.EQUAL:
+        return has == value
+    return has != value
 
 
 def text_of(labels: Iterable[tuple[str, str]]) -> str:

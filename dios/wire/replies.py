@@ -339,6 +339,8 @@ class NodeRow(Struct, frozen=True, array_like=True):
     """None if the asked node has not measured the node's clock, or is the node itself."""
     fitness: Fitness = Fitness.FIT
     """The node's ability to run pure tasks."""
+    barred: Annotated[tuple[Identifier, ...], Meta(max_length=limits.SCHEDULERS_BARRED_MAX)] = ()
+    """The ids of the nodes whose schedulers have lost their lease on the node's queue."""
 
 
 class Nodes(Struct, frozen=True, array_like=True, tag=14):

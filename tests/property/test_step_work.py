@@ -286,6 +286,12 @@ _EVERY: Final[dict[type, Make | list[messages.PlainCall]]] = {
     messages.Advise: [messages.Advise("", 1, b"{}")] * CALLS,
     messages.Report: [messages.Report(b"{}")] * CALLS,
     messages.Govern: [messages.Govern()] * CALLS,
+    messages.SetAdmission: [
+        messages.SetAdmission(
+            "", tuple(messages.Quota(f"uid:{number}", tasks=1) for number in range(limits.QUOTAS_MAX))
+        )
+    ]
+    * CALLS,
     messages.ReadTable: [messages.ReadTable("references", 9_000)] * CALLS,
     messages.Present: [
         messages.Present(

@@ -194,6 +194,7 @@ class AsyncNode(
     board = awaited(_Ops.board_op)
     place = awaited(_Ops.place_op)
     govern = awaited(_Ops.govern_op)
+    set_admission = awaited(_Ops.set_admission_op)
     advise = awaited(_Ops.advise_op)
     report = awaited(_Ops.report_op)
     describe = awaited(_Ops.describe_op)

@@ -61,7 +61,8 @@ class Member:
 
     ``since_ns`` is the time of its last change of status, by the clock of the asked node, 0 if it is not
     known; ``here`` is True for the asked node itself. ``tasks``, ``cpus`` and free ``memory_bytes`` are its
-    last report. ``fitness`` is its ability to run pure tasks.
+    last report. ``fitness`` is its ability to run pure tasks. ``barred`` are the nodes whose schedulers have
+    lost their lease on its queue, because they placed no run.
     Its clock is ahead of the asked node's by ``clock_offset_ns``, give or take
     ``clock_error_ns``, both None if that was not measured.
     """
@@ -83,6 +84,7 @@ class Member:
     clock_offset_ns: int | None = None
     clock_error_ns: int | None = None
     fitness: Fitness = Fitness.FIT
+    barred: tuple[int, ...] = ()
 
     @property
     def fit(self) -> bool:
@@ -96,6 +98,7 @@ class Member:
         words = [] if is_alive and self.draining else [self.status.name.lower()]
         words += ["draining"] if self.draining else []
         words += [_FITNESS_WORDS[self.fitness]] if is_alive and not self.fit else []
+        words += ["scheduler barred"] if is_alive and self.barred else []
         return ", ".join(words)
 
     @property
@@ -207,6 +210,7 @@ def _members(found: messages.Nodes) -> list[Member]:
                 None if row.clock is None else row.clock.offset_ns,
                 None if row.clock is None else row.clock.error_ns,
                 row.fitness,
+                row.barred,
             )
             for row in found.nodes
         ]

@@ -365,9 +365,10 @@ class NodeOps(ClusterOps, Generic[R, T, G, S, C]):
         to an executable object. A WebAssembly module runs as a pure task only. With ``wait`` the task's
         process runs when this returns; otherwise its status shows a failure to start. The task runs on the
         node called ``host``, else with ``local`` on this node, else where the scheduler places it; then this
-        returns when it is placed. ``work`` are its needs, from ``dios.work(...)``. A task that a user's
-        process started ends with its connection, unless another task refers to it, or it was started with
-        ``detach``.
+        returns when it is placed. If the user has a quota of the cluster, or runs of others wait for their
+        turn, it waits for its own turn in each case. ``work`` are its needs, from ``dios.work(...)``. A task
+        that a user's process started ends with its connection, unless another task refers to it, or it was
+        started with ``detach``.
 
         ``files`` are labels of inputs and outputs that a pure task finds as files: it reads the input "csv"
         as ``/inputs/csv``, and the file that it leaves in ``/outputs/LABEL`` when it ends with 0 becomes the

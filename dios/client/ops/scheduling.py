@@ -8,6 +8,8 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterable, Mapping
 
+from msgspec.structs import replace
+
 from dios.client.ops.usage import UsageOps
 from dios.client.session import Operation, expect
 from dios.errors import InvalidError
@@ -253,6 +255,13 @@ class SchedulingOps(UsageOps):
             host, tuple(rates), lease_ms, shares_version, shares, tuple(guarantees), tuple(parts)
         )
         return expect(messages.Metered, (yield call))
+
+    def set_admission_op(self, host: str, admission: messages.SetAdmission) -> Operation[None]:
+        """Make a node enforce the quotas of an admission, and state a reason there not to place runs.
+
+        For the nodes' own user.
+        """
+        expect(messages.Done, (yield replace(admission, host=host)))
 
     def advise_op(self, host: str, number: int, answer: bytes) -> Operation[None]:
         """Answer a question that waits on a node."""

@@ -191,6 +191,7 @@ class Node(
     board = blocking(_Ops.board_op)
     place = blocking(_Ops.place_op)
     govern = blocking(_Ops.govern_op)
+    set_admission = blocking(_Ops.set_admission_op)
     advise = blocking(_Ops.advise_op)
     report = blocking(_Ops.report_op)
     describe = blocking(_Ops.describe_op)

@@ -10,6 +10,7 @@ Before, a call may have to wait at the ``entrance`` while other nodes have lease
 - Input and output: ``io_calls`` and ``compound_calls`` on ``io_steps``, which they share;
   ``computed_objects`` (types without stored content), ``durable_streams``, ``network_streams``.
 - Tasks: ``run_calls`` (run), ``submissions`` (runs that wait for a node),
+  ``own_rule`` (those that the node starts itself, and schedulers without progress),
   ``waiting_starts`` (runs that wait for room on their node), ``run_orders`` (the recipe of the
   child), ``admission`` (the child's limits), ``starting`` (the child's records), ``lifecycle`` (beginning and
   end), ``threads`` and ``devices`` (those that a task gets), ``task_calls`` (pause, resume, select,

@@ -15,6 +15,7 @@ from dios.core.model.accounts import (
     require_each,
     whole_seconds,
 )
+from dios.core.model.quotas import holdings
 from dios.core.model.records import (
     Holder,
     Recipe,
@@ -23,10 +24,14 @@ from dios.core.model.records import (
 from dios.core.step import Step
 from dios.errors import (
     LimitError,
+    WouldBlockError,
 )
-from dios.wire.messages import Bound, Limits, Work
-from dios.wire.types import Resource, Scope
+from dios.ids import Principal
+from dios.wire.messages import Bound, Holding, Limits, Work
+from dios.wire.types import Brand, Resource, Scope
 
+COORDINATOR = "coordinator"
+"""The label of the tasks of the nodes' coordinators."""
 _OWN_REFERENCES = 3  # to itself, its console and its program
 
 
@@ -39,6 +44,35 @@ class Budget(Struct, frozen=True):
 
     account: Account
     reserved: Reserved
+
+
+def require_quota(step: Step, task: Holder, recipe: Recipe, label: str, *, scheduled: bool = False) -> None:
+    """Check the quota of the cluster for a task that is to start on this node, wherever it came from.
+
+    Raise NoRoomError if the principal may hold no more at once, or for a ``scheduled`` task WouldBlockError:
+    it waits for the scheduler again. A coordinator is part of the nodes and has no quota.
+    """
+    if is_coordinator(recipe.brand, label, recipe.work):
+        return
+    why = over_quota(step, task.principal, recipe.work, scheduled=scheduled)
+    if why:
+        error = WouldBlockError if scheduled else NoRoomError
+        raise error(f"{why}. `dios quota` shows quotas")
+
+
+def is_coordinator(brand: Brand, label: str, work: Work) -> bool:
+    """Return True for a coordinator, which only the nodes' own user can start: all others run pure tasks."""
+    return brand is Brand.LIMBO and label == COORDINATOR and not work.particular
+
+
+def over_quota(step: Step, principal: Principal, work: Work, *, scheduled: bool) -> str:
+    """Return why the quota of a principal has no room for a task on this node; empty if it has."""
+    known = step.state.admission
+    if known is None or principal not in known.quotas:
+        return ""
+    step.spend(len(step.state.tasks) // 64)
+    here = holdings(step.state.living_tasks()).get(principal, Holding())
+    return known.excess(principal, here, Holding.of(work), step.now, scheduled=scheduled)
 
 
 def admit(step: Step, task: Holder, order: Order) -> Budget:

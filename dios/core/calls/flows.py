@@ -352,6 +352,7 @@ _RULES: Final[dict[type, Rule]] = {
     messages.Advise: _change_node,
     messages.Report: _change_node,
     messages.Govern: _change_node,
+    messages.SetAdmission: _change_node,
     messages.Shutdown: _change_node,
 }
 """The rule of each call that carries bytes of tasks. ``child_label`` has the rule of run."""

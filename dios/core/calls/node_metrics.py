@@ -34,6 +34,8 @@ def _rows(state: State) -> Iterator[MetricRow]:
     yield "dios_moving_runs", "", sum(bool(task.leave_ns) for task in state.living_tasks())
     yield "dios_waiting_calls", "", len(state.pending)
     yield "dios_submitted_runs", "", len(state.queue.waiting)
+    if state.cluster is not None:
+        yield "dios_schedulers_barred", "", len(state.cluster.membership.own.barred)
     yield "dios_queued_starts", "", len(state.starts)
     yield "dios_logs", "", len(state.logs)
     yield "dios_defects_total", "", state.defects.total

@@ -18,6 +18,7 @@ from dios.core.calls import (
     access,
     admission,
     lifecycle,
+    own_rule,
     run_orders,
     starting,
     submissions,
@@ -51,6 +52,7 @@ from dios.ids import Principal
 from dios.wire import dcp, messages
 from dios.wire.types import Brand, Flag, Permission, Resource
 
+_OWN_STARTS_MAX: Final = 16
 NO_SCHEDULER: Final = (
     "no node of the cluster runs a scheduler. It needs the extra 'cluster' on one node; the logs of "
     "the nodes say why they run none (`dios node logs`)."
@@ -60,16 +62,17 @@ NO_SCHEDULER: Final = (
 def run(step: Step, task: Holder, seq: int, call: messages.Run) -> None:
     """dios_run: start a child at once, or let the run wait for the scheduler.
 
-    It starts at once if there is no scheduler or if the caller chose the node.
+    It starts at once if there is no scheduler. If the caller chose the node, it starts at once unless its
+    principal has a quota, or others wait for their turn.
     """
     submissions.require_sound(call.work)
-    if _is_scheduled(step, call):
+    if _is_scheduled(step, task, call):
         _submit(step, task, seq, call)
     else:
         start(step, task, seq, call)
 
 
-def _is_scheduled(step: Step, call: messages.Run) -> bool:
+def _is_scheduled(step: Step, task: Holder, call: messages.Run) -> bool:
     """Return True if the run waits for the scheduler, False if it is placed at once.
 
     Raises:
@@ -84,19 +87,33 @@ def _is_scheduled(step: Step, call: messages.Run) -> bool:
                 "init` or `dios up` creates a cluster"
             )
         return False
+    attended = step.state.queue.attended(step.now)
     if call.host or call.like or flags & Flag.SPAWN_LOCAL or step.parts is not None:
         if work.choosy:
             raise InvalidError(
                 "gangs, bounds of jobs, affinity and constraints need the scheduler: leave out the host, and "
                 "do not send the run in a vector"
             )
-        return False
-    attended = step.state.queue.attended(step.now)
+        return attended and not call.like and step.parts is None and _takes_turn(step, task, call)
     if not work.particular:
-        return attended and not flags & Flag.NON_BLOCKING
-    if not attended and not cluster.here.coordinator:
+        return attended and (not flags & Flag.NON_BLOCKING or _takes_turn(step, task, call))
+    if not (attended or cluster.here.coordinator or step.state.queue.barred(step.now)):
         raise UnreachableError(f"{NO_SCHEDULER} Without one, choose a host and reserve nothing.")
     return True
+
+
+def _takes_turn(step: Step, task: Holder, call: messages.Run) -> bool:
+    """Return True if a run waits for its turn although its caller chose the node, or would not wait.
+
+    Its principal has a quota of the cluster, or runs of other principals wait. Until this node has learned
+    the quotas, all principals but the nodes' own may have one.
+    """
+    if admission.is_coordinator(call.brand, call.label, call.work):
+        return False
+    known = step.state.admission
+    if known is None:
+        return not access.is_nodes_own(step.state, task)
+    return task.principal in known.quotas or known.others_wait(task.principal, step.now)
 
 
 def _submit(step: Step, task: Holder, seq: int, call: messages.Run) -> None:
@@ -109,7 +126,13 @@ def _submit(step: Step, task: Holder, seq: int, call: messages.Run) -> None:
             "on this node for the scheduler. Make the call again later; the Python clients do so."
         )
     inputs = run_orders.ordered(step, task, call).recipe.inputs
-    chosen = lifecycle.fresh_identity(step, access.local(task))
+    cluster = step.require_cluster()
+    if call.flags & Flag.SPAWN_LOCAL:
+        call = replace(call, host=cluster.here.name)
+    elif call.host:
+        peer = remote_calls.peer_named(step, call.host)
+        call = replace(call, host=cluster.here.name if peer is None else peer.name)
+    chosen = replace(lifecycle.fresh_identity(step, access.local(task)), host=call.host)
     submissions.wait(step, task, seq, submissions.near_inputs(call, inputs), chosen)
 
 
@@ -159,8 +182,12 @@ def start(
     ends = [earlier(end_of(step, item.lifetime_ns), item.expires_ns) for item in given]
     task.table.require_room()
     try:
+        scheduled = chosen is not None and waited is None
+        admission.require_quota(step, task, order.recipe, order.label, scheduled=scheduled)
         budget = admission.admit(step, task, order)
-        if waited is None:
+        if waited is None and not admission.is_coordinator(
+            order.recipe.brand, order.label, order.recipe.work
+        ):
             waiting_starts.require_turn(step, task, call)
     except admission.NoRoomError:
         if waited is not None or not waiting_starts.may_wait(step, task, call):
@@ -295,17 +322,43 @@ def _uses_remote_objects(order: run_orders.Order) -> bool:
 def lease_over(step: Step, row: Pending) -> None:
     """Handle the end of a submission's lease.
 
-    If the node still has a scheduler, the submission gets another lease. Otherwise it is placed at once.
+    If the node still has a scheduler, the submission gets another lease. Otherwise it is placed at once, or
+    waits until this node itself has room for it.
     """
     table = step.state.queue
     queued = table.of_call(row)
     if queued is None:
         return
-    if table.attended(step.now) or queued.call.work.particular:
+    work = queued.call.work
+    try:
+        if queued.call.host:
+            remote_calls.peer_named(step, queued.call.host)
+    except DiosError as error:
+        take(step, queued)
+        step.refuse(row.task, row.seq, error)
+        return
+    if own_rule.review(step):
+        _start_own_runs(step)
+    if table.of_call(row) is None:
+        return
+    over = admission.over_quota(step, row.task.principal, work, scheduled=False)
+    if table.attended(step.now) or work.particular or over:
         submissions.wait_on(step, queued)
         return
     take(step, queued)
     start_submission(step, queued, queued.call)
+
+
+def _start_own_runs(step: Step) -> None:
+    """Start waiting runs on this node by its own rule, some of them in one step."""
+    name = step.require_cluster().here.name
+    for _ in range(_OWN_STARTS_MAX):
+        queued = None if step.exhausted else own_rule.next_run(step)
+        if queued is None:
+            return
+        take(step, queued)
+        step.audit(queued.row.task, "place", "ok", queued.fingerprint, "here, by the node's own rule")
+        start_submission(step, queued, replace(queued.call, host=name))
 
 
 def take(step: Step, queued: QueuedRun) -> None:

@@ -10,7 +10,9 @@ from typing import Final
 from msgspec.structs import replace
 
 from dios import limits
-from dios.core.calls import access, devices, moves, run_calls, submissions
+from dios.core.calls import access, devices, moves, run_calls, submissions, waiting_starts
+from dios.core.model import scheduler_leases
+from dios.core.model.quotas import Admission
 from dios.core.model.records import Holder, Pending, Task
 from dios.core.model.submission_queue import QueuedRun, SchedulerQuestion
 from dios.core.remote import forwarding, node_list, remote_calls
@@ -21,10 +23,12 @@ from dios.errors import (
     LimitError,
     NoSuchTaskError,
     NotPermittedError,
+    NotSupportedError,
     UnreachableError,
 )
 from dios.ids import TaskId
 from dios.wire import messages
+from dios.wire.codec import ADMISSION_VERSION
 from dios.wire.types import Brand, Cause
 
 _MS: Final = 1_000_000
@@ -68,8 +72,11 @@ def _place(step: Step, task: Holder, placement: messages.Placement) -> None:
     queued = table.waiting.get(TaskId(placement.submission))
     if queued is None:
         raise NoSuchTaskError("the submission is placed already, or its call was cancelled")
+    if queued.call.host not in {"", placement.node}:
+        raise InvalidError(f"its caller chose the node {queued.call.host}")
     remote_calls.peer_named(step, placement.node)  # raises for a dead node, so that the submission waits on
     run_calls.take(step, queued)
+    table.schedulers = scheduler_leases.progressed(table.schedulers, task.home, step.now)
     step.audit(task, "place", "ok", queued.fingerprint, f"on {placement.node}")
     work = replace(queued.call.work, threads=placement.threads)
     run_calls.start_submission(step, queued, replace(queued.call, host=placement.node, work=work))
@@ -111,7 +118,7 @@ def read_queue(step: Step, task: Holder, seq: int, call: messages.ReadQueue) -> 
     if cluster is None:
         raise InvalidError("this node is in no cluster, so it has no scheduler; `dios-node init` creates one")
     table = step.state.queue
-    table.renew(step.now, call, task.id)
+    table.renew(step.now, call, task)
     if call.own:
         node_list.note_coordinator(step)
     if table.version > call.since or _continues(call) or not call.wait_ms:
@@ -127,7 +134,7 @@ def retry(step: Step, row: Pending) -> None:
     if isinstance(row.call, messages.ReadQueue):
         late = row.deadline is not None and step.now >= row.deadline
         if late or step.state.queue.version > row.call.since:
-            step.state.queue.renew(step.now, row.call, row.task.id)
+            step.state.queue.renew(step.now, row.call, row.task)
             step.state.pending.remove(row)
             step.answer(row.task, row.seq, _rows(step, row.call))
     elif isinstance(row.call, messages.AskScheduler):
@@ -244,14 +251,17 @@ def _submissions(
 
 
 def _submission(step: Step, queued: QueuedRun) -> messages.Submission:
-    task = queued.row.task
+    task, work = queued.row.task, queued.call.work
+    if queued.call.host:
+        only_there = messages.Constraint("node", value=queued.call.host)
+        work = replace(work, constraints=(only_there, *work.constraints)[: limits.WORK_CONSTRAINTS_MAX])
     return messages.Submission(
         queued.chosen.task,
         queued.fingerprint,
         queued.call.label[: limits.QUEUE_LABEL_CHARS_MAX],
         task.principal,
         (step.now - queued.since) // _MS,
-        queued.call.work,
+        work,
         step.state.place,
         queued.call.brand is Brand.PURE or step.state.restricted,
     )
@@ -259,6 +269,29 @@ def _submission(step: Step, queued: QueuedRun) -> messages.Submission:
 
 def _size(work: messages.Work) -> int:
     return _ROW_BYTES * (len(work.near) + len(work.constraints))
+
+
+# -- quotas and reasons to wait -----------------------------------------------------------------------
+def set_admission(step: Step, task: Holder, seq: int, call: messages.SetAdmission) -> None:
+    """Use the quotas of the cluster on this node, and note why the caller leaves runs waiting."""
+    require_cluster_user(step, task)
+    peer = remote_calls.peer_named(step, call.host) if call.host else None
+    if peer is not None:
+        if 0 < peer.version < ADMISSION_VERSION:
+            raise NotSupportedError(f"node {peer.name} has an earlier release, which enforces no quotas")
+        forwarding.pass_on(step, task, seq, call, peer)
+        return
+    table, former = step.state.queue, step.state.admission
+    if call.quotas is not None:
+        step.spend(len(call.quotas) // 16)
+        quotas = {quota.principal: quota for quota in call.quotas}
+        step.state.admission = Admission(quotas, step.now, call.waiting, step.now)
+        if former is None or former.quotas != quotas:
+            waiting_starts.serve(step)
+    if call.hold_ms:
+        until = step.now + call.hold_ms * _MS
+        table.schedulers = scheduler_leases.holding(table.schedulers, task.home, until)
+    step.answer(task, seq, messages.Done(1))
 
 
 # -- questions and reports --------------------------------------------------------------------------

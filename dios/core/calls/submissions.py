@@ -217,6 +217,10 @@ def task_rows(step: Step, principal: Principal) -> tuple[messages.TaskRow, ...]:
 
 
 def _waiting_rows(state: State, principal: Principal) -> Iterator[messages.TaskRow]:
+    cluster = state.cluster
+    barred = () if cluster is None else cluster.membership.own.barred
+    names = [] if cluster is None else [cluster.name_of(node) for node in barred]
+    why = f"; barred, because it placed no run: the scheduler of {', '.join(names)}" if names else ""
     return (
         messages.TaskRow(
             None,
@@ -231,7 +235,7 @@ def _waiting_rows(state: State, principal: Principal) -> Iterator[messages.TaskR
             Cause.NONE,
             0,
             0,
-            f"place {place} of {state.queue.count_of(principal)} in the submission queue",
+            f"place {place} of {state.queue.count_of(principal)} in the submission queue{why}",
             queued.row.task.object.fingerprint,
             state.place,
         )

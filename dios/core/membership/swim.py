@@ -273,6 +273,14 @@ class Membership:
             found.urgent.append(self.own.node)
         return self._end(now, decision, found)
 
+    def bar(self, now: int, schedulers: tuple[NodeId, ...]) -> Decision:
+        """State the nodes whose schedulers have lost their lease here; some nodes learn it at once."""
+        decision, found = self._begin(now)
+        if schedulers != self.own.barred:
+            self._table.own = replace(self.own, barred=schedulers, version=next_count(self.own.version))
+            found.urgent.append(self.own.node)
+        return self._end(now, decision, found)
+
     def leave(self, now: int) -> Decision:
         """Announce to all nodes that this node stops; from now on it probes no others."""
         decision, found = self._begin(now)

@@ -2,8 +2,9 @@
 
 - ``records``: objects, references, tasks, buffers and waiting calls, which refer to each other.
 - ``state``: all tables of a node. Its parts: ``name_table``, ``pending`` (waiting calls), ``expiries``
-  (references with an end), ``submission_queue`` (runs that wait for a node), ``start_queue`` (runs
-  that wait for room on it), ``moves`` (tasks that have to end by a time).
+  (references with an end), ``submission_queue`` (runs that wait for a node) with ``scheduler_leases``
+  (those who place them), ``start_queue`` (runs that wait for room on it), ``quotas`` (of the cluster),
+  ``moves`` (tasks that have to end by a time).
 - ``rows``: the source of stored rows that the core reads when they are named.
 - ``accounts``: the use and the limits of tasks, groups, principals and the node.
 - ``io_requests``: admission and validity of requests (Table 4.5), as arithmetic on one object.

@@ -800,10 +800,14 @@ class Reserved(Struct, frozen=True):
 
 
 class ChildIdentity(Struct, frozen=True):
-    """The id and the name of a task that is not started yet."""
+    """The id and the name of a task that is not started yet.
+
+    ``host`` is the node where it has to run if its caller chose one and it waits for its turn all the same.
+    """
 
     task: TaskId
     name: Name
+    host: str = ""
 
 
 class HandedReference(Struct, frozen=True):

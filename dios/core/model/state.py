@@ -20,6 +20,7 @@ from dios.core.model.moves import MoveTable
 from dios.core.model.name_table import NameTable
 from dios.core.model.names import HOLDER_KEY_BYTES, internal_name, logs_group
 from dios.core.model.pending import PendingTable
+from dios.core.model.quotas import Admission
 from dios.core.model.records import (
     Holder,
     LocalHolder,
@@ -54,6 +55,7 @@ class State:
 
     __slots__ = (
         "account",
+        "admission",
         "cluster",
         "defaults",
         "defects",
@@ -100,7 +102,11 @@ class State:
         "work",
     )
 
-    ADDED_FIELDS: ClassVar[Mapping[str, object]] = {"fitness": Fitness.FIT, "why_not_fit": ""}
+    ADDED_FIELDS: ClassVar[Mapping[str, object]] = {
+        "admission": None,
+        "fitness": Fitness.FIT,
+        "why_not_fit": "",
+    }
     """Fields that snapshots of earlier releases lack, with their values."""
 
     def __init__(
@@ -131,6 +137,7 @@ class State:
         self.homes: dict[Principal, PhysicalObject] = {}
         self.account: Final = Account(Scope.NODE, "", defaults.node)
         self.principals: dict[Principal, Account] = {}
+        self.admission: Admission | None = None  # None until the scheduler has sent quotas
         self.queue: Final = SubmissionQueue()
         self.starts: Final = StartQueue()
         self.pending: Final = PendingTable(self.queue, self.starts)

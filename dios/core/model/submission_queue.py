@@ -6,15 +6,17 @@ The queue has no policy. Runs wait in it while a scheduler reads it, and each is
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from itertools import islice, takewhile
-from typing import Final, cast
+from typing import ClassVar, Final, cast
 
 from msgspec import Struct
 
 from dios import limits
-from dios.core.model.records import ChildIdentity, Pending
-from dios.ids import Principal, TaskId
+from dios.core.model import scheduler_leases
+from dios.core.model.records import ChildIdentity, Holder, Pending
+from dios.core.model.scheduler_leases import Schedulers
+from dios.ids import NodeId, Principal, TaskId
 from dios.wire import messages
 
 _MS: Final = 1_000_000
@@ -30,6 +32,8 @@ class QueuedRun(Struct):
     since: int
     version: int = 0
     """The first version of the queue that has it."""
+    fits_since: int = 0
+    """The time since which this node could start it, as its own reviews found; 0 if it could not."""
 
 
 class SchedulerQuestion(Struct, frozen=True):
@@ -44,9 +48,9 @@ class SubmissionQueue:
 
     While a scheduler waits for a change it attends the queue. ``attended_until`` is the time by which it has
     to ask again; ``own_until`` is the same for this node's own coordinator, the task ``coordinator``, which
-    need not be the scheduler. ``shares`` are the
-    latest shares that a coordinator reported, and ``shares_since`` is the version of the queue before they
-    arrived.
+    need not be the scheduler. ``schedulers`` are those that attend, or have lost their leases, and
+    ``reviewed`` is the time at which their progress was last checked. ``shares`` are the latest shares that
+    a coordinator reported, and ``shares_since`` is the version of the queue before they arrived.
 
     ``tasks`` has the version in which each living task changed last, in the order of versions; ``gone`` has
     the runs and tasks that have left, with versions. Both are complete since the version
@@ -72,6 +76,8 @@ class SubmissionQueue:
         "own_until",
         "questions",
         "reports",
+        "reviewed",
+        "schedulers",
         "shares",
         "shares_since",
         "shares_version",
@@ -80,6 +86,14 @@ class SubmissionQueue:
         "waiters",
         "waiting",
     )
+
+    ADDED_FIELDS: ClassVar[Mapping[str, object]] = {
+        "schedulers": (),
+        "reviewed": 0,
+        "kept": {},
+        "kept_version": 0,
+    }
+    """Fields that snapshots of earlier releases lack, with their values."""
 
     def __init__(self) -> None:
         self.version = 1
@@ -99,6 +113,8 @@ class SubmissionQueue:
         self.next_question = 1
         self.next_report = 1
         self.attended_until = 0
+        self.schedulers: Schedulers = ()
+        self.reviewed = 0
         self.own_until = 0
         self.coordinator = TaskId(0)
         self.shares_version = 0
@@ -106,20 +122,38 @@ class SubmissionQueue:
         self.shares_since = 0
 
     def attended(self, now: int) -> bool:
-        """Return True if a scheduler reads this queue."""
-        return now < self.attended_until or any(_reads(row).attend for row in self.waiters.values())
+        """Return True if a scheduler with a lease reads this queue."""
+        return now < self.attended_until or any(
+            _reads(row).attend and not self.is_barred(row.task.home, now) for row in self.waiters.values()
+        )
+
+    def is_barred(self, node: NodeId, now: int) -> bool:
+        """Return True if the scheduler of a node has lost its lease; 0 is this node."""
+        return scheduler_leases.is_barred(self.schedulers, node, now)
+
+    def barred(self, now: int) -> list[NodeId]:
+        """Return the nodes whose schedulers have lost their leases; 0 is this node."""
+        return [one.node for one in self.schedulers if now < one.barred_until]
 
     def coordinated(self, now: int) -> bool:
         """Return True if this node has a coordinator of its own."""
         return now < self.own_until or any(_reads(row).own for row in self.waiters.values())
 
-    def renew(self, now: int, call: messages.ReadQueue, task: TaskId) -> None:
+    def renew(self, now: int, call: messages.ReadQueue, task: Holder) -> None:
         """Extend the lease of a scheduler that asked or is answered: it has QUEUE_LEASE_MS to ask again."""
         until = now + limits.QUEUE_LEASE_MS * _MS
         if call.attend:
-            self.attended_until = until
+            self.schedulers = scheduler_leases.renewed(self.schedulers, task.home, now)
+            if not self.is_barred(task.home, now):
+                self.attended_until = until
         if call.own:
-            self.own_until, self.coordinator = until, task
+            self.own_until, self.coordinator = until, task.id
+
+    def bar(self, schedulers: Schedulers, now: int) -> None:
+        """Replace the schedulers after some have lost their leases; the leases of the others go on."""
+        self.schedulers = schedulers
+        asked = max((one.asked for one in schedulers if now >= one.barred_until), default=None)
+        self.attended_until = 0 if asked is None else asked + limits.QUEUE_LEASE_MS * _MS
 
     def note_reader(self, row: Pending) -> None:
         """Note a call that waits for a change of the queue."""

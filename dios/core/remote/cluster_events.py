@@ -176,6 +176,7 @@ def load_measured(step: Step, event: LoadMeasured) -> None:
     load = gossip.Load(running, cluster.here.cpus, event.memory_bytes)
     follow(step, cluster, cluster.membership.refresh(step.now, load))
     node_list.note_coordinator(step)
+    node_list.note_barred(step)
 
 
 def fitness_changed(step: Step, event: FitnessChanged) -> None:

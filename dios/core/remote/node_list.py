@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dios import limits
 from dios.core.remote.peers import Cluster
 from dios.core.step import Step
 from dios.wire import messages
@@ -29,6 +30,21 @@ def changed(step: Step, cluster: Cluster) -> None:
     """Note that a row changed in anything but its load, and wake the calls that wait for that."""
     cluster.rows_version += 1
     step.woken.update(step.state.pending.list_readers)
+
+
+def note_barred(step: Step) -> None:
+    """Announce the nodes whose schedulers have lost their lease on this node's queue, if they have changed.
+
+    Another coordinator attends the queue then.
+    """
+    cluster = step.state.cluster
+    if cluster is None:
+        return
+    barred = step.state.queue.barred(step.now)[: limits.SCHEDULERS_BARRED_MAX]
+    nodes = tuple(sorted(node or cluster.here.node for node in barred))
+    if nodes != cluster.membership.own.barred:
+        step.follow(cluster.membership.bar(step.now, nodes))
+        changed(step, cluster)
 
 
 def note_coordinator(step: Step) -> None:

@@ -559,7 +559,15 @@ class Cluster:
             member.labels,
             None if clock is None else messages.ClockReading(*clock),
             member.fitness,
+            member.barred,
         )
+
+    def name_of(self, node: NodeId) -> str:
+        """Return the name of a node; 0 is this node."""
+        if node in {0, self.here.node}:
+            return self.here.name
+        member = self.membership.members.get(node)
+        return f"node {node}" if member is None else member.name
 
     # -- placement ----------------------------------------------------------------------------------
     def expected_load(self, member: MemberRow) -> MemberRow:

@@ -128,7 +128,7 @@ def run_offered(
 def _requeue(step: Step, row: Pending, start: StartProgress) -> None:
     """Return a run to the submission queue, because its node had no room."""
     call = cast("messages.Run", row.call)
-    submissions.wait(step, row.task, row.seq, replace(call, host=""), start.identity)
+    submissions.wait(step, row.task, row.seq, replace(call, host=start.identity.host), start.identity)
 
 
 def _origins(order: run_orders.Order) -> list[Reference]:
@@ -294,6 +294,7 @@ def start_offered(step: Step, row: Pending, start: StartProgress) -> None:
     budget = admission.admit(step, task, order)
     if not step.state.starts.has(row):
         waiting_starts.require_turn(step, task, cast("messages.Run", row.call))
+    admission.require_quota(step, task, start.recipe, start.label, scheduled=start.scheduled)
     child = starting.begin(step, task, order, budget, start.identity)
     child.ends_with_session = bool(cast("messages.Run", row.call).flags & Flag.WITH_SESSION)
     granted: list[messages.Reference] = []
@@ -353,6 +354,7 @@ def _start_remotely(step: Step, row: Pending, start: StartProgress) -> None:
         tuple(held[1 : 1 + inputs]),
         tuple(held[1 + inputs :]),
         secrecy=recipe.secrecy,
+        scheduled=start.scheduled,
     )
     task.remote_nodes.add(start.node)
     access.local(task).remote_children[child.task] = (start.node, child.fingerprint, child.label)
@@ -497,6 +499,7 @@ def start_for_node(
     order = run_orders.Order(recipe, (), body.call.label, None)
     try:
         submissions.require_fit(step, body.call.work, brand)
+        admission.require_quota(step, parent, recipe, order.label, scheduled=body.scheduled)
         reserved = admission.admit(step, parent, order)
         if waited is None:
             waiting_starts.require_turn(step, parent, body.call)

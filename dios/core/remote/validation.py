@@ -53,6 +53,7 @@ _RESULTS: Final[dict[type, Kinds]] = {
     messages.Place: (messages.Placed,),
     messages.Advise: _DONE,
     messages.Govern: (messages.Metered,),
+    messages.SetAdmission: _DONE,
     messages.Cancel: _DONE,
 }
 """The calls that may be forwarded, and the types of their answers if they succeed."""

@@ -8,7 +8,7 @@ one coordinator is refused and tries again.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 
 
@@ -32,6 +32,8 @@ class CandidateNode:
     rack: str
     coordinated: bool
     """True if it has a living coordinator."""
+    barred: frozenset[int] = frozenset()
+    """The nodes whose coordinators have lost their lease on its queue, by identifier."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +59,33 @@ def assign_nodes(own: int, nodes: Sequence[CandidateNode], set_up: SetUp, delega
 
     The node with the smallest identifier of those with a coordinator leads, so a leader changes only when it
     dies or a smaller one joins. ``delegation_s`` is the time that a rack's coordinator has for its own runs.
+    Queues of nodes that have barred the coordinator which would attend them have the next one of all.
     """
+    found = _assigned(own, nodes, set_up, delegation_s)
+    if not any(one.barred for one in nodes):
+        return found
+    able = sorted(one.node for one in nodes if one.coordinated)
+    everybody = frozenset(one.name for one in nodes)
+    attended = {able_one: _assigned(able_one, nodes, set_up, delegation_s).attend for able_one in able}
+    attend: set[str] = set()
+    for node in nodes:
+        mine = [other for other in able if node.name in attended[other]]
+        trusted = [other for other in mine if other not in node.barred]
+        if own in trusted or (mine and not trusted and own == _next_of(able, node)):
+            attend.add(node.name)
+    if attend == found.attend:
+        return found
+    machines = everybody if attend - found.attend else found.machines
+    return replace(found, attend=frozenset(attend), machines=machines, below=found.below & attend)
+
+
+def _next_of(able: Sequence[int], node: CandidateNode) -> int | None:
+    """Return the first coordinator that a node has not barred, or None."""
+    return next((one for one in able if one not in node.barred), None)
+
+
+def _assigned(own: int, nodes: Sequence[CandidateNode], set_up: SetUp, delegation_s: float) -> Assignment:
+    """Return the assignment of a coordinator if no node has barred any."""
     able = sorted((one for one in nodes if one.coordinated), key=lambda one: one.node)
     me = next((one for one in able if one.node == own), None)
     if me is None:

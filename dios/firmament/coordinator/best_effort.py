@@ -15,9 +15,9 @@ import msgspec
 from dios import limits
 from dios.firmament import descriptors
 from dios.firmament.descriptors import NOT_FIT, MachineDescriptor, Resources
+from dios.wire import node_labels
 from dios.wire.fields import U63, Identifier
 from dios.wire.messages import Constraint, Work
-from dios.wire.types import Operator
 
 _MARGIN: Final = 0.1
 """The share of a node's resources that others may use while it counts as idle."""
@@ -156,11 +156,4 @@ def wanted_by(work: Work) -> Resources:
 
 def satisfies(labels: Mapping[str, str], constraint: Constraint | descriptors.Constraint) -> bool:
     """Return True if a machine with these labels satisfies a constraint."""
-    value = labels.get(constraint.key)
-    if constraint.operator is Operator.PRESENT:
-        return value is not None
-    if constraint.operator is Operator.ABSENT:
-        return value is None
-    if constraint.operator is Operator.EQUAL:
-        return value == constraint.value
-    return value != constraint.value
+    return node_labels.satisfies(labels, constraint.key, constraint.operator, constraint.value)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Final, NamedTuple
 
 from dios.errors import DiosError, InvalidError
@@ -161,6 +161,10 @@ class ClusterService(ABC):
         """Return True if a question needs figures that the nodes have not sent yet."""
         del asked
         return False
+
+    @abstractmethod
+    def quotas(self) -> Mapping[str, Sequence[float]]:
+        """Return the most that principals may hold at once, by name: tasks, then each resource."""
 
     @abstractmethod
     def learn(self, shares: bytes, now: float, *, commitments: bool) -> None:

@@ -12,6 +12,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
+from itertools import islice
 from typing import Protocol
 
 from msgspec import structs
@@ -37,6 +38,9 @@ from dios.limits import PROGRESS_WHOLE
 from dios.wire.messages import Occupant, Placed, QueueRows, Submission
 from dios.wire.types import TaskState
 
+_MOMENT_S = 1.0
+"""A run that has waited for less is on its way."""
+_LOOKED_AT_MAX = 64
 _STARTING_S_MAX = 5.0
 """A task that has been starting for this time does not keep others from being started."""
 _PLACED_S_MAX = 10.0
@@ -301,6 +305,25 @@ class TrackedCluster:
     def waiting(self) -> int:
         """The number of waiting tasks."""
         return sum(map(len, self._waiting.values()))
+
+    def has_waiting(self, name: str) -> bool:
+        """Return True if any run waits on a node."""
+        return bool(self._waiting.get(name))
+
+    def waiting_principals(self, now: float, most: int) -> tuple[str, ...]:
+        """Return principals whose runs have waited for more than a moment, at most ``most`` of them.
+
+        Of each node the runs that wait longest are looked at.
+        """
+        names: dict[str, None] = {}
+        for waiting in self._waiting.values():
+            for task in islice(waiting, _LOOKED_AT_MAX):
+                tracked = self.tasks[task]
+                if now - tracked.since > _MOMENT_S:
+                    names[tracked.row.principal] = None
+                if len(names) == most:
+                    break
+        return tuple(sorted(names)[:most])
 
     def starting(self, name: str, now: float) -> int:
         """Return the number of tasks that were sent to a node lately and do not run yet."""

@@ -17,11 +17,12 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 import trio
 
-from dios.errors import DiosError
+from dios.errors import DiosError, NotSupportedError
 from dios.firmament.coordinator.assignment import Assignment, CandidateNode, assign_nodes
 from dios.firmament.coordinator.cluster_queries import ENFORCEMENT
 from dios.firmament.coordinator.cluster_service import NodeActions
 from dios.firmament.coordinator.kernel_compilation import BackgroundCompiler, KernelCompilationError
+from dios.firmament.coordinator.node_admission import REFRESH_S, NodeAdmissions
 from dios.firmament.coordinator.node_monitor import NodeMonitor, log_failure
 from dios.firmament.coordinator.node_view import NodeView
 from dios.firmament.coordinator.observer import MeasurementReport
@@ -41,7 +42,7 @@ if TYPE_CHECKING:
     from dios.firmament.coordinator.start_options import StartOptions
     from dios.firmament.custom_model.remote_model import RemoteModel
     from dios.firmament.policies.stored_shares import StoredPolicy
-    from dios.wire.messages import Asked, QueueRows
+    from dios.wire.messages import Asked, QueueRows, SetAdmission
 
 _LOADING: Final = "coordinator: loading the flow scheduler\n"
 _LOADED: Final = "coordinator: the flow scheduler is loaded\n"
@@ -75,6 +76,9 @@ _MODEL_LOOK_S: Final = 10.0
 """The time between two looks for a model that has failed, and may be opened again."""
 _RATES_LEASE_MS: Final = 5_000
 """Rates of a coordinator that has ended are valid for this time."""
+_ADMISSION_PAUSE_S: Final = 1.0
+"""The least time between two messages about quotas to a node."""
+_ADMISSION_TIMEOUT_S: Final = 5.0
 _STORE_SHARES_S: Final = 10.0
 """Commitments of the last seconds may be lost with a coordinator. Weights and quotas are stored at once."""
 UNLOAD_S: Final = 600.0
@@ -140,6 +144,9 @@ class Coordinator:
         self._changed = trio.Event()
         self._chosen = trio.Event()
         """Set when the chosen cost model may be another one."""
+        self._admissions = NodeAdmissions()
+        self._admission_changed = trio.Event()
+        """Set when nodes may have to learn other quotas, holdings or reasons."""
         self._traffic = TrafficMonitor()
         self._metering = trio.Event()
         """Set when meters may be due earlier than planned."""
@@ -161,6 +168,7 @@ class Coordinator:
                 nursery.start_soon(self._monitor.run)
                 nursery.start_soon(self._run_rounds, nursery)
                 nursery.start_soon(self._share)
+                nursery.start_soon(self._enforce)
                 nursery.start_soon(self._open_chosen_models)
                 nursery.start_soon(self._unload_when_idle, nursery.cancel_scope)
         finally:
@@ -335,7 +343,7 @@ class Coordinator:
             # A node that has just joined may be the one to lead: its coordinator may be on the way.
             return self._assignment
         nodes = [
-            CandidateNode(member.node, name, member.rack, member.coordinated)
+            CandidateNode(member.node, name, member.rack, member.coordinated, frozenset(member.barred))
             for name, member in sorted(self._members.items())
         ]
         return assign_nodes(self._own_id, nodes, self._options.set_up, self._delegation_s)
@@ -440,6 +448,8 @@ class Coordinator:
 
     def _forget_numbers(self, name: str) -> None:
         """Forget the numbers of a node's reports and questions, which begin again when it restarts."""
+        self._admissions.forget(name)
+        self._admission_changed.set()
         self._reported.pop(name, None)
         self._answered = {one for one in self._answered if one[0] != name}
 
@@ -459,6 +469,7 @@ class Coordinator:
             if self._is_used(service):
                 self._note_use()
         self._changed.set()
+        self._admission_changed.set()
         if queue.tasks or queue.gone:
             self._meter_soon(frozenset({name}))
         # The coordinator of a rack answers the questions of its nodes.
@@ -490,9 +501,10 @@ class Coordinator:
                 if flow is not None:
                     flow.discard_offer()
             if flow is not None and flow.has_unstored_changes():
-                # A change is stored before its caller hears of success.
+                # A change is stored, and the nodes enforce it, before its caller hears of success.
                 try:
                     await self._store_shares(flow)
+                    await self._send_admissions()
                 except DiosError as error:
                     async with self._lock:
                         answer = flow.storing_failed(str(error), trio.current_time())
@@ -624,6 +636,49 @@ class Coordinator:
                 if answer is None or answer.refused:
                     self._changed.set()
 
+    # Quotas -------------------------------------------------------------------------------------------
+
+    async def _enforce(self) -> None:
+        """Send the nodes the quotas and holdings that they enforce, and the reasons why runs wait.
+
+        While nothing is known that a node has to hear again, this waits for a change.
+        """
+        while True:
+            with trio.move_on_after(math.inf if self._admissions.is_idle else REFRESH_S / 2):
+                await self._admission_changed.wait()
+            self._admission_changed = trio.Event()
+            await self._send_admissions()
+            await trio.sleep(_ADMISSION_PAUSE_S)
+
+    async def _send_admissions(self) -> None:
+        """Send each node what has changed since its last message."""
+        async with self._lock:
+            service, assignment = self._service, self._assignment
+            if service is None:
+                return
+            due = self._admissions.due(
+                service.cluster,
+                service.quotas(),
+                assignment,
+                self._storage.informed,
+                trio.current_time(),
+            )
+        with trio.move_on_after(_ADMISSION_TIMEOUT_S):
+            async with trio.open_nursery() as nursery:
+                for name, message in due.items():
+                    nursery.start_soon(self._send_admission, name, message)
+
+    async def _send_admission(self, name: str, message: SetAdmission) -> None:
+        try:
+            await self._node.set_admission(self._host(name), message)
+        except NotSupportedError:
+            # A node of an earlier release enforces none; it need not hear the same again.
+            return
+        except DiosError as error:
+            self._admissions.forget(name)
+            if self._service is not None:
+                self._service.note(f"{name}: {error}")
+
     # Shares -------------------------------------------------------------------------------------------
 
     def _meter_soon(self, names: frozenset[str]) -> None:
@@ -691,6 +746,7 @@ class Coordinator:
                 flow.record_traffic(name, metered, now)
             self._capacities_changed.set()
             self._capacities_changed = trio.Event()
+        self._admission_changed.set()
         await self._learn(metered.shares_version, metered.shares)
 
     async def _learn(self, version: int, shares: bytes) -> None:

@@ -304,6 +304,11 @@ class FirstFitScheduler:
         self._held = {principal: self._held_by(principal) for principal in quotas}
         self._open_again()
 
+    @property
+    def quotas(self) -> Mapping[str, Sequence[float]]:
+        """The limits that :meth:`set_quotas` has set."""
+        return self._quotas
+
     # Questions ----------------------------------------------------------------------------------------
 
     def job(self, job: int) -> JobDescriptor | None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import json
 import math
+from collections.abc import Mapping, Sequence
 from typing import Final, NamedTuple
 
 from msgspec.structs import replace
@@ -259,6 +260,10 @@ class SchedulerService(ClusterService):
         return sum(
             STARTS_MAX - min(STARTS_MAX, self.cluster.starting(name, now)) for name in self.cluster.nodes
         )
+
+    def quotas(self) -> Mapping[str, Sequence[float]]:
+        """Return the quotas of all principals that have any."""
+        return self._accounts.quotas_of(self._scheduler.state)
 
     # Shares -------------------------------------------------------------------------------------------
 

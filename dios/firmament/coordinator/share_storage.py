@@ -105,6 +105,11 @@ class ShareStorage:
         self._told[name] = metered.shares_version
         return metered
 
+    @property
+    def informed(self) -> Iterable[str]:
+        """The nodes that have reported their shares, so that none of theirs are newer."""
+        return self._told.keys()
+
     def _object(self) -> AsyncReference | None:
         return next((one for one in self._node.inputs if one.label == SHARES), None)
 

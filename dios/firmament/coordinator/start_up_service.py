@@ -6,7 +6,7 @@ are respected, and nodes on which jobs over time hold room receive no runs. This
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
 from dios.errors import InvalidError
@@ -58,6 +58,10 @@ class StartUpService(ClusterService):
             return
         self._scheduler.set_quotas({row.principal: row.quota for row in stored.accounts})
         self._scheduler.exclude({node for job in stored.jobs for _, node in job.places})
+
+    def quotas(self) -> Mapping[str, Sequence[float]]:
+        """Return the quotas that were stored."""
+        return self._scheduler.quotas
 
     def round(self, now: float) -> list[NodeActions]:
         """Place the waiting runs that fit; return what each node has to do."""

@@ -166,6 +166,14 @@ class PrincipalAccounts:
         """(P, R): the most that each may hold at once; infinity for no limit."""
         return np.array([terms.quota for terms in self._terms]).reshape(-1, len(RESOURCES))
 
+    def quotas_of(self, state: ClusterState) -> dict[str, tuple[float, ...]]:
+        """Return the quotas by principal, of those that have any."""
+        return {
+            state.principals.names[number]: tuple(terms.quota.tolist())
+            for number, terms in enumerate(self._terms)
+            if np.isfinite(terms.quota).any()
+        }
+
     def shares(self) -> Floats:
         """(P,): dominant shares, weighted: the right of each is 1/n."""
         known = len(self._terms)

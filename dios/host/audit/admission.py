@@ -63,6 +63,7 @@ _LEAVE_NO_RECORD: Final = frozenset(
         messages.Advise,
         messages.Report,
         messages.Govern,
+        messages.SetAdmission,
     }
 )
 _MAKE_ROOM: Final = frozenset({messages.Lookup, messages.Delete, messages.Shutdown})

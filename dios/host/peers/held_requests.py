@@ -24,7 +24,7 @@ from dios.host.content.stored_bytes import may_store
 from dios.host.peers.link import PeerSession
 from dios.ids import NodeId, TaskId
 from dios.wire import dcp
-from dios.wire.messages import AcquireWrite, Advise, Failure, Govern, Place, ReadQueue
+from dios.wire.messages import AcquireWrite, Advise, Failure, Govern, Place, ReadQueue, SetAdmission
 from dios.wire.types import Traffic
 
 Take: TypeAlias = Callable[[NodeId, PeerSession, dcp.Ask, bytes | None], None]
@@ -34,7 +34,7 @@ _TOO_MANY: Final = Failure(
 )
 
 
-_OF_COORDINATORS: Final[frozenset[type]] = frozenset({Advise, ReadQueue, Govern, Place})
+_OF_COORDINATORS: Final[frozenset[type]] = frozenset({Advise, ReadQueue, Govern, Place, SetAdmission})
 
 
 class _HeldRequest(NamedTuple):

@@ -68,18 +68,40 @@ def examine_cluster(data: Path) -> list[ClusterTest]:
                 advice=f'set listen in {settings.data / "node.toml"}, like "10.0.0.1:7400"',
             )
         )
-    return found + list(_others(settings)) + list(_clocks(settings))
+    return found + list(_others(settings)) + list(_known(settings))
 
 
-def _clocks(settings: Settings) -> Iterator[ClusterTest]:
-    """Compare the clocks of the other nodes with that of the running node, which has measured them."""
+def _known(settings: Settings) -> Iterator[ClusterTest]:
+    """Report what the running node knows of the others: their clocks, and schedulers without a lease."""
     if daemon.find(settings.socket) is None:
         return
     try:
         with connect(str(settings.socket), groups=()) as node:
-            yield from judge_clocks(node.nodes())
+            members = node.nodes()
     except DiosError:
         return  # other tests show why the node does not answer
+    yield from judge_clocks(members)
+    yield judge_schedulers(members)
+
+
+def judge_schedulers(members: Iterable[Member]) -> ClusterTest:
+    """Report the schedulers that have lost their lease on a node's queue, because they placed no run."""
+    purpose = "a scheduler places the runs that wait"
+    members = list(members)
+    names = {one.node: one.name for one in members}
+    barred = {
+        one.name: [names.get(node, f"{node:016x}") for node in one.barred] for one in members if one.barred
+    }
+    if not barred:
+        return ClusterTest("schedulers", purpose, "none has lost its lease on a queue")
+    detail = "; ".join(
+        f"{name} has barred that of {', '.join(them)}" for name, them in sorted(barred.items())
+    )
+    advice = (
+        "look at the log of the coordinator on that node (`dios logs coordinator`). If it is well, trust the "
+        "node no longer and remove it: `dios node forget`"
+    )
+    return ClusterTest("schedulers", purpose, detail, advice=advice)
 
 
 def judge_clocks(members: Iterable[Member]) -> Iterator[ClusterTest]:

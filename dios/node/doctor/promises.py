@@ -410,8 +410,16 @@ PROMISES: Final = (
     ),
     Promise(
         "Schedulers",
-        "A scheduler that is killed, hangs or lies can only delay runs",
-        left="up to the lease, a run waits longer",
+        "A scheduler that is killed, hangs or lies can only delay runs, for a bounded time",
+        left="a run waits 5 s longer, 15 s for a scheduler that places nothing, and minutes for one that also "
+        "states false reasons; gangs, and runs that fit on no node where they wait, wait for an honest "
+        "scheduler; one that places only the runs of some delays those of others by ten minutes each",
+    ),
+    Promise(
+        "Schedulers",
+        "No user holds more of the cluster than the quota, whichever way the tasks start",
+        left="starts past the queue on two nodes in the same second exceed it by one each; without a scheduler "
+        "it holds for each node; any node of the cluster can speak as the nodes' own user, and set it",
     ),
     Promise(
         "Schedulers",

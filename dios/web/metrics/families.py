@@ -60,6 +60,9 @@ FAMILIES: Final[Mapping[str, Family]] = {
     "dios_tasks": Family(_GAUGE, "Tasks by state.", ("state",)),
     "dios_tasks_ended_total": Family(_COUNTER, "Tasks that ended, by the cause of their end.", ("cause",)),
     "dios_submitted_runs": Family(_GAUGE, "Runs in the submission queue, which wait for the scheduler."),
+    "dios_schedulers_barred": Family(
+        _GAUGE, "Schedulers that have lost their lease on the submission queue."
+    ),
     "dios_queued_starts": Family(_GAUGE, "Runs that wait for a place on this node."),
     "dios_moving_runs": Family(_GAUGE, "Runs that are being moved to other nodes."),
     "dios_pool_processes": Family(_GAUGE, "Sandboxed processes that are ready for pure tasks."),

@@ -55,6 +55,8 @@ PARTS = (
     messages.Guarantee,
     messages.HeldPart,
     messages.Meter,
+    messages.Holding,
+    messages.Quota,
 )
 
 
@@ -84,7 +86,9 @@ def strategy(kind: inspect.Type) -> Anything:
         case inspect.UnionType():
             return st.one_of([strategy(each) for each in kind.types])
         case inspect.VarTupleType():
-            items = st.lists(strategy(kind.item_type), min_size=kind.min_length or 0, max_size=4)
+            items = st.lists(
+                strategy(kind.item_type), min_size=kind.min_length or 0, max_size=min(4, kind.max_length or 4)
+            )
             return items.map(tuple)
         case inspect.TupleType():
             return st.tuples(*(strategy(each) for each in kind.item_types))

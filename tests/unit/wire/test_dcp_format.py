@@ -183,5 +183,5 @@ def test_versions_that_nodes_agree_on() -> None:
 
 def test_the_version_without_moves_and_devices_is_not_spoken() -> None:
     """A node of version 2 would ignore the devices of a run, so there is no common version with it."""
-    with pytest.raises(ProtocolError, match=r"speaks 3 to 5, other 1 to 2\. Update other"):
+    with pytest.raises(ProtocolError, match=r"speaks 3 to 6, other 1 to 2\. Update other"):
         dcp_frames.version_with(hello(1, 2))

@@ -87,3 +87,27 @@ def test_one_divides_links_and_stores(set_up: SetUp) -> None:
         governing = {name: duty.governs for name, duty in duties(nodes, set_up).items() if duty.governs}
         first = [one.name for one in nodes if one.coordinated][:1]
         assert governing == dict.fromkeys(first, ALL)
+
+
+@pytest.mark.parametrize("set_up", list(SetUp))
+def test_a_queue_that_has_barred_its_scheduler_has_the_next_one(set_up: SetUp) -> None:
+    """Whichever coordinators a node has barred, exactly those attend that it has not, if there are any."""
+    for barred in itertools.product((True, False), repeat=4):
+        out = frozenset(node.node for node, is_out in zip(NODES, barred, strict=True) if is_out)
+        nodes = [with_barred(NODES[0], out), *NODES[1:]]
+        found = duties(nodes, set_up)
+        attending = {name for name, duty in found.items() if "n1" in duty.attend}
+        trusted = {node.name for node in NODES if node.node not in out}
+        assert attending <= trusted
+        assert bool(attending) == bool(trusted)
+        for name in attending:
+            assert {"n1"} <= found[name].machines
+        former = duties(NODES, set_up)
+        for name, duty in found.items():
+            assert duty.attend - {"n1"} == former[name].attend - {"n1"}, "the other queues stay"
+            assert duty.governs == former[name].governs
+
+
+def with_barred(node: CandidateNode, barred: frozenset[int]) -> CandidateNode:
+    """Return a node that has barred some coordinators."""
+    return CandidateNode(node.node, node.name, node.rack, node.coordinated, barred)

@@ -1,0 +1,89 @@
+"""The schedulers that attend a submission queue, and the leases that they lose without progress.
+
+A scheduler keeps its lease while it places runs. If it leaves a run unplaced that the node itself could
+start, without a reason for SCHEDULER_PROGRESS_MS or with one for SCHEDULER_HOLD_MS_MAX, it is barred for a
+time that doubles. Reasons of a scheduler that was barred hold for a quarter of the time before.
+"""
+
+from __future__ import annotations
+
+from typing import Final, TypeAlias
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from dios import limits
+from dios.ids import NodeId
+
+_MS: Final = 1_000_000
+_GONE_NS: Final = (limits.QUEUE_WAIT_MS_MAX + limits.QUEUE_LEASE_MS) * _MS
+_FORGIVEN_NS: Final = limits.SCHEDULER_FORGIVEN_MS * _MS
+
+
+class LeasedScheduler(Struct, frozen=True):
+    """A scheduler, by its node, which is 0 for this node itself.
+
+    ``since`` is the time of its last placement, or of the beginning of its attendance. ``lost`` counts the
+    leases that it has lost.
+    """
+
+    node: NodeId
+    since: int
+    asked: int
+    hold_until: int = 0
+    lost: int = 0
+    barred_until: int = 0
+
+    def is_late(self, fits_since: int, now: int, *, kept: bool) -> bool:
+        """Return True if it should have placed a run that fits on its node since ``fits_since``.
+
+        With ``kept``, the node itself sees the run for which it keeps the room.
+        """
+        if now < self.hold_until:
+            allowed_ms = limits.SCHEDULER_HOLD_MS_MAX >> 2 * self.lost
+            if kept:
+                return False
+        else:
+            allowed_ms = 0
+        allowed_ms = max(allowed_ms, limits.SCHEDULER_PROGRESS_MS)
+        return now - max(self.since, fits_since) >= allowed_ms * _MS
+
+    def barred(self, now: int) -> LeasedScheduler:
+        """Return it without a lease."""
+        barred_ms = min(limits.SCHEDULER_BARRED_MS << self.lost, limits.SCHEDULER_BARRED_MS_MAX)
+        return replace(self, lost=self.lost + 1, hold_until=0, barred_until=now + barred_ms * _MS)
+
+
+Schedulers: TypeAlias = tuple[LeasedScheduler, ...]
+
+
+def is_barred(schedulers: Schedulers, node: NodeId, now: int) -> bool:
+    """Return True if the scheduler of a node has lost its lease."""
+    return any(one.node == node and now < one.barred_until for one in schedulers)
+
+
+def renewed(schedulers: Schedulers, node: NodeId, now: int) -> Schedulers:
+    """Return the schedulers after that of a node has asked; those that were forgiven are left out."""
+    known = [one for one in schedulers if one.node != node and not _is_forgotten(one, now)]
+    before = next((one for one in schedulers if one.node == node), None)
+    if before is None or _is_forgotten(before, now):
+        before = LeasedScheduler(node, now, now)
+    elif now - before.asked > _GONE_NS or before.asked < before.barred_until <= now:
+        # It begins anew: after an absence, or when it may try again.
+        before = replace(before, since=now, hold_until=0)
+    return (*known, replace(before, asked=now))
+
+
+def progressed(schedulers: Schedulers, node: NodeId, now: int) -> Schedulers:
+    """Return the schedulers after that of a node has placed a run."""
+    return tuple(replace(one, since=now) if one.node == node else one for one in schedulers)
+
+
+def holding(schedulers: Schedulers, node: NodeId, until: int) -> Schedulers:
+    """Return the schedulers after that of a node has stated a reason not to place runs."""
+    return tuple(replace(one, hold_until=until) if one.node == node else one for one in schedulers)
+
+
+def _is_forgotten(one: LeasedScheduler, now: int) -> bool:
+    quiet = now - one.asked > _GONE_NS
+    return now - one.barred_until > _FORGIVEN_NS if one.lost else quiet

@@ -1,0 +1,112 @@
+"""The quotas and holdings that a coordinator sends its nodes, and its reasons to leave runs waiting.
+
+The nodes enforce them for all tasks that start there (``dios.core.calls.own_rule``, ``admission``).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Final, NamedTuple
+
+from dios.firmament.coordinator.assignment import Assignment
+from dios.firmament.coordinator.cluster_state import Phase, TrackedCluster
+from dios.limits import PRINCIPALS_WAITING_MAX, QUOTAS_MAX
+from dios.wire.admission import Holding, Quota, SetAdmission
+
+HOLD_S: Final = 30.0
+"""The time for which a reason is stated; it is stated again as long as it holds."""
+REFRESH_S: Final = 10.0
+"""The longest time between two messages to a node while anything has to be known there."""
+_SCALES: Final = (1.0, 1000.0, 1.0, 1.0, 1.0, 1.0)
+"""The units of a holding in one unit of the scheduler's resources."""
+
+
+_ALL: Final = ""
+"""In place of a node's name: all nodes together."""
+
+
+class _Sent(NamedTuple):
+    message: SetAdmission
+    at: float
+
+
+class NodeAdmissions:
+    """The last message to each node."""
+
+    def __init__(self) -> None:
+        self._sent: dict[str, _Sent] = {}
+
+    def forget(self, name: str) -> None:
+        """Forget what a node knows, because it has restarted or did not answer."""
+        self._sent.pop(name, None)
+
+    def due(
+        self,
+        cluster: TrackedCluster,
+        quotas: Mapping[str, Sequence[float]],
+        assignment: Assignment,
+        informed: Iterable[str],
+        now: float,
+    ) -> dict[str, SetAdmission]:
+        """Return the messages that nodes should get now, by name.
+
+        ``quotas`` are by principal, in the units of the scheduler. ``informed`` are the nodes of which this
+        coordinator has the shares.
+        """
+        for name in self._sent.keys() - assignment.governs - assignment.attend:
+            del self._sent[name]
+        limited = {who: quota for who, quota in quotas.items() if not all(map(math.isinf, quota))}
+        governed = assignment.governs & set(informed)
+        holdings = _holdings(cluster, limited)
+        waiting = cluster.waiting_principals(now, PRINCIPALS_WAITING_MAX)
+        messages: dict[str, SetAdmission] = {}
+        for name in sorted(assignment.attend | governed):
+            rows = tuple(_quotas(limited, holdings, name)) if name in governed else None
+            hold_s = HOLD_S if name in assignment.attend and cluster.has_waiting(name) else 0.0
+            message = SetAdmission("", rows, waiting if rows is not None else (), int(hold_s * 1000))
+            sent = self._sent.get(name)
+            is_late = sent is not None and now - sent.at >= REFRESH_S and bool(rows or waiting or hold_s)
+            if sent is None or sent.message != message or is_late:
+                self._sent[name] = _Sent(message, now)
+                messages[name] = message
+        return messages
+
+    @property
+    def is_idle(self) -> bool:
+        """Return True if no node has to hear again of what it knows."""
+        return not any(
+            sent.message.quotas or sent.message.waiting or sent.message.hold_ms
+            for sent in self._sent.values()
+        )
+
+
+def _holdings(
+    cluster: TrackedCluster, principals: Mapping[str, Sequence[float]]
+) -> dict[str, dict[str, Holding]]:
+    """Return what each of these principals holds on each node and on all, with tasks on their way."""
+    holdings: dict[str, dict[str, Holding]] = {}
+    if not principals:
+        return holdings
+    for tracked in cluster.tasks.values():
+        principal = tracked.row.principal
+        if principal not in principals or tracked.phase is Phase.WAITING:
+            continue
+        place = tracked.place or tracked.host
+        here = holdings.setdefault(principal, {})
+        here[_ALL] = here.get(_ALL, Holding()).plus(Holding.of(tracked.row.work))
+        here[place] = here.get(place, Holding()).plus(Holding.of(tracked.row.work))
+    return holdings
+
+
+def _quotas(
+    limited: Mapping[str, Sequence[float]], holdings: Mapping[str, Mapping[str, Holding]], name: str
+) -> Iterator[Quota]:
+    for principal in sorted(limited)[:QUOTAS_MAX]:
+        tasks, cpus, memory, disk_io, network, devices = (
+            None if math.isinf(most) else int(most * scale)
+            for most, scale in zip(limited[principal], _SCALES, strict=True)
+        )
+        held = holdings.get(principal, {})
+        elsewhere = held.get(_ALL, Holding()).minus(held.get(name, Holding()))
+        yield Quota(principal, tasks, cpus, memory, disk_io, network, devices, elsewhere)

@@ -1,0 +1,95 @@
+"""The messages about quotas: each node learns what the others hold, what waits, and why, if it is new."""
+
+from __future__ import annotations
+
+import math
+
+from dios.firmament.coordinator.assignment import Assignment
+from dios.firmament.coordinator.cluster_state import TrackedCluster
+from dios.firmament.coordinator.first_fit import FirstFitScheduler
+from dios.firmament.coordinator.node_admission import REFRESH_S, NodeAdmissions
+from dios.wire.messages import DeviceRequest, Holding, Quota, SetAdmission, Work
+from tests.support.firmament.coordinated_nodes import CoordinatedNodes
+
+NAMES = frozenset({"n1", "n2", "n3"})
+ALL = Assignment(NAMES, NAMES, governs=NAMES)
+NO_LIMIT = math.inf
+QUOTAS = {
+    "uid:1": (3.0, 2.5, NO_LIMIT, NO_LIMIT, NO_LIMIT, 4.0),
+    "uid:2": (NO_LIMIT,) * 6,
+}
+WORK = Work(cpus_milli=1_500, memory_bytes=7, devices=(DeviceRequest("gpu", 2),))
+
+
+class Play(CoordinatedNodes):
+    """Nodes whose runs the simple rule places, and the messages that they get."""
+
+    def __init__(self) -> None:
+        scheduler = FirstFitScheduler()
+        super().__init__(scheduler, scheduler.round)
+        self.admissions = NodeAdmissions()
+
+    def due(self, assignment: Assignment = ALL, informed: frozenset[str] = NAMES) -> dict[str, SetAdmission]:
+        """Return the messages that are due now."""
+        cluster: TrackedCluster = self.cluster
+        return self.admissions.due(cluster, QUOTAS, assignment, informed, self.now)
+
+
+def test_each_node_learns_what_the_others_hold() -> None:
+    """Running tasks and those on their way count at their nodes; a principal without a limit is left out."""
+    play = Play()
+    play.submit("n1", WORK, "uid:1")
+    play.submit("n1", Work(cpus_milli=10, memory_bytes=10, best_effort=True), "uid:1")
+    play.submit("n1", WORK, "uid:2")
+    play.nodes["n1"].devices = play.nodes["n2"].devices = (DeviceRequest("gpu", 8),)
+    play.read()
+    play.round()
+    places = [one.place for one in play.cluster.tasks.values() if one.row.principal == "uid:1" and one.place]
+    messages = play.due()
+    assert len(places) == 1
+    for name, message in messages.items():
+        held = Holding() if name == places[0] else Holding(1, 1_500, 7, 0, 0, 2)
+        assert message.quotas == (Quota("uid:1", 3, 2_500, None, None, None, 4, held),)
+
+
+def test_only_what_is_new_is_sent_and_again_after_a_while() -> None:
+    """An unchanged message is repeated after REFRESH_S, and at once to a node that has restarted."""
+    play = Play()
+    play.read()
+    assert play.due().keys() == NAMES
+    assert not play.due()
+    play.admissions.forget("n2")
+    assert play.due().keys() == {"n2"}
+    play.now += REFRESH_S
+    assert play.due().keys() == NAMES
+
+
+def test_a_node_whose_shares_are_unknown_gets_no_quotas() -> None:
+    """Its shares may be newer than those of a coordinator that has just begun, so they come first."""
+    play = Play()
+    play.read()
+    messages = play.due(informed=frozenset({"n3"}))
+    assert {name: message.quotas is None for name, message in messages.items()} == {
+        "n1": True,
+        "n2": True,
+        "n3": False,
+    }
+
+
+def test_a_scheduler_gives_a_reason_only_where_it_attends_and_runs_wait() -> None:
+    """A run that has waited for a moment only does not wait for a turn."""
+    play = Play()
+    play.submit("n1", Work(cpus_milli=10_000), "uid:7")
+    play.read()
+    messages = play.due()
+    assert {name: message.hold_ms > 0 for name, message in messages.items()} == {
+        "n1": True,
+        "n2": False,
+        "n3": False,
+    }
+    assert {message.waiting for message in messages.values()} == {()}
+    play.now += 2.0
+    assert {message.waiting for message in play.due().values()} == {("uid:7",)}
+    elsewhere = Assignment(frozenset({"n2"}), NAMES, governs=NAMES)
+    assert play.due(elsewhere)["n1"].hold_ms == 0
+    assert not play.admissions.is_idle
