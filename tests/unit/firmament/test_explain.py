@@ -283,6 +283,27 @@ def test_a_running_task_is_not_in_its_own_way() -> None:
     assert full.reason.startswith("not enough free")
 
 
+@pytest.mark.parametrize(
+    ("restartable", "settings", "reason"),
+    [
+        (False, SchedulerSettings(), "it may not be stopped and started again"),
+        (True, SchedulerSettings(preemption=False), "by the setting preemption"),
+        (True, SchedulerSettings(migration=False), "by the setting migration"),
+    ],
+)
+def test_a_task_that_stays_is_told_why_it_does(
+    restartable: bool, settings: SchedulerSettings, reason: str
+) -> None:
+    """No machine is called impossible, and none better, if the task would not go there in any case."""
+    scheduler = small(restartable=restartable)
+    scheduler.set_settings(settings, 0.0)
+    scheduler.round(0.0)
+    told = scheduler.explain(1)
+    assert reason in told.reason
+    assert not told.excluded
+    assert not told.places
+
+
 def test_a_gang_without_room_is_told_as_such() -> None:
     """A task of a gang that cannot start says how many places are wanted."""
     scheduler = small()
