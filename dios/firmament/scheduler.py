@@ -53,7 +53,7 @@ from dios.firmament.rounds.model_guard import ModelError, ModelGuard
 from dios.firmament.rounds.results import Change, Fault, Round
 from dios.firmament.rounds.round_maker import RoundMaker
 from dios.firmament.settings import SchedulerSettings
-from dios.limits import BACKLOG_SPARE_TASKS, EXPLAIN_S, SCHED_FAULTS_MAX, SCHED_HISTORY_MAX
+from dios.limits import BACKLOG_SPARE_TASKS, SCHED_FAULTS_MAX, SCHED_HISTORY_MAX
 
 PROMISED_NAMES = 4
 """The number of machines that an explanation names as kept for a task."""
@@ -380,7 +380,7 @@ class FlowScheduler:
 
     # Reports ----------------------------------------------------------------------------------------
 
-    def explain(self, task: int, budget_s: float = EXPLAIN_S) -> Explanation:
+    def explain(self, task: int, budget_s: float = math.inf) -> Explanation:
         """Explain why a task waits or runs where it does, and describe what would change that.
 
         Rounds are played for it in copies of this scheduler, so the answer is about the present cluster, and
@@ -414,8 +414,12 @@ class FlowScheduler:
             reason = f"{which} places it on {name}"
             return replace(self.copy()._explain_entered(task), reason=reason, free=free)  # noqa: SLF001 - as above
         found = trial._explain_entered(task)
-        changes, unsolved = CounterfactualSearch(self, task, budget_s).solve()
-        return replace(found, round=number, free=free, counterfactuals=changes, unsolved=unsolved)
+        search = CounterfactualSearch(self, task, budget_s)
+        changes, unsolved = search.solve()
+        enough = [one for one in found.enough if one.machine is None or search.starts_with_slot(one.machine)]
+        return replace(
+            found, round=number, free=free, counterfactuals=changes, enough=enough, unsolved=unsolved
+        )
 
     def _explain_entered(self, task: int) -> Explanation:
         """Explain a task, which enters the tables for it if it waits outside."""

@@ -195,6 +195,14 @@ def withhold(state: ClusterState, machine: int, amounts: Floats) -> None:
     tree.withheld[machine] = amounts
 
 
+def add_slot(state: ClusterState, leaf: int) -> None:
+    """Add one slot to a leaf and to all that is above it."""
+    at = leaf
+    while at != ABSENT:
+        state.resources.slots[at] += 1
+        at = int(state.resources.parent[at])
+
+
 def promise(state: ClusterState, principal: int, amounts: Floats) -> None:
     """Count amounts (1 + DIMENSIONS,) that a principal holds beyond its tasks, instead of those before."""
     state.held[principal] += amounts - state.promised[principal]

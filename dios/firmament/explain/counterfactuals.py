@@ -16,6 +16,7 @@ from typing import Final, Protocol, TypeAlias
 
 import numpy as np
 
+from dios.firmament.cluster import changes as tables
 from dios.firmament.cluster.columns import ABSENT, Ints
 from dios.firmament.cluster.state import RUNNING, WAITING, ClusterState
 from dios.firmament.descriptors import JobDescriptor, Level, Resources, TaskDescriptor
@@ -34,7 +35,7 @@ from dios.wire.types import Affinity
 _Amounts: TypeAlias = dict[str, float]
 
 
-class TriedScheduler(Protocol):
+class TrialScheduler(Protocol):
     """A scheduler in which changes can be tried: the part of ``FlowScheduler`` that this module uses."""
 
     state: ClusterState
@@ -47,7 +48,7 @@ class TriedScheduler(Protocol):
     def reservations(self) -> Reservations:
         """The machines that are kept for tasks."""
 
-    def copy(self) -> TriedScheduler:
+    def copy(self) -> TrialScheduler:
         """Return an independent copy."""
 
     def described(self, task: int) -> tuple[JobDescriptor, TaskDescriptor]:
@@ -72,10 +73,10 @@ class TriedScheduler(Protocol):
         """Return True if a task was placed."""
 
 
-_Change: TypeAlias = Callable[[TriedScheduler], None]
+_Change: TypeAlias = Callable[[TrialScheduler], None]
 
 
-def start_within(scheduler: TriedScheduler, task: int, now: float) -> tuple[int, int]:
+def start_within(scheduler: TrialScheduler, task: int, now: float) -> tuple[int, int]:
     """Play up to EXPLAIN_ROUNDS rounds until a task starts; return its machine and the number of rounds.
 
     The machine is an identifier, or ABSENT if it does not start.
@@ -109,7 +110,7 @@ class _Solved:
 class CounterfactualSearch:
     """The search for changes that would start one waiting task. The scheduler that it gets stays as it is."""
 
-    def __init__(self, scheduler: TriedScheduler, task: int, budget_s: float) -> None:
+    def __init__(self, scheduler: TrialScheduler, task: int, budget_s: float) -> None:
         self._scheduler: Final = scheduler
         self._task: Final = task
         self._budget_s: Final = budget_s
@@ -131,7 +132,7 @@ class CounterfactualSearch:
             if not any(singles):
                 self._pairs()
         except _TimeIsUpError:
-            remark = f"further changes were not tried: the time for that ({self._budget_s:g} s) is used up"
+            remark = f"further changes were not tried: the {self._budget_s:.2g} s for that are used up"
         except ModelError as error:
             remark = f"further changes were not tried: a round failed: {error}"
         if not remark and not self._found:
@@ -139,6 +140,13 @@ class CounterfactualSearch:
                 "none of the changes that were tried would start it: smaller demands, no constraint, ends"
             )
         return sorted(self._found, key=lambda one: (one.kind.rank, one.size)), remark
+
+    def starts_with_slot(self, machine: int) -> bool:
+        """Return True if the task starts with one more slot on a machine; False also if the time is up."""
+        try:
+            return self._place(partial(_add_slot, machine=machine)) != ABSENT
+        except (_TimeIsUpError, ModelError):
+            return False
 
     # Trials -----------------------------------------------------------------------------------------
 
@@ -437,11 +445,11 @@ class CounterfactualSearch:
             text = "without the quota of its principal"
             self._try(CounterfactualKind.QUOTA, text, partial(_lift_quota, principal=principal))
         mine = {one.task for one in self._group}
-        kept = [task for task in scheduler.reservations.present if task not in mine]
+        waiting = scheduler.waiting()
+        kept = [task for task in scheduler.reservations.present if task in waiting and task not in mine]
         if kept:
             text = "without the tasks for which room is kept"
             self._try(CounterfactualKind.KEPT_ROOM, text, partial(_finish, tasks=kept, at=self._now))
-        waiting = scheduler.waiting()
         others = [task for task, who in waiting.items() if who != principal]
         if others:
             text = "without the waiting tasks of other principals, whose turn comes first"
@@ -452,23 +460,27 @@ class CounterfactualSearch:
             self._try(CounterfactualKind.OWN_TASKS, text, partial(_finish, tasks=own, at=self._now))
 
 
+def _add_slot(trial: TrialScheduler, machine: int) -> None:
+    tables.add_slot(trial.state, tables.emptiest_leaf(trial.state, trial.state.machine_row(machine)))
+
+
 def _redescribing(group: Sequence[TaskDescriptor]) -> _Change:
-    def change(trial: TriedScheduler) -> None:
+    def change(trial: TrialScheduler) -> None:
         for one in group:
             trial.redescribe(one)
 
     return change
 
 
-def _redescribe_job(trial: TriedScheduler, job: JobDescriptor) -> None:
+def _redescribe_job(trial: TrialScheduler, job: JobDescriptor) -> None:
     trial.redescribe_job(job)
 
 
-def _finish(trial: TriedScheduler, tasks: list[int], at: float) -> None:
+def _finish(trial: TrialScheduler, tasks: list[int], at: float) -> None:
     for task in tasks:
         trial.finished(task, at)
 
 
-def _lift_quota(trial: TriedScheduler, principal: str) -> None:
+def _lift_quota(trial: TrialScheduler, principal: str) -> None:
     if trial.ledger is not None:
         trial.ledger.set_terms(trial.state, principal, None, dict.fromkeys(RESOURCES))

@@ -29,7 +29,7 @@ from dios.firmament.policies.fit import room_of
 from dios.firmament.policies.gangs import needed
 from dios.firmament.policies.job_bounds import job_places, why_beyond
 from dios.firmament.policies.principal_accounts import FairnessRule, PrincipalAccounts
-from dios.firmament.policies.reservations import NO_RESERVATIONS, Head, Reservation
+from dios.firmament.policies.reservations import Head, Reservation
 from dios.firmament.policies.stored_shares import RESOURCES
 from dios.limits import FAIR_QUEUE_EXEMPT_MAX, FAIR_QUEUE_TIMEOUT_S, PRIORITY_AGE_S, RESERVATIONS_MAX
 
@@ -68,7 +68,7 @@ class TaskFairQueue:
         self._since = 0.0
         self._passed: set[int] = set()
         """Identifiers of tasks that held up others for too long."""
-        self._reserved: Mapping[int, Reservation] = NO_RESERVATIONS
+        self._reserved: Mapping[int, Reservation] = {}
         self._latest: dict[int, float] = {}
         """When the latest task was submitted that was placed, by principal."""
 
@@ -79,14 +79,14 @@ class TaskFairQueue:
             self._latest[owner] = max(self._latest.get(owner, when), when)
 
     def choose(
-        self, state: ClusterState, *, record: bool, reserved: Mapping[int, Reservation] = NO_RESERVATIONS
+        self, state: ClusterState, *, record: bool, reserved: Mapping[int, Reservation] | None = None
     ) -> Admission:
         """Return the admission of this round; without ``record`` it is a trial round and does not count.
 
         ``reserved`` are the reservations by the identifiers of their tasks: no other room is kept for them.
         """
         self.ledger.sync(state)
-        self._reserved = reserved
+        self._reserved = reserved or {}
         waiting = np.flatnonzero(state.tasks.alive & (state.tasks.status == WAITING))
         places = job_places(state, waiting)
         found, first = self._chosen(state, waiting[places.allowed], places.needed[places.allowed])

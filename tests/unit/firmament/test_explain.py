@@ -292,7 +292,9 @@ def test_a_running_task_is_not_in_its_own_way() -> None:
     ],
 )
 def test_a_task_that_stays_is_told_why_it_does(
-    restartable: bool, settings: SchedulerSettings, reason: str
+    restartable: bool,
+    settings: SchedulerSettings,
+    reason: str,
 ) -> None:
     """No machine is called impossible, and none better, if the task would not go there in any case."""
     scheduler = small(restartable=restartable)
