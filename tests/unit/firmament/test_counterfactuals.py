@@ -19,7 +19,7 @@ from dios.firmament.descriptors import (
     TaskDescriptor,
 )
 from dios.firmament.explain.amounts import STEPS, in_steps
-from dios.firmament.explain.explanation import Counterfactual, CounterfactualKind
+from dios.firmament.explain.explanation import Counterfactual, CounterfactualKind, Explanation
 from dios.firmament.models.catalogue import MODELS, make
 from dios.firmament.models.runtimes import Runtimes
 from dios.firmament.policies.principal_accounts import PrincipalAccounts
@@ -240,3 +240,166 @@ def test_sufficient_changes_start_the_task_and_smaller_ones_do_not(chunk: int) -
                     assert not starts(changed, task, when), (
                         f"{at}: {smaller} is enough, so {change} is not least"
                     )
+
+
+def is_excluded(scheduler: FlowScheduler, task: int, row: int, reason: str) -> bool:
+    """Return True if a machine, as resource row, cannot be used by a task for the stated reason."""
+    state = scheduler.state
+    tree = state.resources
+    job, described = scheduler.described(task)
+    demand = np.array(described.demand)
+    mine = [
+        int(state.tasks.machine[other])
+        for other in state.tasks.all().tolist()
+        if state.tasks.status[other] == RUNNING and state.jobs.id[state.tasks.job[other]] == job.job
+    ]
+    if reason.startswith("the task is pinned"):
+        return state.machine_ids[row] != described.pinned
+    if reason.startswith("lack gpu"):
+        return tree.labels[row].get("gpu") != "yes"
+    if reason.startswith("too small"):
+        return bool(((tree.capacity[row] > 0) & (tree.capacity[row] < demand)).any())
+    if reason.startswith("drained"):
+        return not tree.usable[row]
+    if reason.startswith("the job runs there already"):
+        return row in mine
+    if reason.startswith("not the machine on which"):
+        return row not in mine
+    if reason.startswith("not enough free"):
+        return bool((state.available(np.array([row]))[0] < demand).any())
+    if reason.startswith("room is kept"):
+        spare = scheduler.reservations.spare[row]
+        return bool(spare[0] < 1 or (spare[1:] < demand).any())
+    return reason in {"refused the task a short while ago", "the cost model offers no way there"}
+
+
+def holds(scheduler: FlowScheduler, task: int, told: Explanation) -> bool:
+    """Return True if the reason of a task that waits agrees with the state."""
+    job, described = scheduler.described(task)
+    others = [who for other, who in scheduler.waiting().items() if other != task]
+    reason = told.reason
+    if reason.startswith("no machine can take it"):
+        everywhere = sum(one.machines for one in told.excluded) == told.total_machines
+        return everywhere and (" now" in reason) == any(one.passes for one in told.excluded)
+    if reason.startswith("its principal may hold no more"):
+        state, ledger = scheduler.state, scheduler.ledger
+        assert ledger is not None
+        number, more = state.principal(job.principal), len(group_of(scheduler, task))
+        wanted = state.held[number] + more * np.array((1.0, *described.demand))
+        before = others.count(job.principal)
+        return before > 0 or bool((wanted > ledger.quota()[number]).any())
+    if reason.startswith("it is not its turn"):
+        return any(who != job.principal for who in others)
+    if reason.startswith("tasks of its principal come before it"):
+        return job.principal in others
+    if "gang" in reason:
+        return job.gang > 0
+    if "series" in reason:
+        return job.maximum_running is not None
+    return told.cost is not None and bool(told.places)
+
+
+@pytest.mark.parametrize("chunk", range(CHUNKS))
+@pytest.mark.extended(keep=5)
+def test_reasons_hold_in_the_state(chunk: int) -> None:
+    """In 500 states, each reason against a machine and each reason to wait is true after the next rounds."""
+    for seed in range(chunk, STATES, CHUNKS):
+        scheduler = build(seed)
+        told = {task: scheduler.explain(task, budget_s=0.0) for task in waiting(scheduler)[-3:]}
+        for _ in range(EXPLAIN_ROUNDS):
+            scheduler.round(scheduler.state.now)
+        rows = {scheduler.state.resources.names[row]: row for row in scheduler.state.machine_ids}
+        for task, one in told.items():
+            if " places it on " in one.reason:
+                continue
+            at = f"seed {seed}, task {task}, model {one.model}"
+            assert holds(scheduler, task, one), f"{at}: {one.reason}"
+            for excluded in one.excluded:
+                for name in excluded.names:
+                    assert is_excluded(scheduler, task, rows[name], excluded.reason), (
+                        f"{at}: {name}: {excluded}"
+                    )
+
+
+@pytest.mark.parametrize("chunk", range(CHUNKS))
+@pytest.mark.extended(keep=5)
+def test_a_reason_that_does_not_pass_holds_in_an_empty_cluster(chunk: int) -> None:
+    """If no machine can take a task, and not only now, it does not start when all other tasks are gone."""
+    for seed in range(chunk, STATES, CHUNKS):
+        scheduler = build(seed)
+        for task in waiting(scheduler)[-3:]:
+            told = scheduler.explain(task, budget_s=0.0)
+            if told.reason.startswith("no machine can take it") and " now" not in told.reason:
+                empty = build(seed)
+                rows = empty.state.tasks.all()
+                withdraw(empty, [one for one in empty.state.tasks.id[rows].tolist() if one != task])
+                assert not starts(empty, task), f"seed {seed}, task {task}: {told.reason}"
+
+
+def test_explaining_leaves_no_trace() -> None:
+    """Each task of a crowd is explained, and then the rounds decide as if nothing had been asked."""
+    for seed in range(3):
+        asked, plain = build(seed), build(seed)
+        for task in waiting(asked):
+            asked.explain(task)
+        for now in (10.0, 11.0, 12.0):
+            assert asked.round(now).deltas == plain.round(now).deltas, f"seed {seed}"
+
+
+def test_time_that_is_used_up_is_said_and_nothing_is_guessed() -> None:
+    """Without time there is no change, and a sentence says that none was tried."""
+    scheduler = build(0)
+    told = scheduler.explain(waiting(scheduler)[-1], budget_s=0.0)
+    assert told.counterfactuals == []
+    assert "further changes were not tried" in told.unsolved
+
+
+def small(*sizes: tuple[float, float], ledger: bool = True) -> FlowScheduler:
+    """Return a scheduler with a machine for each size: processors, and GiB of memory."""
+    scheduler = FlowScheduler(make("spread"), ledger=PrincipalAccounts(wall=1.0) if ledger else None)
+    for number, (cpus, memory) in enumerate(sizes):
+        machine = MachineDescriptor(number, f"n{number}", "r", Resources(cpus, memory * GIB), 8)
+        scheduler.add_machine(machine, 0.0)
+    return scheduler
+
+
+def kinds(told: Explanation) -> list[CounterfactualKind]:
+    """Return the kinds of sufficient changes, in order."""
+    return [one.kind for one in told.counterfactuals]
+
+
+def test_two_amounts_are_named_when_none_alone_is_sufficient() -> None:
+    """A task too large in two resources gets the pair that is the smallest change, on one machine."""
+    scheduler = small((2, 64), (8, 4), (4, 16))
+    scheduler.submit(JobDescriptor(1, "a"), [TaskDescriptor(1, Resources(16, 128 * GIB))], 0.0)
+    (change,) = scheduler.explain(1).counterfactuals
+    assert change.amounts == {"cpus": 2, "memory": 64 * GIB}
+    assert change.least
+
+
+def test_the_smallest_change_comes_first() -> None:
+    """Of one resource the largest amount that starts is named; changes of the run are before others."""
+    scheduler = small((4, 8), (2, 8))
+    held = TaskDescriptor(1, Resources(1.5), restartable=False, expected_runtime=100.0)
+    scheduler.submit(JobDescriptor(1, "a"), [held, replace(held, task=2)], 0.0)
+    scheduler.round(0.0)
+    scheduler.submit(JobDescriptor(2, "a"), [TaskDescriptor(3, Resources(4, GIB))], 1.0)
+    scheduler.round(1.0)
+    told = scheduler.explain(3)
+    assert kinds(told)[:2] == [CounterfactualKind.DEMAND, CounterfactualKind.END]
+    free = max(one.free["cpus"] or 0 for one in told.free)
+    assert told.counterfactuals[0].amounts == {"cpus": free}
+    assert told.counterfactuals[1].size == pytest.approx(99.0)
+    assert told.free[0].free["cpus"] == free
+
+
+def test_a_task_of_a_long_queue_is_explained_where_it_waits() -> None:
+    """Outside the tables, too, a change starts a task only if the tasks before it do not."""
+    scheduler = small((2, 8))
+    many = [TaskDescriptor(number, Resources(2), restartable=False) for number in range(200)]
+    scheduler.submit(JobDescriptor(1, "a"), many, 0.0)
+    scheduler.round(0.0)
+    told = scheduler.explain(199)
+    assert told.before
+    assert CounterfactualKind.OWN_TASKS not in kinds(told)
+    assert CounterfactualKind.DEMAND not in kinds(told)

@@ -284,20 +284,18 @@ def test_a_running_task_is_not_in_its_own_way() -> None:
 
 
 @pytest.mark.parametrize(
-    ("restartable", "settings", "reason"),
+    ("described", "settings", "reason"),
     [
-        (False, SchedulerSettings(), "it may not be stopped and started again"),
-        (True, SchedulerSettings(preemption=False), "by the setting preemption"),
-        (True, SchedulerSettings(migration=False), "by the setting migration"),
+        ({"restartable": False}, SchedulerSettings(), "it may not be stopped and started again"),
+        ({}, SchedulerSettings(preemption=False), "by the setting preemption"),
+        ({}, SchedulerSettings(migration=False), "by the setting migration"),
     ],
 )
 def test_a_task_that_stays_is_told_why_it_does(
-    restartable: bool,
-    settings: SchedulerSettings,
-    reason: str,
+    described: dict[str, object], settings: SchedulerSettings, reason: str
 ) -> None:
     """No machine is called impossible, and none better, if the task would not go there in any case."""
-    scheduler = small(restartable=restartable)
+    scheduler = small(**described)
     scheduler.set_settings(settings, 0.0)
     scheduler.round(0.0)
     told = scheduler.explain(1)
