@@ -68,7 +68,8 @@ def excluded_machines(
     job = int(tasks.job[task])
     affinity = Affinity(int(state.jobs.affinity[job]))
     if affinity != Affinity.NONE:
-        out(~allowed_by_affinity(state, job, left) & (rows != here), _APART[affinity])
+        apart = ~allowed_by_affinity(state, job, left) & (rows != here)
+        out(apart, _APART[affinity], passes=True)
     refused = np.isin(rows, _rows(state, restrictions.refusals(task, state.now)))
     out(refused, "refused the task a short while ago", passes=True)
     free = state.available(rows)
@@ -83,7 +84,7 @@ def excluded_machines(
         kept = (others[:, 0] < 1) | (others[:, 1:] < demand).any(axis=1)
         kept &= ~restrictions.reservations.may_fill(state, np.full(len(rows), task), rows)
         out(kept, "room is kept for a task that has waited longer", passes=True)
-    out(~reachable, "the cost model offers no way there")
+    out(~reachable, "the cost model offers no way there", passes=True)
     return found, left
 
 

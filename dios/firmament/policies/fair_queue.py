@@ -49,6 +49,10 @@ class Admission:
     """(P,): principals that stopped at their quota."""
     next: int = -1
     """The principal whose task is next and has no room; -1 for none."""
+    next_task: int = ABSENT
+    """The identifier of that task, or of the first of its gang; ABSENT for none."""
+    lacking: tuple[str, ...] = ()
+    """The resources of which the admitted tasks leave it too little in the whole cluster."""
     with_room: Ints = field(default_factory=lambda: np.zeros(0, np.int64))
     """Identifiers of tasks that are admitted because room was reserved for them."""
     in_turn: bool = True
@@ -154,11 +158,21 @@ class TaskFairQueue:
             most = FAIR_QUEUE_EXEMPT_MAX
             return f"{most} tasks of its principal had their turn, found no place and go before it"
         own = f"its principal has {_standing(shares, owed, number)}"
+        if admission.next == number and self._is_next(state, admission, task):
+            words = {"tasks": "slots", "cpus": "CPUs", "disk_io": "disk I/O"}
+            lacking = " and ".join(words.get(name, name) for name in admission.lacking)
+            return f"it is next, and too little is free in the whole cluster of {lacking}; {own}"
         if admission.next == number:
             return f"tasks of its principal come before it, and the first has no room; {own}"
         return (
             f"it is not its turn: {own}, and the next principal has {_standing(shares, owed, admission.next)}"
         )
+
+    @staticmethod
+    def _is_next(state: ClusterState, admission: Admission, task: int) -> bool:
+        """Return True if a task, or the gang to which it belongs, is the next one."""
+        waiting = np.union1d(task, state.tasks.row(admission.next_task))
+        return len(np.unique(_entries(state, waiting))) == 1
 
     def protected(self, state: ClusterState, tasks: Ints) -> Flags:
         """Return which of these running tasks (n,) other principals may not stop: within 1/n.
@@ -234,7 +248,14 @@ class TaskFairQueue:
         if stopped < 0:
             return Admission(found, queues.limited, with_room=with_room), -1
         at = int(order[stopped])
-        admission = Admission(found, queues.limited, int(who[at]), with_room)
+        admission = Admission(
+            found,
+            queues.limited,
+            int(who[at]),
+            int(table.id[waiting[head[at]]]),
+            tuple(name for name, more in zip(RESOURCES, demand[at] > free, strict=True) if more),
+            with_room,
+        )
         # If no task has room, none is held up, however long that takes.
         others = np.flatnonzero(~queues.taken)
         others = others[others != stopped]

@@ -14,6 +14,7 @@ from dios.firmament.descriptors import (
     BadDescriptorError,
     Constraint,
     JobDescriptor,
+    Level,
     MachineDescriptor,
     Resources,
     TaskDescriptor,
@@ -290,6 +291,15 @@ def holds(scheduler: FlowScheduler, task: int, told: Explanation) -> bool:
         return before > 0 or bool((wanted > ledger.quota()[number]).any())
     if reason.startswith("it is not its turn"):
         return any(who != job.principal for who in others)
+    if reason.startswith("it is next"):
+        rows = scheduler.state.resources.at(Level.MACHINE)
+        usable = rows[scheduler.state.resources.usable[rows]]
+        free = scheduler.state.available(usable).clip(min=0).sum(axis=0)
+        members = len(group_of(scheduler, task))
+        wanted = members * np.array(described.demand)
+        slots = scheduler.state.resources.slots[usable] - scheduler.state.resources.running[usable]
+        # Tasks that were admitted before it take a part of what is free.
+        return bool(others) or bool((wanted > free).any()) or members > int(slots.sum())
     if reason.startswith("tasks of its principal come before it"):
         return job.principal in others
     if "gang" in reason:

@@ -188,6 +188,7 @@ def test_the_best_places_are_the_cheapest_ones_in_order(seed: int) -> None:
     scheduler, model = crowd(seed)
     for task in waiting(scheduler):
         said = scheduler.explain(task)
+        assert said.cost is not None
         costs = {machine: model._cost(task, machine) for machine in range(4)}
         assert [place.cost for place in said.places] == sorted(costs.values())
         assert all(place.cost == costs[place.machine] for place in said.places)
