@@ -136,9 +136,7 @@ class CounterfactualSearch:
         except ModelError as error:
             remark = f"further changes were not tried: a round failed: {error}"
         if not remark and not self._found:
-            remark = (
-                "none of the changes that were tried would start it: smaller demands, no constraint, ends"
-            )
+            remark = "no single change, and no smaller amounts of two resources, would start it now"
         return sorted(self._found, key=lambda one: (one.kind.rank, one.size)), remark
 
     def starts_with_slot(self, machine: int) -> bool:

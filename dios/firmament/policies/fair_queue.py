@@ -153,8 +153,10 @@ class TaskFairQueue:
                 f"{state.held[number, r]:g} of {quota[r]:g} {RESOURCES[r]}"
                 for r in np.flatnonzero(np.isfinite(quota)).tolist()
             ]
+            need = int(needed(state, state.tasks.job[[task]])[0])
+            gang = f", and its gang needs {need} tasks at once" if need else ""
             if parts:
-                return f"its principal may hold no more at once; it holds {', '.join(parts)}"
+                return f"its principal may hold no more at once; it holds {', '.join(parts)}{gang}"
             most = FAIR_QUEUE_EXEMPT_MAX
             return f"{most} tasks of its principal had their turn, found no place and go before it"
         own = f"its principal has {_standing(shares, owed, number)}"
