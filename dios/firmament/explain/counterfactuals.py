@@ -1,79 +1,43 @@
 """Changes that would start a waiting task, each solved: made in a copy of the scheduler, which plays rounds.
 
-The rounds are the scheduler's own, with its turns, reservations and checks, so nothing is decided here. Each
-change is an event that a cluster can see: another description of the task, the end of tasks, another quota.
+The rounds are the scheduler's own, with its turns, reservations and checks, so nothing is decided here. The
+changes are those of ``trial_changes``; this module chooses which are tried.
 """
 
 from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from functools import partial
 from itertools import combinations
-from typing import Final, Protocol, TypeAlias
+from typing import Final, TypeAlias
 
 import numpy as np
 
-from dios.firmament.cluster import changes as tables
 from dios.firmament.cluster.columns import ABSENT, Ints
-from dios.firmament.cluster.state import RUNNING, WAITING, ClusterState
-from dios.firmament.descriptors import JobDescriptor, Level, Resources, TaskDescriptor
+from dios.firmament.cluster.state import RUNNING, WAITING
+from dios.firmament.descriptors import Level, Resources
 from dios.firmament.explain.amounts import LEAST, STEPS, amount_text, exact_text, in_steps
 from dios.firmament.explain.explanation import Counterfactual, CounterfactualKind
+from dios.firmament.explain.trial_changes import (
+    Change,
+    Group,
+    LiftedRule,
+    TrialScheduler,
+    end_tasks,
+    lifted_rules,
+    with_amounts,
+    with_gang,
+    with_slot,
+)
 from dios.firmament.models.runtimes import Runtimes
-from dios.firmament.policies.principal_accounts import PrincipalAccounts
-from dios.firmament.policies.reservations import Reservations
 from dios.firmament.policies.room_in_time import known_ends
-from dios.firmament.policies.stored_shares import RESOURCES
 from dios.firmament.rounds.model_guard import ModelError
-from dios.firmament.rounds.results import Round
 from dios.limits import EXPLAIN_ENDS, EXPLAIN_PAIRS, EXPLAIN_ROUNDS
-from dios.wire.types import Affinity
 
 _Amounts: TypeAlias = dict[str, float]
-
-
-class TrialScheduler(Protocol):
-    """A scheduler in which changes can be tried: the part of ``FlowScheduler`` that this module uses."""
-
-    state: ClusterState
-
-    @property
-    def ledger(self) -> PrincipalAccounts | None:
-        """The accounts of principals, if they take turns."""
-
-    @property
-    def reservations(self) -> Reservations:
-        """The machines that are kept for tasks."""
-
-    def copy(self) -> TrialScheduler:
-        """Return an independent copy."""
-
-    def described(self, task: int) -> tuple[JobDescriptor, TaskDescriptor]:
-        """Return the descriptions of a task and its job."""
-
-    def waiting(self) -> dict[int, str]:
-        """Return the principals of all waiting tasks."""
-
-    def redescribe(self, described: TaskDescriptor) -> None:
-        """Change a waiting task."""
-
-    def redescribe_job(self, described: JobDescriptor) -> None:
-        """Change a job."""
-
-    def finished(self, task: int, now: float) -> None:
-        """Remove a task."""
-
-    def round(self, now: float) -> Round:
-        """Solve a round and change the state."""
-
-    def is_running(self, task: int) -> bool:
-        """Return True if a task was placed."""
-
-
-_Change: TypeAlias = Callable[[TrialScheduler], None]
 
 
 def start_within(scheduler: TrialScheduler, task: int, now: float) -> tuple[int, int]:
@@ -117,51 +81,58 @@ class CounterfactualSearch:
         self._until: Final = time.perf_counter() + budget_s
         self._now: Final = scheduler.state.now
         self._job, self._described = scheduler.described(task)
-        self._group: Final = self._gang() if self._job.gang else [self._described]
+        self._group: Final = self._gang() if self._job.gang else (task,)
+        self._beside: tuple[LiftedRule, ...] = ()
+        """Rules that do not hold in the present trials."""
         self._found: list[Counterfactual] = []
 
     def solve(self) -> tuple[list[Counterfactual], str]:
         """Return sufficient changes, the smallest first, and a sentence about those that were not solved."""
         remark = ""
         try:
+            rules = lifted_rules(self._scheduler, self._task, self._group)
             singles = [self._demand(name) for name in self._demanded()]
-            self._constraints()
-            self._bounds_of_job()
+            for rule in rules:
+                self._lift(rule)
+            if self._job.gang > 1:
+                self._smaller_gang()
             self._ends()
-            self._others()
             if not any(singles):
                 self._pairs()
+            if not self._found:
+                self._together(rules)
         except _TimeIsUpError:
             remark = f"further changes were not tried: the {self._budget_s:.2g} s for that are used up"
         except ModelError as error:
             remark = f"further changes were not tried: a round failed: {error}"
         if not remark and not self._found:
-            remark = "no single change, and no smaller amounts of two resources, would start it now"
+            remark = "none of the changes that were tried, alone or two together, would start it now"
         return sorted(self._found, key=lambda one: (one.kind.rank, one.size)), remark
 
     def starts_with_slot(self, machine: int) -> bool:
         """Return True if the task starts with one more slot on a machine; False also if the time is up."""
         try:
-            return self._place(partial(_add_slot, machine=machine)) != ABSENT
+            return self._place(partial(with_slot, machine=machine)) != ABSENT
         except (_TimeIsUpError, ModelError):
             return False
 
     # Trials -----------------------------------------------------------------------------------------
 
-    def _place(self, change: _Change, at: float | None = None) -> int:
+    def _place(self, change: Change, at: float | None = None) -> int:
         """Return the machine on which the task starts after a change, or ABSENT."""
         if time.perf_counter() >= self._until:
             raise _TimeIsUpError
         trial = self._scheduler.copy()
+        _make_all(trial, self._beside)
         change(trial)
         return start_within(trial, self._task, self._now if at is None else at)[0]
 
-    def _gang(self) -> list[TaskDescriptor]:
+    def _gang(self) -> Group:
         """Return the waiting tasks of the task's gang, which start together."""
         state = self._scheduler.state
         job = state.jobs.row(self._job.job)
         rows = np.flatnonzero(state.tasks.alive & (state.tasks.job == job) & (state.tasks.status == WAITING))
-        return [state.tasks.descriptors[row] for row in rows.tolist()]
+        return tuple(state.tasks.id[rows].tolist())
 
     def _name(self, machine: int) -> str:
         state = self._scheduler.state
@@ -179,13 +150,28 @@ class CounterfactualSearch:
         freed: int | None = None,
         ended: int = 0,
         least: bool = True,
+        also: Sequence[LiftedRule] = (),
     ) -> None:
+        also = (*self._beside, *also)
+        text = " and ".join([text, *(rule.text for rule in self._beside)])
         where = f"it would start on {self._name(machine)}"
         if not least:
             where += "; a smaller change may do"
         text = f"sufficient: {text} ({where})"
         self._found.append(
-            Counterfactual(kind, text, machine, size, amounts or {}, value, freed, ended, least)
+            Counterfactual(
+                kind,
+                text,
+                machine,
+                size,
+                amounts or {},
+                value,
+                freed,
+                ended,
+                least,
+                also[0].kind if also else None,
+                also[0].value if also else "",
+            )
         )
 
     # Demands ----------------------------------------------------------------------------------------
@@ -196,8 +182,7 @@ class CounterfactualSearch:
         return [name for name, amount, least in zip(names, demand, LEAST, strict=True) if amount > least]
 
     def _place_with(self, amounts: _Amounts) -> int:
-        group = [replace(one, demand=one.demand._replace(**amounts)) for one in self._group]
-        return self._place(_redescribing(group))
+        return self._place(partial(with_amounts, group=self._group, amounts=amounts))
 
     def _demand(self, name: str) -> bool:
         """Find the largest amount of one resource with which the task starts; return True if any does."""
@@ -320,46 +305,36 @@ class CounterfactualSearch:
 
     # Constraints and bounds --------------------------------------------------------------------------
 
-    def _constraints(self) -> None:
-        """Try to leave out each hard constraint, and the machine to which the task is pinned."""
-        for constraint in self._described.constraints:
-            if constraint.hard:
-                group = [
-                    replace(one, constraints=tuple(kept for kept in one.constraints if kept != constraint))
-                    for one in self._group
-                ]
-                text = f"without its constraint against machines that {constraint.unmet}"
-                self._try(CounterfactualKind.CONSTRAINT, text, _redescribing(group), value=constraint.key)
-        if self._described.pinned is not None:
-            group = [replace(one, pinned=None) for one in self._group]
-            self._try(CounterfactualKind.PIN, "on any machine", _redescribing(group))
-
-    def _try(self, kind: CounterfactualKind, text: str, change: _Change, *, value: str = "") -> None:
-        machine = self._place(change)
+    def _lift(self, *rules: LiftedRule) -> None:
+        """Try rules that do not hold, one or two."""
+        machine = self._place(lambda trial: _make_all(trial, rules))
         if machine != ABSENT:
-            self._note(kind, text, machine, float(len(self._found)), value=value)
+            self._note(
+                rules[0].kind,
+                " and ".join(rule.text for rule in rules),
+                machine,
+                float(len(self._found)),
+                value=rules[0].value,
+                also=rules[1:],
+            )
 
-    def _bounds_of_job(self) -> None:
-        """Try the job without its affinity, without its bound on running tasks, and with a smaller gang."""
-        job = self._job
-        if job.affinity != Affinity.NONE:
-            apart = replace(job, affinity=Affinity.NONE)
-            text = "without the rule about which machines the tasks of its job share"
-            self._try(CounterfactualKind.AFFINITY, text, partial(_redescribe_job, job=apart))
-        if job.maximum_running is not None:
-            endless = replace(job, maximum_running=None)
-            text = f"without the bound of its series on tasks that run at once ({job.maximum_running})"
-            self._try(CounterfactualKind.SERIES, text, partial(_redescribe_job, job=endless))
-        if job.gang > 1:
-            self._smaller_gang()
+    def _together(self, rules: Sequence[LiftedRule]) -> None:
+        """Try two rules that do not hold, and one with a smaller demand, until any two are sufficient."""
+        for pair in combinations(rules, 2):
+            self._lift(*pair)
+        for rule in rules:
+            if not self._found:
+                self._beside = (rule,)
+                for name in self._demanded():
+                    self._demand(name)
+        self._beside = ()
 
     def _smaller_gang(self) -> None:
         """Find the largest gang that starts."""
         job, below, above, machine = self._job, 0, self._job.gang, ABSENT
         size = 1
         while below < size < above:
-            smaller = replace(job, gang=size)
-            place = self._place(partial(_redescribe_job, job=smaller))
+            place = self._place(partial(with_gang, task=self._task, size=size))
             if place == ABSENT:
                 above = size
             else:
@@ -402,7 +377,7 @@ class CounterfactualSearch:
 
         def place(count: int) -> int:
             at = ends[count - 1]
-            return self._place(partial(_finish, tasks=tasks[:count].tolist(), at=at), at)
+            return self._place(partial(end_tasks, tasks=tasks[:count].tolist(), at=at), at)
 
         below, above, machine = 0, len(ends) + 1, ABSENT
         count = 1
@@ -429,56 +404,7 @@ class CounterfactualSearch:
         )
         return True
 
-    # Others -----------------------------------------------------------------------------------------
 
-    def _others(self) -> None:
-        """Try it without a quota, without other tasks that wait, and without the room kept for them."""
-        scheduler, principal = self._scheduler, self._job.principal
-        ledger = scheduler.ledger
-        if ledger is None:
-            return
-        number = scheduler.state.principal(principal)
-        quota = ledger.quota()
-        if number < len(quota) and np.isfinite(quota[number]).any():
-            text = "without the quota of its principal"
-            self._try(CounterfactualKind.QUOTA, text, partial(_lift_quota, principal=principal))
-        mine = {one.task for one in self._group}
-        waiting = scheduler.waiting()
-        kept = [task for task in scheduler.reservations.present if task in waiting and task not in mine]
-        if kept:
-            text = "without the tasks for which room is kept"
-            self._try(CounterfactualKind.KEPT_ROOM, text, partial(_finish, tasks=kept, at=self._now))
-        others = [task for task, who in waiting.items() if who != principal]
-        if others:
-            text = "without the waiting tasks of other principals, whose turn comes first"
-            self._try(CounterfactualKind.TURN, text, partial(_finish, tasks=others, at=self._now))
-        own = [task for task, who in waiting.items() if who == principal and task not in mine]
-        if own:
-            text = "without the other waiting tasks of its principal"
-            self._try(CounterfactualKind.OWN_TASKS, text, partial(_finish, tasks=own, at=self._now))
-
-
-def _add_slot(trial: TrialScheduler, machine: int) -> None:
-    tables.add_slot(trial.state, tables.emptiest_leaf(trial.state, trial.state.machine_row(machine)))
-
-
-def _redescribing(group: Sequence[TaskDescriptor]) -> _Change:
-    def change(trial: TrialScheduler) -> None:
-        for one in group:
-            trial.redescribe(one)
-
-    return change
-
-
-def _redescribe_job(trial: TrialScheduler, job: JobDescriptor) -> None:
-    trial.redescribe_job(job)
-
-
-def _finish(trial: TrialScheduler, tasks: list[int], at: float) -> None:
-    for task in tasks:
-        trial.finished(task, at)
-
-
-def _lift_quota(trial: TrialScheduler, principal: str) -> None:
-    if trial.ledger is not None:
-        trial.ledger.set_terms(trial.state, principal, None, dict.fromkeys(RESOURCES))
+def _make_all(trial: TrialScheduler, rules: Iterable[LiftedRule]) -> None:
+    for rule in rules:
+        rule.change(trial)

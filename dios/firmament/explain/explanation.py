@@ -57,6 +57,10 @@ class Counterfactual:
     """The number of tasks that end there: the next ones by their known ends."""
     least: bool
     """True if a smaller change of the same kind was solved and is not sufficient, or there is none."""
+    also: CounterfactualKind | None = None
+    """The kind of a second change, without amounts, that has to be made as well."""
+    also_value: str = ""
+    """The ``value`` of that one."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -153,10 +153,9 @@ class TaskFairQueue:
                 f"{state.held[number, r]:g} of {quota[r]:g} {RESOURCES[r]}"
                 for r in np.flatnonzero(np.isfinite(quota)).tolist()
             ]
-            need = int(needed(state, state.tasks.job[[task]])[0])
-            gang = f", and its gang needs {need} tasks at once" if need else ""
             if parts:
-                return f"its principal may hold no more at once; it holds {', '.join(parts)}{gang}"
+                holds = f"its principal may hold no more at once; it holds {', '.join(parts)}"
+                return holds + self._before_quota(state, admission, task, quota)
             most = FAIR_QUEUE_EXEMPT_MAX
             return f"{most} tasks of its principal had their turn, found no place and go before it"
         own = f"its principal has {_standing(shares, owed, number)}"
@@ -169,6 +168,19 @@ class TaskFairQueue:
         return (
             f"it is not its turn: {own}, and the next principal has {_standing(shares, owed, admission.next)}"
         )
+
+    @staticmethod
+    def _before_quota(state: ClusterState, admission: Admission, task: int, quota: Floats) -> str:
+        """Return which tasks use up a quota (R,) before a task of their principal; empty if it exceeds it."""
+        waiting = np.flatnonzero(state.tasks.alive & (state.tasks.status == WAITING))
+        entry = _entries(state, waiting)
+        wanted = _demands(state, waiting, entry)[0][entry[np.searchsorted(waiting, task)]]
+        number = state.jobs.principal[state.tasks.job[task]]
+        if (state.held[number] + wanted > quota * (1 + _ROUNDING)).any():
+            return ""
+        first = np.count_nonzero(state.jobs.principal[state.tasks.job[admission.tasks]] == number)
+        count = f"{first} of its waiting tasks come" if first else "a larger one of its waiting tasks comes"
+        return f", and {count} first"
 
     @staticmethod
     def _is_next(state: ClusterState, admission: Admission, task: int) -> bool:

@@ -159,6 +159,8 @@ def withdraw(scheduler: FlowScheduler, tasks: list[int]) -> None:
 def make_change(scheduler: FlowScheduler, task: int, change: Counterfactual) -> float | None:
     """Make a change in a real scheduler; return the time of its rounds, or None for the present."""
     job, _ = scheduler.described(task)
+    if change.also is not None:
+        make_change(scheduler, task, replace(change, kind=change.also, value=change.also_value, also=None))
     match change.kind:
         case CounterfactualKind.DEMAND:
             redescribe(
@@ -200,7 +202,7 @@ def others_of(scheduler: FlowScheduler, task: int, kind: CounterfactualKind) -> 
         CounterfactualKind.TURN: [one for one, who in there.items() if who != principal],
         CounterfactualKind.OWN_TASKS: [one for one, who in there.items() if who == principal],
     }
-    return [one for one in several[kind] if one not in own]
+    return [one for one in several[kind] if one not in own and one in there]
 
 
 def smaller_changes(scheduler: FlowScheduler, task: int, change: Counterfactual) -> list[Counterfactual]:
@@ -287,8 +289,9 @@ def holds(scheduler: FlowScheduler, task: int, told: Explanation) -> bool:
         assert ledger is not None
         number, more = state.principal(job.principal), len(group_of(scheduler, task))
         wanted = state.held[number] + more * np.array((1.0, *described.demand))
-        before = others.count(job.principal)
-        return before > 0 or bool((wanted > ledger.quota()[number]).any())
+        if "of its waiting tasks come" in reason:
+            return job.principal in others
+        return bool((wanted > ledger.quota()[number] + 1e-9).any())
     if reason.startswith("it is not its turn"):
         return any(who != job.principal for who in others)
     if reason.startswith("it is next"):
