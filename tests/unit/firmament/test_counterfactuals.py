@@ -9,6 +9,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from dios.firmament.cluster.columns import Floats
 from dios.firmament.cluster.state import RUNNING
 from dios.firmament.descriptors import (
     BadDescriptorError,
@@ -23,9 +24,11 @@ from dios.firmament.explain.amounts import STEPS, in_steps
 from dios.firmament.explain.explanation import Counterfactual, CounterfactualKind, Explanation
 from dios.firmament.models.catalogue import MODELS, make
 from dios.firmament.models.runtimes import Runtimes
+from dios.firmament.models.spread import SpreadModel
 from dios.firmament.policies.principal_accounts import PrincipalAccounts
 from dios.firmament.policies.room_in_time import known_ends
 from dios.firmament.policies.stored_shares import RESOURCES
+from dios.firmament.rounds.model_guard import ModelError
 from dios.firmament.scheduler import FlowScheduler
 from dios.limits import EXPLAIN_ROUNDS
 from dios.wire.types import Affinity
@@ -276,9 +279,15 @@ def is_excluded(scheduler: FlowScheduler, task: int, row: int, reason: str) -> b
     return reason in {"refused the task a short while ago", "the cost model offers no way there"}
 
 
+def wanted_by(scheduler: FlowScheduler, task: int) -> Floats:
+    """Return what a task and its gang demand together, with their number."""
+    total: Floats = np.array([(1.0, *one.demand) for one in group_of(scheduler, task)]).sum(axis=0)
+    return total
+
+
 def holds(scheduler: FlowScheduler, task: int, told: Explanation) -> bool:
     """Return True if the reason of a task that waits agrees with the state."""
-    job, described = scheduler.described(task)
+    job = scheduler.described(task)[0]
     others = [who for other, who in scheduler.waiting().items() if other != task]
     reason = told.reason
     if reason.startswith("no machine can take it"):
@@ -287,8 +296,8 @@ def holds(scheduler: FlowScheduler, task: int, told: Explanation) -> bool:
     if reason.startswith("its principal may hold no more"):
         state, ledger = scheduler.state, scheduler.ledger
         assert ledger is not None
-        number, more = state.principal(job.principal), len(group_of(scheduler, task))
-        wanted = state.held[number] + more * np.array((1.0, *described.demand))
+        number = state.principal(job.principal)
+        wanted = state.held[number] + wanted_by(scheduler, task)
         if "of its waiting tasks come" in reason:
             return job.principal in others
         return bool((wanted > ledger.quota()[number] + 1e-9).any())
@@ -298,11 +307,10 @@ def holds(scheduler: FlowScheduler, task: int, told: Explanation) -> bool:
         rows = scheduler.state.resources.at(Level.MACHINE)
         usable = rows[scheduler.state.resources.usable[rows]]
         free = scheduler.state.available(usable).clip(min=0).sum(axis=0)
-        members = len(group_of(scheduler, task))
-        wanted = members * np.array(described.demand)
+        wanted = wanted_by(scheduler, task)
         slots = scheduler.state.resources.slots[usable] - scheduler.state.resources.running[usable]
         # Tasks that were admitted before it take a part of what is free.
-        return bool(others) or bool((wanted > free).any()) or members > int(slots.sum())
+        return bool(others) or bool((wanted[1:] > free).any()) or wanted[0] > int(slots.sum())
     if reason.startswith("tasks of its principal come before it"):
         return job.principal in others
     if "gang" in reason:
@@ -416,3 +424,33 @@ def test_a_task_of_a_long_queue_is_explained_where_it_waits() -> None:
     assert told.before
     assert CounterfactualKind.OWN_TASKS not in kinds(told)
     assert CounterfactualKind.DEMAND not in kinds(told)
+
+
+def test_a_constraint_and_an_amount_are_tried_together() -> None:
+    """A task that is too large and finds no label gets both changes, when neither alone is sufficient."""
+    scheduler = small((2, 8))
+    gpu = (Constraint("gpu", value="yes"),)
+    scheduler.submit(JobDescriptor(1, "a"), [TaskDescriptor(1, Resources(4), constraints=gpu)], 0.0)
+    (change,) = scheduler.explain(1).counterfactuals
+    assert (change.kind, change.amounts) == (CounterfactualKind.DEMAND, {"cpus": 2})
+    assert (change.also, change.also_value) == (CounterfactualKind.CONSTRAINT, "gpu")
+
+
+class Uncopied(SpreadModel):
+    """A model that has no second state, as one in another process."""
+
+    def __deepcopy__(self, memo: dict[int, object]) -> Uncopied:
+        """Refuse."""
+        raise ModelError("it has no second state")
+
+
+def test_a_model_without_a_second_state_is_explained_without_changes() -> None:
+    """The reason and the excluded machines are there, and a sentence says why no change was tried."""
+    scheduler = FlowScheduler(Uncopied(), ledger=PrincipalAccounts(wall=1.0))
+    scheduler.add_machine(MachineDescriptor(0, "n0", "r", Resources(2, GIB), 2), 0.0)
+    scheduler.submit(JobDescriptor(1, "a"), [TaskDescriptor(1, Resources(4))], 0.0)
+    scheduler.round(0.0)
+    told = scheduler.explain(1)
+    assert "too small" in told.reason
+    assert told.counterfactuals == []
+    assert told.unsolved == "no changes were tried: it has no second state"
