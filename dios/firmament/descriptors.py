@@ -12,10 +12,20 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, field
 from enum import IntEnum
-from typing import NamedTuple
+from typing import NamedTuple, Self
 
 from dios.errors import InvalidError
 from dios.wire.types import Affinity, Operator
+
+
+class Immutable:
+    """A value that never changes, so that copies of a scheduler share it."""
+
+    __slots__ = ()
+
+    def __deepcopy__(self, memo: dict[int, object]) -> Self:
+        """Return the value itself."""
+        return self
 
 
 class BadDescriptorError(InvalidError):
@@ -114,7 +124,7 @@ class Block(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class TaskDescriptor:
+class TaskDescriptor(Immutable):
     """A task as it is submitted."""
 
     task: int
@@ -161,7 +171,7 @@ class TaskDescriptor:
 
 
 @dataclass(frozen=True, slots=True)
-class JobDescriptor:
+class JobDescriptor(Immutable):
     """The properties that all tasks of a job share."""
 
     job: int

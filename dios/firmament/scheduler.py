@@ -13,6 +13,7 @@ import math
 import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
+from copy import deepcopy
 from dataclasses import replace
 from functools import partial
 from typing import NamedTuple
@@ -21,7 +22,7 @@ import numpy as np
 
 from dios.firmament.cluster import changes as tables
 from dios.firmament.cluster.columns import ABSENT, Floats, Ints
-from dios.firmament.cluster.state import RUNNING, ClusterState
+from dios.firmament.cluster.state import RUNNING, WAITING, ClusterState
 from dios.firmament.descriptors import (
     DIMENSIONS,
     BadDescriptorError,
@@ -32,8 +33,10 @@ from dios.firmament.descriptors import (
     Resources,
     TaskDescriptor,
 )
+from dios.firmament.explain.counterfactuals import CounterfactualSearch, start_within
 from dios.firmament.explain.explain_task import ExplainedTask, explain_left_out, explain_task
 from dios.firmament.explain.explanation import Explanation
+from dios.firmament.explain.free_amounts import free_amounts
 from dios.firmament.knowledge.knowledge_base import KnowledgeBase
 from dios.firmament.models.base import BaseModel
 from dios.firmament.models.protocol import CostModel
@@ -44,7 +47,7 @@ from dios.firmament.policies.fair_queue import TaskFairQueue
 from dios.firmament.policies.fit import room_of
 from dios.firmament.policies.gangs import GangTable
 from dios.firmament.policies.principal_accounts import PrincipalAccounts
-from dios.firmament.policies.reservations import RemoteReservation, Reservation
+from dios.firmament.policies.reservations import RemoteReservation, Reservation, Reservations
 from dios.firmament.policies.restrictions import Restrictions
 from dios.firmament.rounds.model_guard import ModelError, ModelGuard
 from dios.firmament.rounds.results import Change, Fault, Round
@@ -176,17 +179,39 @@ class FlowScheduler:
         known = self.job(job)
         if known is None or (known.minimum_running, known.maximum_running) == (minimum, maximum):
             return
-        described = replace(known, minimum_running=minimum, maximum_running=maximum)
-        row, table = self.state.jobs.find(job), self.state.tasks
+        self.redescribe_job(replace(known, minimum_running=minimum, maximum_running=maximum))
+
+    def redescribe_job(self, described: JobDescriptor) -> None:
+        """Change the bounds, the gang and the affinity of a known job from the next round on."""
+        row, table = self.state.jobs.find(described.job), self.state.tasks
         inside: list[int] = []
         if row != ABSENT:
-            tables.set_bounds(self.state, row, described)
+            tables.describe_job(self.state, row, described)
             inside = table.id[table.alive & (table.job == row)].tolist()
         if self._backlog is not None:
             outside = self._backlog.set_job(described, inside)
-            if minimum:
+            if described.minimum_running:
                 for task in outside:
                     self._enter(task)
+
+    def redescribe(self, described: TaskDescriptor) -> None:
+        """Give a waiting task another description; it keeps its place in the queue."""
+        task = described.task
+        if self._backlog is not None and self._backlog.knows(task):
+            outside = task in self._backlog
+            self._backlog.redescribe(described)
+            if outside:
+                return
+        row = self._task(task)
+        if self.state.tasks.status[row] == RUNNING:
+            raise BadDescriptorError(f"task {task} runs: its description can be changed only while it waits")
+        rows = np.array([row])
+        self._notify_model("remove_task", lambda: self.model.remove_task(self.state, row))
+        tables.describe_tasks(self.state, rows, [described])
+        self._restrictions.add_tasks(rows, [described])
+        self._network.forget_task(row)
+        self._fresh.add(row)
+        self._notify_model("add_tasks", lambda: self.model.add_tasks(self.state, rows))
 
     def finished(self, task: int, now: float, report: FinalReport | None = None) -> None:
         """Remove a task that has ended, failed or was withdrawn.
@@ -349,8 +374,7 @@ class FlowScheduler:
         started = time.perf_counter()
         self.state.now = now
         free = self._fill_tables()
-        number = self.history[-1].number + 1 if self.history else 1
-        found = Round(number, now, self.model.name, self.settings.solver)
+        found = Round(self._round_number + 1, now, self.model.name, self.settings.solver)
         found.faults, self._faults = self._faults, []
         self._rounds.run(self.model, self._guard, self._fresh, found)
         found.waiting += self.backlog
@@ -361,15 +385,49 @@ class FlowScheduler:
 
     # Reports ----------------------------------------------------------------------------------------
 
-    def explain(self, task: int) -> Explanation:
+    def explain(self, task: int, budget_s: float = math.inf) -> Explanation:
         """Explain why a task waits or runs where it does, and describe what would change that.
 
-        A trial round is solved for it, so the answer is about the present cluster; nothing changes.
+        Rounds are played for it in copies of this scheduler, so the answer is about the present cluster, and
+        nothing changes. At most ``budget_s`` seconds, and one change more, are spent on changes that would
+        start a waiting task.
 
         Raises:
+            BadDescriptorError: the task is not known.
             ModelError: the cost model failed.
             NoSolverError: no solver found a solution.
         """
+        before = self._backlog.place_of(task) if self._backlog is not None and task in self._backlog else None
+        if before is None:
+            self._task(task)
+        try:
+            trial = self.copy()
+        except ModelError as error:
+            return replace(self._explain_entered(task), unsolved=f"no changes were tried: {error}")
+        if self.is_running(task):
+            return trial._explain(task)  # noqa: SLF001 - the copy is of this class
+        return replace(self._explain_waiting(task, trial, budget_s), before=before)
+
+    def _explain_waiting(self, task: int, trial: FlowScheduler, budget_s: float) -> Explanation:
+        """Explain a waiting task as it is after the next rounds, which are played in ``trial``."""
+        number, (_, described) = self._round_number, self.described(task)
+        free = free_amounts(self.state, described.demand, self.reservations, task)
+        machine, rounds = start_within(trial, task, self.state.now)
+        if machine != ABSENT:
+            name = self.state.resources.names[self.state.machine_row(machine)]
+            which = "the next round" if rounds == 1 else f"one of the next {rounds} rounds"
+            reason = f"{which} places it on {name}"
+            return replace(self.copy()._explain_entered(task), reason=reason, free=free)  # noqa: SLF001 - as above
+        found = trial._explain_entered(task)
+        search = CounterfactualSearch(self, task, budget_s)
+        changes, unsolved = search.solve()
+        enough = [one for one in found.enough if one.machine is None or search.starts_with_slot(one.machine)]
+        return replace(
+            found, round=number, free=free, counterfactuals=changes, enough=enough, unsolved=unsolved
+        )
+
+    def _explain_entered(self, task: int) -> Explanation:
+        """Explain a task, which enters the tables for it if it waits outside."""
         before = None
         if self._backlog is not None and task in self._backlog:
             before = self._backlog.place_of(task)
@@ -381,6 +439,47 @@ class FlowScheduler:
                 self._backlog.put_back(task)
                 self._remove(self._task(task), completed=False)
         return replace(found, before=before, promised=self._promise_text(task))
+
+    def copy(self) -> FlowScheduler:
+        """Return an independent copy, for rounds that must not count.
+
+        The copies share the knowledge base, which rounds only read.
+
+        Raises:
+            ModelError: the cost model cannot be copied.
+        """
+        shared: tuple[object, ...] = (self.state.knowledge, *self.history)
+        return deepcopy(self, {id(one): one for one in shared})
+
+    def described(self, task: int) -> tuple[JobDescriptor, TaskDescriptor]:
+        """Return the descriptions of a known task and of its job."""
+        if self._backlog is not None and task in self._backlog:
+            return self._backlog.described(task)
+        row = self._task(task)
+        table = self.state.tasks
+        return self.state.jobs.descriptors[int(table.job[row])], table.descriptors[row]
+
+    def waiting(self) -> dict[int, str]:
+        """Return the principals of all waiting tasks."""
+        table, jobs, names = self.state.tasks, self.state.jobs, self.state.principals.names
+        rows = np.flatnonzero(table.alive & (table.status == WAITING))
+        owners = [names[number] for number in jobs.principal[table.job[rows]].tolist()]
+        outside = {} if self._backlog is None else self._backlog.waiting()
+        return dict(zip(table.id[rows].tolist(), owners, strict=True)) | outside
+
+    @property
+    def ledger(self) -> PrincipalAccounts | None:
+        """The accounts of principals; None if they take no turns."""
+        return None if self._fair_queue is None else self._fair_queue.ledger
+
+    @property
+    def reservations(self) -> Reservations:
+        """The machines that are kept for tasks; callers only read them."""
+        return self._rounds.reservations
+
+    @property
+    def _round_number(self) -> int:
+        return self.history[-1].number if self.history else 0
 
     def _promise_text(self, task: int) -> str:
         """Return in a sentence what is kept for a task, and when it starts there; "" for nothing."""
@@ -399,9 +498,12 @@ class FlowScheduler:
     def _explain(self, task: int) -> Explanation:
         row = self._task(task)
         outcome = self._rounds.try_round(self.model, self._guard, self._fresh)
-        number = self.history[-1].number if self.history else 0
-        if row not in outcome.plan.tasks:
-            if self._fair_queue is not None and outcome.admission is not None:
+        number = self._round_number
+        job = int(self.state.tasks.job[row])
+        if not outcome.takes_part(row, job, is_gang=bool(self.state.jobs.gang[job])):
+            if task in self._rounds.reservations.present:
+                why = "its gang starts when there is room for it on the machines that are kept for it"
+            elif self._fair_queue is not None and outcome.admission is not None:
                 why = self._fair_queue.why_not(self.state, outcome.admission, row)
             else:
                 why = ""

@@ -356,8 +356,9 @@ def explain(
     other runs it names these; that needs no scheduler.
 
     Shows the path of the task's unit of flow with the cost of each arc, the more expensive alternatives, the
-    arc that limits it, the reasons that exclude other nodes, and the changes that would place it. With
-    --picture the same is a page without scripts, which needs no network and can be sent to others.
+    arc that limits it, the reasons that exclude other nodes, and what nodes have free. For a run that waits,
+    the scheduler tries which changes would start it: smaller needs, no constraint, the next ends of tasks.
+    With --picture the same is a page without scripts, which needs no network and can be sent to others.
     """
     with reporting("dios explain", as_json=as_json):
         if picture is not None and picture.exists() and not force:

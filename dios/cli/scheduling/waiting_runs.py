@@ -42,7 +42,10 @@ def waiting_reason(place: CommandContext, tasks: Sequence[Status], task: Status)
             if str(row.get("reason")) not in reason
         ]
         binding = [] if excluded else [str(explanation.get("binding", ""))]
-        parts = [reason, *others, *binding, str(explanation.get("promised", ""))]
+        changes = [
+            str(row.get("text")) for row in rows_of(explanation, "counterfactuals") if row.get("amounts")
+        ]
+        parts = [reason, *others, *binding, str(explanation.get("promised", "")), *changes[:1]]
         return "; ".join(part for part in parts if part)
     lines = explained.get("lines")
     texts = [str(line).strip() for line in lines[:_LINES]] if isinstance(lines, list) else []

@@ -19,16 +19,17 @@ def add_job(state: ClusterState, job: JobDescriptor) -> int:
     jobs = state.jobs
     row = jobs.add(job.job)
     jobs.principal[row] = state.principal(job.principal)
-    jobs.kind[row], jobs.affinity[row], jobs.gang[row] = job.kind, job.affinity, job.gang
+    jobs.kind[row] = job.kind
     jobs.tasks[row] = jobs.running[row] = jobs.finished[row] = 0
     jobs.submitted[row] = state.now
-    set_bounds(state, row, job)
+    describe_job(state, row, job)
     return row
 
 
-def set_bounds(state: ClusterState, row: int, job: JobDescriptor) -> None:
-    """Give a job the bounds on its running tasks of this description, E_j and F_j."""
+def describe_job(state: ClusterState, row: int, job: JobDescriptor) -> None:
+    """Give a job the bounds on its running tasks, the gang and the affinity of this description."""
     jobs = state.jobs
+    jobs.affinity[row], jobs.gang[row] = job.affinity, job.gang
     jobs.minimum[row] = job.minimum_running
     jobs.maximum[row] = COUNT_MAX if job.maximum_running is None else job.maximum_running
     jobs.descriptors[row] = job
@@ -42,13 +43,21 @@ def remove_job(state: ClusterState, row: int) -> None:
 
 def add_tasks(state: ClusterState, job: int, tasks: Sequence[TaskDescriptor]) -> Ints:
     """Add waiting tasks to the job at row ``job`` and return their rows."""
-    table, name = state.tasks, state.jobs.descriptors[job].name
+    table = state.tasks
     rows = table.add_many([each.task for each in tasks])
     table.job[rows], table.status[rows] = job, WAITING
     table.machine[rows] = table.leaf[rows] = ABSENT
     table.submitted[rows] = table.since[rows] = state.now
     table.waited[rows] = table.ran[rows] = 0
     table.usage[rows], table.progress[rows] = 0, np.nan
+    describe_tasks(state, rows, tasks)
+    state.jobs.tasks[job] += len(rows)
+    return rows
+
+
+def describe_tasks(state: ClusterState, rows: Ints, tasks: Sequence[TaskDescriptor]) -> None:
+    """Fill the columns of waiting tasks of one job that follow from their descriptions."""
+    table, name = state.tasks, state.jobs.descriptors[int(state.tasks.job[rows[0]])].name
     table.demand[rows] = [each.demand for each in tasks]
     table.priority[rows] = [each.priority for each in tasks]
     table.deadline[rows] = [np.inf if each.deadline is None else each.deadline for each in tasks]
@@ -58,8 +67,6 @@ def add_tasks(state: ClusterState, job: int, tasks: Sequence[TaskDescriptor]) ->
     table.restartable[rows] = [each.restartable for each in tasks]
     table.copy_of[rows] = [ABSENT if each.copy_of is None else each.copy_of for each in tasks]
     table.descriptors.update(zip(rows.tolist(), tasks, strict=True))
-    state.jobs.tasks[job] += len(rows)
-    return rows
 
 
 def remove_task(state: ClusterState, row: int, *, completed: bool) -> None:
@@ -186,6 +193,14 @@ def withhold(state: ClusterState, machine: int, amounts: Floats) -> None:
         tree.reserved[at] += more
         at = int(tree.parent[at])
     tree.withheld[machine] = amounts
+
+
+def add_slot(state: ClusterState, leaf: int) -> None:
+    """Add one slot to a leaf and to all that is above it."""
+    at = leaf
+    while at != ABSENT:
+        state.resources.slots[at] += 1
+        at = int(state.resources.parent[at])
 
 
 def promise(state: ClusterState, principal: int, amounts: Floats) -> None:

@@ -7,7 +7,8 @@ coordinator is responsible for which nodes), ``queue_parts`` (the long queue of 
 are compiled) and ``scheduler_service`` (the flow scheduler). ``best_effort`` finds places that others
 leave idle.
 
-Questions are answered by ``cluster_queries``, ``query_handler`` and ``usage_queries``. Kernels are compiled
+Questions are answered by ``cluster_queries``, ``query_handler`` and ``usage_queries``;
+``explain_allowance`` bounds the time for explanations. Kernels are compiled
 by ``kernel_compilation``, ``compile_kernels`` and ``warm_up``. Measurements come from ``node_monitor``,
 ``observer`` and ``task_tracer``, for all tasks of the node (``node_view``). Bandwidth is divided in
 ``rate_control``; ``traffic_monitor`` decides how often traffic is measured. ``job_traffic`` and

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import tempfile
+import time
 from collections import Counter
 from collections.abc import Callable, Mapping
 from functools import partial
@@ -35,6 +36,7 @@ from dios.firmament.coordinator.answers import (
 )
 from dios.firmament.coordinator.cluster_queries import Answer, ClusterQueries, NodeHoldings, Question
 from dios.firmament.coordinator.cluster_state import Phase, TrackedCluster, TrackedTask
+from dios.firmament.coordinator.explain_allowance import ExplainAllowance
 from dios.firmament.coordinator.live_settings import LiveSettings
 from dios.firmament.coordinator.usage_queries import learned
 from dios.firmament.custom_model.remote_model import RemoteModel
@@ -114,6 +116,7 @@ class QueryHandler(ClusterQueries):
         self._scheduler = scheduler
         self._accounts = accounts
         self._admissions = admissions
+        self._allowance: Final = ExplainAllowance()
         self.rates: dict[str, tuple[Rate, ...]] = {}
         """The rates in force, by node."""
 
@@ -334,7 +337,9 @@ class QueryHandler(ClusterQueries):
         return super()._explain_briefly(task, tracked) or self._admissions.explain(tracked)
 
     def _explain_task(self, task: int, tracked: TrackedTask) -> TaskExplained:
-        explanation = self._scheduler.explain(task)
+        began = time.monotonic()
+        explanation = self._scheduler.explain(task, self._allowance.left_s(began))
+        self._allowance.spend(time.monotonic() - began)
         # Users know the task by its fingerprint, not by its number.
         marks = {task: tracked.row.fingerprint}
         if (original := self._cluster.original_of(tracked.row)) is not None:

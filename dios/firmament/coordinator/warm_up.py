@@ -116,7 +116,7 @@ class _SmallCluster:
 
     def _explain(self) -> None:
         for task in self._tasks[:1]:
-            self._scheduler.explain(task)
+            self._scheduler.explain(task, budget_s=0.0)  # the changes that are tried need no other kernel
 
     def _finish(self, now: float) -> None:
         self._random.shuffle(self._tasks)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Final, Protocol
+from typing import Final, Protocol, Self
 
 import numpy as np
 
@@ -49,6 +49,10 @@ class RemoteModel(BaseModel):
     def close(self) -> None:
         """End the model's task."""
         self._link.close()
+
+    def __deepcopy__(self, memo: dict[int, object]) -> Self:
+        """Raise ModelError: the task of the model knows only one state."""
+        raise ModelError("the cost model runs in another process, where it has no second state")
 
     def begin(self, state: ClusterState) -> None:
         """Send what has changed, and begin a round."""

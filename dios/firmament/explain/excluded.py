@@ -10,6 +10,7 @@ import numpy as np
 from dios.firmament.cluster.columns import ABSENT, Flags, Floats, Ints
 from dios.firmament.cluster.state import RUNNING, ClusterState
 from dios.firmament.descriptors import Level, Resources
+from dios.firmament.explain.amounts import amount_text, needed_text
 from dios.firmament.explain.explanation import ExcludedMachines
 from dios.firmament.policies.restrictions import Restrictions, allowed_by_affinity
 from dios.wire.types import Affinity
@@ -59,14 +60,16 @@ def excluded_machines(
     demand, known = tasks.demand[task], tree.capacity > 0
     for at, name in enumerate(Resources._fields):
         out(
-            known[:, at] & (tree.capacity[:, at] < demand[at]), f"too small: {_want(name, float(demand[at]))}"
+            known[:, at] & (tree.capacity[:, at] < demand[at]),
+            f"too small: {needed_text(name, float(demand[at]))}",
         )
     out(tree.slots == 0, "without slots")
     out(~tree.usable, "drained: they take no new tasks", passes=True)
     job = int(tasks.job[task])
     affinity = Affinity(int(state.jobs.affinity[job]))
     if affinity != Affinity.NONE:
-        out(~allowed_by_affinity(state, job, left) & (rows != here), _APART[affinity])
+        apart = ~allowed_by_affinity(state, job, left) & (rows != here)
+        out(apart, _APART[affinity], passes=True)
     refused = np.isin(rows, _rows(state, restrictions.refusals(task, state.now)))
     out(refused, "refused the task a short while ago", passes=True)
     free = state.available(rows)
@@ -75,13 +78,13 @@ def excluded_machines(
     for at, name in enumerate(Resources._fields):
         short = free[:, at] < demand[at]
         has = _has(state, np.flatnonzero(left & short), free[:, at], name)
-        out(short, f"not enough free: {_want(name, float(demand[at]))}{has}", passes=True)
+        out(short, f"not enough free: {needed_text(name, float(demand[at]))}{has}", passes=True)
     others = restrictions.reservations.left_to_others(len(rows))
     if here == ABSENT and others is not None:
         kept = (others[:, 0] < 1) | (others[:, 1:] < demand).any(axis=1)
         kept &= ~restrictions.reservations.may_fill(state, np.full(len(rows), task), rows)
         out(kept, "room is kept for a task that has waited longer", passes=True)
-    out(~reachable, "the cost model offers no way there")
+    out(~reachable, "the cost model offers no way there", passes=True)
     return found, left
 
 
@@ -94,22 +97,7 @@ def _rows(state: ClusterState, machines: list[int]) -> Ints:
 def _has(state: ClusterState, machines: Ints, free: Floats, name: str) -> str:
     """Return what the machines with the most of a resource have free, in words; "" for no machine."""
     most = machines[np.argsort(-free[machines], kind="stable")][:_SHOWN_FREE]
-    has = [f"{state.resources.names[row]} has {_amount(name, max(float(free[row]), 0.0))}" for row in most]
+    has = [
+        f"{state.resources.names[row]} has {amount_text(name, max(float(free[row]), 0.0))}" for row in most
+    ]
     return f" ({', '.join(has)})" if has else ""
-
-
-def _want(name: str, amount: float) -> str:
-    if name == "cpus":
-        return f"{amount:g} CPUs are needed"
-    if name == "devices":
-        return f"{amount:g} devices are needed"
-    return f"{_amount(name, amount)} of {name.replace('_', ' ')} are needed"
-
-
-def _amount(name: str, amount: float) -> str:
-    if name in {"cpus", "devices"}:
-        return f"{amount:g}"
-    unit = "B" if name == "memory" else "B/s"
-    power = min(int(np.log2(max(amount, 1))) // 10, 4)
-    prefix = ["", "Ki", "Mi", "Gi", "Ti"][power]
-    return f"{amount / 1024**power:.3g} {prefix}{unit}"

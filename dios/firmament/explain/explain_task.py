@@ -96,7 +96,7 @@ def explain_left_out(
         reason = "too many tasks did not fit where they were placed; it takes part when some of them run"
     machines = len(state.resources.at(Level.MACHINE))
     ids = int(state.tasks.id[task]), int(state.jobs.id[job])
-    return Explanation(*ids, "waits", reason, None, number, model, 0, total_machines=machines)
+    return Explanation(*ids, "waits", reason, None, number, model, None, total_machines=machines)
 
 
 def _nowhere(excluded: list[ExcludedMachines]) -> str:
@@ -238,10 +238,13 @@ class _Explainer:
 
     def running(self) -> Explanation:
         """Explain a running task, and what would move or stop it."""
-        excluded, open_machines = self._excluded()
         here = int(self.state.tasks.machine[self.subject.task])
+        name, stays = self.state.resources.names[here], self._why_it_stays()
+        if stays:
+            reason = f"on {name}, which costs {self.cost}; it does not move: {stays}"
+            return self._explanation(reason, self.state.machine_ids[here], [], [], self._leaving(name))
+        excluded, open_machines = self._excluded()
         places = self.places(open_machines, here)
-        name = self.state.resources.names[here]
         target = int(self.outcome.leaf[self.index])
         moves = target == ABSENT or self.state.resources.machine[target] != here
         if moves and not self.outcome.held[self.index]:
@@ -254,6 +257,19 @@ class _Explainer:
             if places:
                 reason += f"; the best other place is {places[0].name} at {places[0].cost}"
         return self._explanation(reason, self.state.machine_ids[here], places, excluded, enough)
+
+    def _why_it_stays(self) -> str:
+        """Return why a running task has no arc to another machine; empty if it has."""
+        plan, settings = self.outcome.plan, self.subject.restrictions.settings
+        if not self.state.tasks.restartable[self.subject.task]:
+            return "it may not be stopped and started again"
+        if not settings.preemption:
+            return "no task is stopped, by the setting preemption"
+        if plan.fixed[self.index]:
+            return "its principal holds no more than its right, so that others may not stop its tasks"
+        if plan.rooted[self.index]:
+            return "the tasks of its job stay together"
+        return "" if settings.migration else "no task moves, by the setting migration"
 
     def _excluded(self) -> tuple[list[ExcludedMachines], Flags]:
         reachable = self.length < FAR

@@ -8,9 +8,85 @@ program decides anything by an explanation.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from enum import StrEnum
 from typing import Literal
 
+from dios.firmament.explain.amounts import amount_text
+
 Status = Literal["waits", "runs"]
+
+
+class CounterfactualKind(StrEnum):
+    """The kinds of changes that are solved for a waiting task, those that its user can make first."""
+
+    DEMAND = "demand"
+    CONSTRAINT = "constraint"
+    PIN = "pin"
+    AFFINITY = "affinity"
+    GANG = "gang"
+    SERIES = "series"
+    END = "end"
+    KEPT_ROOM = "kept room"
+    OWN_TASKS = "own tasks"
+    QUOTA = "quota"
+    TURN = "turn"
+
+    @property
+    def rank(self) -> int:
+        """Its place in the order of kinds; the constraints are one kind in it, the most general."""
+        return list(CounterfactualKind).index(self)
+
+
+@dataclass(frozen=True, slots=True)
+class Counterfactual:
+    """A change after which rounds of the scheduler place the task; it was made in a copy and solved."""
+
+    kind: CounterfactualKind
+    text: str
+    machine: int
+    """The identifier of the machine on which the task would start."""
+    size: float
+    """The order of changes of one kind: the part of the demands, or the seconds until the end."""
+    amounts: dict[str, float]
+    """The changed demands, by resource."""
+    value: str
+    """The number of the constraint that is left out, or the size of the gang; else empty."""
+    freed: int | None
+    """The identifier of the machine on which tasks end; None for all machines, and for other changes."""
+    ended: int
+    """The number of tasks that end there: the next ones by their known ends."""
+    least: bool
+    """True if a smaller change of the same kind was solved and is not sufficient, or there is none."""
+    also: CounterfactualKind | None = None
+    """The kind of a second change, without amounts, that has to be made as well."""
+    also_value: str = ""
+    """The ``value`` of that one."""
+
+
+@dataclass(frozen=True, slots=True)
+class FreeAmounts:
+    """What a machine has free, and its capacity; None if the capacity is not known."""
+
+    machine: int
+    name: str
+    free_slots: int
+    slots: int
+    free: dict[str, float | None]
+    """By resource that the task demands."""
+    capacity: dict[str, float | None]
+    kept: bool
+    """True if room there is kept for another task."""
+
+    def text(self) -> str:
+        """Return the amounts in one line."""
+        parts = [
+            f"{amount_text(name, amount)} of {amount_text(name, self.capacity[name] or 0.0)} "
+            + {"cpus": "CPUs"}.get(name, name.replace("_", " "))
+            for name, amount in self.free.items()
+            if amount is not None
+        ]
+        kept = "; room there is kept for another task" if self.kept else ""
+        return f"free on {self.name}: {', '.join([*parts, f'{self.free_slots} of {self.slots} slots'])}{kept}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,8 +158,8 @@ class Explanation:
     round: int
     """The number of the last round."""
     model: str
-    cost: int
-    """The cost of the task's path in the trial solution."""
+    cost: int | None
+    """The cost of the task's path in the trial solution; None if it has no path there."""
     path: list[PathStep] = field(default_factory=list)
     places: list[CandidateMachine] = field(default_factory=list)
     """The best machines, cheapest first."""
@@ -96,6 +172,12 @@ class Explanation:
     """The machines that are kept for it, and when it is expected to start there."""
     before: int | None = None
     """The number of waiting tasks of its principal that come before it; None if it takes part in rounds."""
+    free: list[FreeAmounts] = field(default_factory=list)
+    """What machines have free, those nearest to the demand of a waiting task first, EXPLAIN_NODES at most."""
+    counterfactuals: list[Counterfactual] = field(default_factory=list)
+    """Changes that would start a waiting task, the smallest first."""
+    unsolved: str = ""
+    """A sentence about changes that were not solved, or about the lack of a sufficient one."""
 
     def lines(self) -> list[str]:
         """Return the explanation as lines of text."""
@@ -118,7 +200,11 @@ class Explanation:
             said.append(f"bottleneck: {self.binding}")
         if self.promised:
             said.append(self.promised)
+        said.extend(one.text() for one in self.free)
+        said.extend(one.text for one in self.counterfactuals)
         said.extend(one.text for one in self.enough)
+        if self.unsolved:
+            said.append(self.unsolved)
         if self.before is not None:
             said.append(f"{self.before} waiting tasks of its principal come before it")
         return said

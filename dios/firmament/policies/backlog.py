@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import islice
 from typing import Final, NamedTuple, TypeAlias
 
@@ -28,6 +28,9 @@ _SHORT: Final = 2
 """The tasks in the window of a kind that found no place."""
 
 
+_Order: TypeAlias = tuple[int, float, int, int]
+
+
 class _Kind(NamedTuple):
     """The needs that decide where tasks may run; tasks of one kind are interchangeable."""
 
@@ -37,6 +40,10 @@ class _Kind(NamedTuple):
     priority: int
     job: int | None
     """The job, if its tasks depend on each other."""
+
+    def __deepcopy__(self, memo: dict[int, object]) -> _Kind:
+        """Return the value itself, which never changes."""
+        return self
 
 
 def _kind_of(job: JobDescriptor, described: TaskDescriptor) -> _Kind:
@@ -60,17 +67,23 @@ class BackloggedTask:
     kind: _Kind
     number: int
     """The order of submissions."""
+    version: int = 0
+    """The number of its descriptions before this one."""
     inside: bool = False
     """True if it is in the tables."""
     gone: bool = False
 
     @property
-    def order(self) -> tuple[int, float, int]:
+    def order(self) -> _Order:
         """Its place among the tasks of its principal."""
-        return -self.described.priority, self.submitted, self.number
+        return -self.described.priority, self.submitted, self.number, self.version
+
+    def __deepcopy__(self, memo: dict[int, object]) -> BackloggedTask:
+        """Return a copy; there are thousands of them, so it is made without the general way."""
+        return replace(self)
 
 
-_Heap: TypeAlias = list[tuple[tuple[int, float, int], BackloggedTask]]
+_Heap: TypeAlias = list[tuple[_Order, BackloggedTask]]
 
 
 @dataclass(slots=True)
@@ -98,7 +111,7 @@ class _PrincipalQueue:
     """The waiting tasks of one principal: the kinds in the order of their first tasks."""
 
     kinds: dict[_Kind, _KindQueue] = field(default_factory=dict)
-    order: list[tuple[tuple[int, float, int], _Kind]] = field(default_factory=list)
+    order: list[tuple[_Order, _Kind]] = field(default_factory=list)
     """A heap with an entry for the first task of each kind that has tasks outside; others are outdated."""
     turns: dict[_Kind, None] = field(default_factory=dict)
     """The kinds with tasks outside, the one that was tried longest ago first."""
@@ -139,6 +152,18 @@ class Backlog:
         found = self._tasks.get(task)
         return found is not None and not found.inside
 
+    def knows(self, task: int) -> bool:
+        """Return True if a task is here, in the tables or outside; tasks of gangs are not."""
+        return task in self._tasks
+
+    def described(self, task: int) -> tuple[JobDescriptor, TaskDescriptor]:
+        """Return the descriptions of the job and of a task that is here."""
+        return self._tasks[task].job, self._tasks[task].described
+
+    def waiting(self) -> dict[int, str]:
+        """Return the principals of the tasks outside the tables."""
+        return {task: one.job.principal for task, one in self._tasks.items() if not one.inside}
+
     def job(self, job: int) -> JobDescriptor | None:
         """Return the description of a job with tasks outside the tables."""
         found = self._jobs.get(job)
@@ -168,15 +193,23 @@ class Backlog:
             # The last one first, so that the head of its kind changes once.
             self.remove(task.described.task)
         for task in others:
-            # A number of its own: entries of equal order cannot be in one heap.
-            self._next += 1
-            kind = _kind_of(job, task.described)
-            again = BackloggedTask(job, task.described, task.submitted, kind, self._next)
-            self._tasks[task.described.task] = again
-            self._put(again)
-            if task.inside:
-                self.enter(task.described.task)
+            self._put_again(task, job, task.described)
         return [task.described.task for task in found if not task.inside]
+
+    def redescribe(self, described: TaskDescriptor) -> None:
+        """Give a task another description; it keeps its place among those of its principal."""
+        task = self._tasks[described.task]
+        self.remove(described.task)
+        self._put_again(task, task.job, described)
+
+    def _put_again(self, task: BackloggedTask, job: JobDescriptor, described: TaskDescriptor) -> None:
+        # A version of its own: entries of equal order cannot be in one heap.
+        kind, version = _kind_of(job, described), task.version + 1
+        again = BackloggedTask(job, described, task.submitted, kind, task.number, version)
+        self._tasks[described.task] = again
+        self._put(again)
+        if task.inside:
+            self.enter(described.task)
 
     def may_enter(self, task: int) -> bool:
         """Return True if some machine could take a task, and none of its principal waits before it."""
@@ -293,7 +326,7 @@ class Backlog:
     ) -> list[BackloggedTask]:
         found: list[BackloggedTask] = []
         spare = min(BACKLOG_SPARE_TASKS, size) // 2
-        skipped: list[tuple[tuple[int, float, int], _Kind]] = []
+        skipped: list[tuple[_Order, _Kind]] = []
         looked = 0
         while queue.order and queue.inside < size - spare and looked < size + BACKLOG_SPARE_TASKS:
             looked += 1

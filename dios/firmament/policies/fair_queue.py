@@ -29,7 +29,7 @@ from dios.firmament.policies.fit import room_of
 from dios.firmament.policies.gangs import needed
 from dios.firmament.policies.job_bounds import job_places, why_beyond
 from dios.firmament.policies.principal_accounts import FairnessRule, PrincipalAccounts
-from dios.firmament.policies.reservations import NO_RESERVATIONS, Head, Reservation
+from dios.firmament.policies.reservations import Head, Reservation
 from dios.firmament.policies.stored_shares import RESOURCES
 from dios.limits import FAIR_QUEUE_EXEMPT_MAX, FAIR_QUEUE_TIMEOUT_S, PRIORITY_AGE_S, RESERVATIONS_MAX
 
@@ -49,6 +49,10 @@ class Admission:
     """(P,): principals that stopped at their quota."""
     next: int = -1
     """The principal whose task is next and has no room; -1 for none."""
+    next_task: int = ABSENT
+    """The identifier of that task, or of the first of its gang; ABSENT for none."""
+    lacking: tuple[str, ...] = ()
+    """The resources of which the admitted tasks leave it too little in the whole cluster."""
     with_room: Ints = field(default_factory=lambda: np.zeros(0, np.int64))
     """Identifiers of tasks that are admitted because room was reserved for them."""
     in_turn: bool = True
@@ -68,7 +72,7 @@ class TaskFairQueue:
         self._since = 0.0
         self._passed: set[int] = set()
         """Identifiers of tasks that held up others for too long."""
-        self._reserved: Mapping[int, Reservation] = NO_RESERVATIONS
+        self._reserved: Mapping[int, Reservation] = {}
         self._latest: dict[int, float] = {}
         """When the latest task was submitted that was placed, by principal."""
 
@@ -79,14 +83,14 @@ class TaskFairQueue:
             self._latest[owner] = max(self._latest.get(owner, when), when)
 
     def choose(
-        self, state: ClusterState, *, record: bool, reserved: Mapping[int, Reservation] = NO_RESERVATIONS
+        self, state: ClusterState, *, record: bool, reserved: Mapping[int, Reservation] | None = None
     ) -> Admission:
         """Return the admission of this round; without ``record`` it is a trial round and does not count.
 
         ``reserved`` are the reservations by the identifiers of their tasks: no other room is kept for them.
         """
         self.ledger.sync(state)
-        self._reserved = reserved
+        self._reserved = reserved or {}
         waiting = np.flatnonzero(state.tasks.alive & (state.tasks.status == WAITING))
         places = job_places(state, waiting)
         found, first = self._chosen(state, waiting[places.allowed], places.needed[places.allowed])
@@ -154,15 +158,39 @@ class TaskFairQueue:
                 for r in np.flatnonzero(np.isfinite(quota)).tolist()
             ]
             if parts:
-                return f"its principal may hold no more at once; it holds {', '.join(parts)}"
+                holds = f"its principal may hold no more at once; it holds {', '.join(parts)}"
+                return holds + self._before_quota(state, admission, task, quota)
             most = FAIR_QUEUE_EXEMPT_MAX
             return f"{most} tasks of its principal had their turn, found no place and go before it"
         own = f"its principal has {_standing(shares, owed, number)}"
+        if admission.next == number and self._is_next(state, admission, task):
+            words = {"tasks": "slots", "cpus": "CPUs", "disk_io": "disk I/O"}
+            lacking = " and ".join(words.get(name, name) for name in admission.lacking)
+            return f"it is next, and too little is free in the whole cluster of {lacking}; {own}"
         if admission.next == number:
             return f"tasks of its principal come before it, and the first has no room; {own}"
         return (
             f"it is not its turn: {own}, and the next principal has {_standing(shares, owed, admission.next)}"
         )
+
+    @staticmethod
+    def _before_quota(state: ClusterState, admission: Admission, task: int, quota: Floats) -> str:
+        """Return which tasks use up a quota (R,) before a task of their principal; empty if it exceeds it."""
+        waiting = np.flatnonzero(state.tasks.alive & (state.tasks.status == WAITING))
+        entry = _entries(state, waiting)
+        wanted = _demands(state, waiting, entry)[0][entry[np.searchsorted(waiting, task)]]
+        number = state.jobs.principal[state.tasks.job[task]]
+        if (state.held[number] + wanted > quota * (1 + _ROUNDING)).any():
+            return ""
+        first = np.count_nonzero(state.jobs.principal[state.tasks.job[admission.tasks]] == number)
+        count = f"{first} of its waiting tasks come" if first else "a larger one of its waiting tasks comes"
+        return f", and {count} first"
+
+    @staticmethod
+    def _is_next(state: ClusterState, admission: Admission, task: int) -> bool:
+        """Return True if a task, or the gang to which it belongs, is the next one."""
+        waiting = np.union1d(task, state.tasks.row(admission.next_task))
+        return len(np.unique(_entries(state, waiting))) == 1
 
     def protected(self, state: ClusterState, tasks: Ints) -> Flags:
         """Return which of these running tasks (n,) other principals may not stop: within 1/n.
@@ -238,7 +266,14 @@ class TaskFairQueue:
         if stopped < 0:
             return Admission(found, queues.limited, with_room=with_room), -1
         at = int(order[stopped])
-        admission = Admission(found, queues.limited, int(who[at]), with_room)
+        admission = Admission(
+            found,
+            queues.limited,
+            int(who[at]),
+            int(table.id[waiting[head[at]]]),
+            tuple(name for name, more in zip(RESOURCES, demand[at] > free, strict=True) if more),
+            with_room,
+        )
         # If no task has room, none is held up, however long that takes.
         others = np.flatnonzero(~queues.taken)
         others = others[others != stopped]

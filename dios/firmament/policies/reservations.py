@@ -12,10 +12,9 @@ ever; the tasks start elsewhere if they fit elsewhere before. A machine has one 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Container, Iterable, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Sequence
 from dataclasses import dataclass, field
-from types import MappingProxyType
-from typing import Final, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
@@ -63,9 +62,6 @@ class RemoteReservation(NamedTuple):
     demand: Resources
     submitted: float
     start: float
-
-
-NO_RESERVATIONS: Final[Mapping[int, Reservation]] = MappingProxyType({})
 
 
 @dataclass(eq=False)

@@ -142,11 +142,16 @@ def expected_ends(state: ClusterState, running: Ints, runtimes: Runtimes) -> tup
     A run time that was stated, or that the same program had before, decides. A task that has none, or has
     exceeded it, is expected to run as long again as it has run, RESERVATION_UNKNOWN_S at least.
     """
-    since = state.tasks.since[running]
-    end = since + runtimes.expected(state, running)
-    grows = state.now + np.maximum(state.now - since, RESERVATION_UNKNOWN_S)
-    is_known = np.isfinite(end) & (end > state.now)
-    return np.where(is_known, end, grows), is_known
+    grows = state.now + np.maximum(state.now - state.tasks.since[running], RESERVATION_UNKNOWN_S)
+    known = known_ends(state, running, runtimes)
+    is_known = np.isfinite(known)
+    return np.where(is_known, known, grows), is_known
+
+
+def known_ends(state: ClusterState, running: Ints, runtimes: Runtimes) -> Floats:
+    """Return when running tasks end by their run times, (n,); NaN if it is not known, or was exceeded."""
+    end = state.tasks.since[running] + runtimes.expected(state, running)
+    return np.where(end > state.now, end, np.nan)
 
 
 def fitting(free: Floats, demand: Floats, allowed: Flags) -> Ints:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 from queue import Empty, SimpleQueue
-from typing import Generic, TypeVar
+from typing import Generic, Self, TypeVar
 
 from dios.limits import SCHED_ABANDONED_THREADS_MAX
 
@@ -92,6 +92,10 @@ class ModelGuard:
         self.limit_s = limit_s
         self._worker: _Worker | None = None
         self._abandoned: list[_Worker] = []
+
+    def __deepcopy__(self, memo: dict[int, object]) -> Self:
+        """Return the guard itself: copies of a scheduler share the bound on threads that hang."""
+        return self
 
     def call(self, question: Callable[[], _T]) -> _T:
         """Return the result of ``question``; raise :class:`ModelError` if it raises or is late."""

@@ -51,6 +51,13 @@ class TrialRound:
     admission: Admission | None
     """The tasks that were admitted by turns, if principals take turns."""
 
+    def takes_part(self, task: int, job: int, *, is_gang: bool) -> bool:
+        """Return True if a task could get a place; a gang that was left out may have a reservation alone."""
+        at = int(np.searchsorted(self.plan.tasks, task))
+        if at == len(self.plan.tasks) or self.plan.tasks[at] != task:
+            return False
+        return not is_gang or bool(self.plan.bounds.most[job] > 0 or self.leaf[at] != ABSENT)
+
 
 class RoundMaker:
     """Makes the rounds of one cluster."""

@@ -168,10 +168,12 @@ def _bars(label: str, bars: Sequence[tuple[str, float, str, str]]) -> str:
 
 
 def _changes(explanation: Row) -> str:
-    changes = [str(one.get("text")) for one in rows(explanation, "enough")]
     binding = str(explanation.get("binding") or "")
-    if not changes and not binding:
-        return ""
     items = [f"bottleneck: {binding}"] if binding else []
-    listed = "".join(f"<li>{text(one)}</li>" for one in [*items, *changes])
+    for part in ("counterfactuals", "enough"):
+        items += [str(one.get("text")) for one in rows(explanation, part)]
+    items += [str(explanation["unsolved"])] if explanation.get("unsolved") else []
+    if not items:
+        return ""
+    listed = "".join(f"<li>{text(one)}</li>" for one in items)
     return f"<h2>What limits it, and what would change the decision</h2><ul>{listed}</ul>"

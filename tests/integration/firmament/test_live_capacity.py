@@ -6,8 +6,10 @@ import json
 import signal
 from collections.abc import Iterator
 
+import msgspec
 import pytest
 
+from dios.firmament.explain.explanation import Explanation
 from tests.support.node.command_user import Person
 from tests.support.node.running_node import wait_until
 from tests.support.node.scheduled_cluster import CPUS, LOADED_S, NODES, Site
@@ -67,6 +69,20 @@ def test_more_than_any_node_has_waits_or_is_refused(site: Site, option: str) -> 
         why = site.person.types("dios explain large").stdout
         assert "3 of 3 machines: " in why
         assert word in why
+    finally:
+        run.send_signal(signal.SIGINT)
+        run.communicate(timeout=60)
+
+
+def test_processors_that_are_called_sufficient_start_the_run(site: Site) -> None:
+    """A run with the amount that `explain` names for a larger one starts, while that one still waits."""
+    run = site.person.starts(f"dios run short.py --cpus {CPUS + 1} --title large")
+    try:
+        site.until("large", "waiting")
+        explanation = msgspec.convert(site.ask("dios explain large")["explanation"], Explanation)
+        (change,) = [one for one in explanation.counterfactuals if set(one.amounts) == {"cpus"}]
+        assert {one.name for one in explanation.free} == set(NODES)
+        site.person.types(f"dios run short.py --cpus {change.amounts['cpus']}")
     finally:
         run.send_signal(signal.SIGINT)
         run.communicate(timeout=60)

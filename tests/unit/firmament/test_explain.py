@@ -188,6 +188,7 @@ def test_the_best_places_are_the_cheapest_ones_in_order(seed: int) -> None:
     scheduler, model = crowd(seed)
     for task in waiting(scheduler):
         said = scheduler.explain(task)
+        assert said.cost is not None
         costs = {machine: model._cost(task, machine) for machine in range(4)}
         assert [place.cost for place in said.places] == sorted(costs.values())
         assert all(place.cost == costs[place.machine] for place in said.places)
@@ -281,6 +282,27 @@ def test_a_running_task_is_not_in_its_own_way() -> None:
     (full,) = scheduler.explain(3).excluded
     assert full.machines == 2
     assert full.reason.startswith("not enough free")
+
+
+@pytest.mark.parametrize(
+    ("described", "settings", "reason"),
+    [
+        ({"restartable": False}, SchedulerSettings(), "it may not be stopped and started again"),
+        ({}, SchedulerSettings(preemption=False), "by the setting preemption"),
+        ({}, SchedulerSettings(migration=False), "by the setting migration"),
+    ],
+)
+def test_a_task_that_stays_is_told_why_it_does(
+    described: dict[str, object], settings: SchedulerSettings, reason: str
+) -> None:
+    """No machine is called impossible, and none better, if the task would not go there in any case."""
+    scheduler = small(**described)
+    scheduler.set_settings(settings, 0.0)
+    scheduler.round(0.0)
+    told = scheduler.explain(1)
+    assert reason in told.reason
+    assert not told.excluded
+    assert not told.places
 
 
 def test_a_gang_without_room_is_told_as_such() -> None:

@@ -1,0 +1,19 @@
+"""The time that explanations may take from a scheduler."""
+
+from __future__ import annotations
+
+import pytest
+
+from dios.firmament.coordinator.explain_allowance import ExplainAllowance
+from dios.limits import EXPLAIN_S, EXPLAIN_SHARE
+
+
+def test_explanations_take_a_part_of_the_time_and_never_more_at_once() -> None:
+    """What was spent comes back at the stated rate, a debt first, and nothing is saved up."""
+    allowance = ExplainAllowance()
+    assert allowance.left_s(100.0) == EXPLAIN_S
+    allowance.spend(EXPLAIN_S + 1.0)
+    assert allowance.left_s(100.0) == 0
+    assert allowance.left_s(100.0 + 1.0 / EXPLAIN_SHARE) == 0
+    assert allowance.left_s(100.0 + 1.2 / EXPLAIN_SHARE) == pytest.approx(0.2)
+    assert allowance.left_s(1e6) == EXPLAIN_S
