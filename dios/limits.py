@@ -608,6 +608,7 @@ CAPACITY_CHANGE_PERCENT: Final = 10  # a smaller change is not announced to sche
 RATE_SOLVE_MS_MAX: Final = 250  # of a control interval, for its shares: exact ones, or DC-DRF's deadline
 RATE_SLOW_SOLVES: Final = 2  # intervals one after the other whose exact shares took longer: then DC-DRF
 RATE_CALM_SOLVES: Final = 10  # such intervals in which exact shares take half of that time: then exact ones
+RATE_RETRY_SOLVES: Final = 600  # slow intervals until DC-DRF is tried again, after it was not faster
 RATE_PROBE_PERCENT: Final = 10  # above the best rate seen, where no capacity is configured
 RATE_POLL_MS: Final = 500  # a delayed sender is checked this often: it may have closed its connection
 RATE_IDLE_PERCENT: Final = 10  # a second with more idle time does not count as a measurement of the capacity

@@ -19,7 +19,7 @@ import trio
 from dios import limits
 from dios.host.bandwidth.rates import Rates
 from dios.host.machine import capacity
-from dios.host.machine.capacity import Measurement, UnmeasuredError
+from dios.host.machine.capacity import Measurement, MeasurementError
 from dios.node.addresses import split_address
 from dios.node.settings import Settings
 from dios.wire.messages import ResourceCapacity
@@ -50,7 +50,7 @@ class KnownCapacity(NamedTuple):
     detail: str = ""
 
 
-class CapacityEstimate:
+class CapacitySources:
     """The capacity of one resource, by all that is known of it.
 
     Args:
@@ -91,7 +91,7 @@ class CapacityEstimate:
             return
         try:
             found = self._measure()
-        except UnmeasuredError as error:
+        except MeasurementError as error:
             self._why_unknown = error.message
             return
         self._measured = max(self._measured, found.bytes_s)
@@ -104,7 +104,7 @@ class NodeCapacity:
     """The capacities of this node's link and disk, and the attempts to find them out."""
 
     def __init__(
-        self, disk: CapacityEstimate, link: CapacityEstimate, interfaces: tuple[str, ...], rates: Rates
+        self, disk: CapacitySources, link: CapacitySources, interfaces: tuple[str, ...], rates: Rates
     ) -> None:
         """``rates`` has seen what was moved."""
         self._disk, self._link = disk, link
@@ -117,12 +117,12 @@ class NodeCapacity:
         """Return those of a node with these settings and this address for other nodes."""
         interfaces = capacity.interfaces_of(split_address(address)[0])
         local = capacity.is_loopback(interfaces)
-        disk = CapacityEstimate(
+        disk = CapacitySources(
             settings.store_rate,
             (lambda: capacity.measure_disk(settings.data)) if settings.measure else None,
             _NOT_YET if settings.measure else _MEASURE_IS_OFF,
         )
-        link = CapacityEstimate(
+        link = CapacitySources(
             settings.link_rate,
             capacity.measure_loopback if settings.measure and local else None,
             (_NOT_YET if settings.measure else _MEASURE_IS_OFF) if local else _NO_SPEED,

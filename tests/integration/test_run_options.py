@@ -207,7 +207,7 @@ def _reserve_memory(stand: Stand) -> None:
 def _disk_io(stand: Stand) -> None:
     told = stand.person.types("dios run short.py --disk-io 1MiB").stderr
     assert "disk-io" in told
-    assert "--disk-io sets nothing aside on n1" in told
+    assert "--disk-io sets nothing aside on n1: the capacity is unknown" in told
     assert _demand("disk_io", disk_io="1MiB") == MIB
 
 

@@ -16,7 +16,7 @@ from types import MappingProxyType
 import numpy as np
 
 from dios.fairness.allocation import Floats, Ints
-from dios.firmament.coordinator.rate_solver import RateSolver, WeightedDemands
+from dios.firmament.coordinator.rate_solver import RateSolver, TenantDemands
 from dios.limits import RATE_BYTES_S_MIN, RATES_MAX
 from dios.wire.messages import Meter, Metered, Rate
 from dios.wire.types import Traffic
@@ -135,7 +135,7 @@ class RateControl:
         columns: list[tuple[str, Traffic]],
         capacity: Floats,
         weights: Mapping[str, float],
-    ) -> tuple[WeightedDemands, Ints]:
+    ) -> tuple[TenantDemands, Ints]:
         """Return the demands of the tenants for the links and stores, and the tenant of each of them."""
         row = {who: number for number, who in enumerate(tenants)}
         sent = self._sent_part(tenants)
@@ -152,7 +152,7 @@ class RateControl:
         entries.sort()
         tenant = np.array([entry[0] for entry in entries], np.int64)
         offsets = np.searchsorted(tenant, np.arange(len(tenants) + 1)).astype(np.int64)
-        demands = WeightedDemands(
+        demands = TenantDemands(
             offsets,
             np.array([entry[1] for entry in entries], np.int64),
             np.array([entry[2] for entry in entries], np.float64),

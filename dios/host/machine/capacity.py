@@ -44,7 +44,7 @@ _OTHERS_PERCENT: Final = 25
 _Address: TypeAlias = ipaddress.IPv4Address | ipaddress.IPv6Address
 
 
-class UnmeasuredError(DiosError):
+class MeasurementError(DiosError):
     """A measurement was not possible now; the message says why. It is worth trying again later."""
 
 
@@ -123,7 +123,7 @@ def measure_loopback(proc: Path = Path("/proc"), clock: Callable[[], float] = ti
     """Send bytes to this process itself through the loopback, for LOOPBACK_PROBE_MS at most.
 
     Raises:
-        UnmeasuredError: the system refuses the connection.
+        MeasurementError: the system refuses the connection.
     """
     try:
         with socket.create_server(("127.0.0.1", 0)) as listener:
@@ -141,7 +141,7 @@ def measure_loopback(proc: Path = Path("/proc"), clock: Callable[[], float] = ti
             elapsed = clock() - began
             sending.join()
     except OSError as error:
-        raise UnmeasuredError(f"cannot measure the loopback: {error.strerror or error}") from error
+        raise MeasurementError(f"cannot measure the loopback: {error.strerror or error}") from error
     return Measurement(_rate(received, elapsed), _is_crowded(proc))
 
 
@@ -156,7 +156,7 @@ def _send(sender: socket.socket, clock: Callable[[], float]) -> None:
 
 
 # -- the disk -------------------------------------------------------------------------------------------
-class DiskFacts(NamedTuple):
+class DiskKind(NamedTuple):
     """The disk below a folder, as the system names it."""
 
     name: str
@@ -166,7 +166,7 @@ class DiskFacts(NamedTuple):
         return f"{self.name}, {'rotating' if self.rotational else 'solid state'}"
 
 
-def disk_of(folder: Path, root: Path = Path("/sys")) -> DiskFacts | None:
+def disk_of(folder: Path, root: Path = Path("/sys")) -> DiskKind | None:
     """Return the disk below a folder; None if the system does not say, as for a file system in memory."""
     try:
         device = folder.stat().st_dev
@@ -176,7 +176,7 @@ def disk_of(folder: Path, root: Path = Path("/sys")) -> DiskFacts | None:
     # The queue belongs to the disk, and a partition is a folder in it.
     disk = place.parent if (place / "partition").exists() else place
     rotational = procfs.number(disk / "queue/rotational")
-    return None if rotational < 0 else DiskFacts(disk.name, bool(rotational))
+    return None if rotational < 0 else DiskKind(disk.name, bool(rotational))
 
 
 def measure_disk(
@@ -190,13 +190,13 @@ def measure_disk(
     Each part ends after DISK_PROBE_BYTES or DISK_PROBE_MS, whichever comes first.
 
     Raises:
-        UnmeasuredError: the disk is nearly full, or the system refuses.
+        MeasurementError: the disk is nearly full, or the system refuses.
     """
     disk = disk_of(folder, root)
     try:
         usage = os.statvfs(folder)
         if usage.f_bavail * usage.f_frsize < _FREE_FACTOR * limits.DISK_PROBE_BYTES:
-            raise UnmeasuredError(f"the disk of {folder} is nearly full, so it is not measured. Free space.")
+            raise MeasurementError(f"the disk of {folder} is nearly full, so it is not measured. Free space.")
         before = _moved_bytes(disk, proc)
         file = _nameless_file(folder)
         try:
@@ -205,7 +205,7 @@ def measure_disk(
         finally:
             os.close(file)
     except OSError as error:
-        raise UnmeasuredError(f"cannot measure the disk of {folder}: {error.strerror or error}") from error
+        raise MeasurementError(f"cannot measure the disk of {folder}: {error.strerror or error}") from error
     others = _moved_bytes(disk, proc) - before - written - read
     was_busy = _is_crowded(proc) or others * 100 > written * _OTHERS_PERCENT
     return Measurement(min(_rate(written, write_s), _rate(read, read_s)), was_busy)
@@ -248,7 +248,7 @@ def _rate(size: int, seconds: float) -> int:
     return max(1, round(size / max(seconds, 1e-6)))
 
 
-def _moved_bytes(disk: DiskFacts | None, proc: Path) -> int:
+def _moved_bytes(disk: DiskKind | None, proc: Path) -> int:
     """Return the bytes that the disk has read and written since the machine started; 0 if not known."""
     for row in procfs.text(proc / "diskstats").splitlines():
         words = row.split()

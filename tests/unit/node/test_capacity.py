@@ -11,8 +11,8 @@ from trio.testing import MockClock
 
 from dios import limits
 from dios.host.bandwidth.rates import Rates
-from dios.host.machine.capacity import Measurement, UnmeasuredError
-from dios.node.capacity import CapacityEstimate, CapacitySource, KnownCapacity, NodeCapacity
+from dios.host.machine.capacity import Measurement, MeasurementError
+from dios.node.capacity import CapacitySource, CapacitySources, KnownCapacity, NodeCapacity
 from dios.node.settings import load
 from dios.wire.messages import Metered
 from dios.wire.rates import UNMEASURED
@@ -28,7 +28,7 @@ def scripted(*results: Measurement | None) -> Callable[[], Measurement]:
     def measure() -> Measurement:
         result = next(left)
         if result is None:
-            raise UnmeasuredError("the disk is nearly full")
+            raise MeasurementError("the disk is nearly full")
         return result
 
     return measure
@@ -36,7 +36,7 @@ def scripted(*results: Measurement | None) -> Callable[[], Measurement]:
 
 def test_unknown_is_a_state_that_ends() -> None:
     """A failed measurement leaves the capacity unknown, with the reason, until one succeeds."""
-    estimate = CapacityEstimate(0, scripted(None, Measurement(70 * MB, was_busy=False)), "not yet")
+    estimate = CapacitySources(0, scripted(None, Measurement(70 * MB, was_busy=False)), "not yet")
     assert estimate.known(0) == (None, CapacitySource.UNKNOWN, "not yet")
     estimate.measure()
     assert estimate.known(0) == (None, CapacitySource.UNKNOWN, "the disk is nearly full")
@@ -49,7 +49,7 @@ def test_unknown_is_a_state_that_ends() -> None:
 def test_a_busy_machine_is_measured_again_and_the_best_counts() -> None:
     """A measurement of a busy machine counts until a better one; the number of repetitions is bounded."""
     busy = [Measurement(rate * MB, was_busy=True) for rate in (20, 30, 10)]
-    estimate = CapacityEstimate(0, scripted(*busy, Measurement(25 * MB, was_busy=False)), "")
+    estimate = CapacitySources(0, scripted(*busy, Measurement(25 * MB, was_busy=False)), "")
     for known in (20, 30, 30):
         estimate.measure()
         assert estimate.known(0) == (known * MB, CapacitySource.MEASURED, "while the machine was busy")
@@ -57,7 +57,7 @@ def test_a_busy_machine_is_measured_again_and_the_best_counts() -> None:
     estimate.measure()
     assert estimate.known(0) == (30 * MB, CapacitySource.MEASURED, "")
     assert estimate.is_settled
-    always = CapacityEstimate(0, lambda: Measurement(MB, was_busy=True), "")
+    always = CapacitySources(0, lambda: Measurement(MB, was_busy=True), "")
     for attempt in range(limits.CAPACITY_BUSY_ATTEMPTS_MAX):
         assert not always.is_settled, attempt
         always.measure()
@@ -74,7 +74,7 @@ def test_a_busy_machine_is_measured_again_and_the_best_counts() -> None:
 )
 def test_the_largest_source_counts(interface: int, measured: int, seen: int, known: KnownCapacity) -> None:
     """All but the settings may be too small, so the largest of them is reserved from."""
-    estimate = CapacityEstimate(0, scripted(Measurement(measured, was_busy=False)), "")
+    estimate = CapacitySources(0, scripted(Measurement(measured, was_busy=False)), "")
     estimate.note_interface(interface, "eth0")
     estimate.measure()
     assert estimate.known(seen) == known
@@ -82,16 +82,16 @@ def test_the_largest_source_counts(interface: int, measured: int, seen: int, kno
 
 def test_a_setting_fixes_the_capacity() -> None:
     """Nothing is measured, and nothing that is seen changes it."""
-    estimate = CapacityEstimate(7, scripted(), "")
+    estimate = CapacitySources(7, scripted(), "")
     estimate.measure()
     estimate.note_interface(100, "eth0")
     assert estimate.is_settled
     assert estimate.known(50) == (7, CapacitySource.CONFIGURED, "")
 
 
-def node(disk: CapacityEstimate, rates: Rates) -> NodeCapacity:
+def node(disk: CapacitySources, rates: Rates) -> NodeCapacity:
     """Return the capacities of a node with this disk, whose link is not known."""
-    return NodeCapacity(disk, CapacityEstimate(0, None, "no speed"), (), rates)
+    return NodeCapacity(disk, CapacitySources(0, None, "no speed"), (), rates)
 
 
 async def reports(capacity: NodeCapacity, seconds: float) -> list[tuple[float, int, int]]:
@@ -116,7 +116,7 @@ def test_a_node_reports_what_it_learns_and_changes_that_matter() -> None:
         Measurement(200 * MB, was_busy=False),
     )
     rates = Rates()
-    capacity = node(CapacityEstimate(0, scripted(*results), "not yet"), rates)
+    capacity = node(CapacitySources(0, scripted(*results), "not yet"), rates)
     clock = MockClock(rate=1000)
     found = trio.run(reports, capacity, 20 * pause, clock=clock)
     assert [(disk, network) for _, disk, network in found] == [(100 * MB, 0), (200 * MB, 0)]
@@ -134,7 +134,7 @@ def test_the_most_seen_becomes_known() -> None:
     """A link whose speed nobody says is known once it was busy for a second."""
     now = [0]
     rates = Rates(now=lambda: now[0])
-    capacity = node(CapacityEstimate(9 * MB, None, ""), rates)
+    capacity = node(CapacitySources(9 * MB, None, ""), rates)
     flow = rates.begin("uid:1", Traffic.OUT, 50 * MB)
     now[0] = 10**9
     rates.change(flow, Traffic.OUT, 40 * MB, -40 * MB)

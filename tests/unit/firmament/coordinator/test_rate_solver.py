@@ -8,7 +8,7 @@ import pytest
 
 from dios.fairness import edrf
 from dios.fairness.allocation import Floats
-from dios.firmament.coordinator.rate_solver import EXACT, IN_TIME, RateSolver, WeightedDemands
+from dios.firmament.coordinator.rate_solver import EXACT, IN_TIME, RateSolver, TenantDemands
 from dios.limits import RATE_CALM_SOLVES, RATE_SLOW_SOLVES, RATE_SOLVE_MS_MAX
 
 LATE_S = 2 * RATE_SOLVE_MS_MAX / 1000
@@ -27,7 +27,7 @@ class StepClock:
         return self.now
 
 
-def drawn(seed: int, principals: int = 40, resources: int = 6) -> WeightedDemands:
+def drawn(seed: int, principals: int = 40, resources: int = 6) -> TenantDemands:
     """Return demands for some resources each: small ones, and some for more than there is."""
     random = np.random.default_rng(seed)
     wanted = random.random((principals, resources)) < 0.5
@@ -37,16 +37,16 @@ def drawn(seed: int, principals: int = 40, resources: int = 6) -> WeightedDemand
     row, column = np.nonzero(values)
     offsets = np.searchsorted(row, np.arange(principals + 1)).astype(np.int64)
     weights = random.choice([0.5, 1.0, 4.0], principals)
-    return WeightedDemands(offsets, column.astype(np.int64), values[row, column], resources, weights)
+    return TenantDemands(offsets, column.astype(np.int64), values[row, column], resources, weights)
 
 
-def is_short(demands: WeightedDemands, amounts: Floats) -> npt.NDArray[np.bool_]:
+def is_short(demands: TenantDemands, amounts: Floats) -> npt.NDArray[np.bool_]:
     """Return True for each principal that has less than its demands."""
     tenant = np.repeat(np.arange(demands.weights.size), np.diff(demands.offsets))
-    return np.bincount(tenant, demands.values - amounts, demands.weights.size) > 1e-9
+    return np.bincount(tenant, demands.values - amounts, demands.weights.size) > 1e-6
 
 
-def solver_in_time(clock: StepClock, demands: WeightedDemands) -> RateSolver:
+def solver_in_time(clock: StepClock, demands: TenantDemands) -> RateSolver:
     """Return a solver whose exact shares took too long, so that DC-DRF computes the next ones."""
     solver = RateSolver(clock)
     clock.step_s = LATE_S
@@ -66,7 +66,7 @@ def test_dc_drf_gives_nobody_more_than_its_demand_and_is_exact_if_there_is_time(
     exact = edrf(rows, weights=demands.weights, cap=True)
     assert solver.report is not None
     assert (solver.report.algorithm, solver.report.epsilon, solver.report.completed) == (IN_TIME, 0.0, True)
-    assert shares.amounts == pytest.approx(exact.amounts, rel=1e-6)
+    assert shares.amounts == pytest.approx(exact.amounts, rel=1e-5)
     # A demand that its resource can just satisfy may end at either.
     gap = is_short(demands, exact.amounts)
     assert (shares.limited[gap]).all()
@@ -109,7 +109,7 @@ def test_few_demands_need_no_deadline() -> None:
     clock = StepClock()
     solver = solver_in_time(clock, drawn(3, principals=400))
     few = drawn(3, principals=5)
-    clock.step_s = LATE_S
+    clock.step_s = LATE_S / 10
     for _ in range(RATE_CALM_SOLVES):
         solver.solve(few)
         assert solver.report is not None
@@ -127,7 +127,20 @@ def test_shares_at_the_deadline_overload_nothing_and_hold_for_all_that_still_ros
     assert solver.report is not None
     assert not solver.report.completed
     sums = np.bincount(demands.resources, shares.amounts, demands.resource_count)
-    assert (sums <= 1 + 1e-9).all()
+    assert (sums <= 1 + 1e-6).all()
     gap = is_short(demands, shares.amounts)
     assert (shares.limited == gap).all()
     assert gap.any()
+
+
+def test_dc_drf_that_is_not_faster_is_not_used() -> None:
+    """Where reading the demands takes the most time, exact shares come back, for many intervals."""
+    demands, clock = drawn(5), StepClock()
+    solver = solver_in_time(clock, demands)
+    used = []
+    for _ in range(RATE_SLOW_SOLVES + 2 * RATE_CALM_SOLVES):
+        # Each computation of DC-DRF reads the clock at least twice as often as an exact one.
+        solver.solve(demands)
+        assert solver.report is not None
+        used.append(solver.report.algorithm)
+    assert used == [IN_TIME] * RATE_SLOW_SOLVES + [EXACT] * (2 * RATE_CALM_SOLVES)

@@ -11,7 +11,7 @@ import pytest
 
 from dios import limits
 from dios.host.machine import capacity
-from dios.host.machine.capacity import DiskFacts, UnmeasuredError
+from dios.host.machine.capacity import DiskKind, MeasurementError
 
 GIGABIT = 1000 * 10**6 // 8 * 100 // (100 + limits.SHAPE_HEADERS_PERCENT)
 
@@ -96,7 +96,7 @@ def test_a_disk_is_known_by_its_queue(tmp_path: Path, *, partition: bool) -> Non
         (place / "partition").write_text("1\n")
     (tmp_path / "dev/block").mkdir(parents=True)
     (tmp_path / f"dev/block/{os.major(device)}:{os.minor(device)}").symlink_to(place)
-    assert capacity.disk_of(tmp_path, tmp_path) == DiskFacts("nvme0n1", rotational=False)
+    assert capacity.disk_of(tmp_path, tmp_path) == DiskKind("nvme0n1", rotational=False)
     assert str(capacity.disk_of(tmp_path, tmp_path)) == "nvme0n1, solid state"
     assert capacity.disk_of(tmp_path, tmp_path / "nothing") is None
 
@@ -151,7 +151,7 @@ def test_a_busy_machine_is_noticed(tmp_path: Path, running: int, moved: int, *, 
 
 def test_a_folder_that_is_not_there_is_not_measured(tmp_path: Path) -> None:
     """The error says why, and nothing is made."""
-    with pytest.raises(UnmeasuredError, match="No such file"):
+    with pytest.raises(MeasurementError, match="No such file"):
         capacity.measure_disk(tmp_path / "absent")
 
 
