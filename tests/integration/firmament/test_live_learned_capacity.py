@@ -14,7 +14,7 @@ from tests.support.node.scheduled_cluster import LOADED_S, Site
 
 pytestmark = pytest.mark.timeout(LOADED_S + 100)
 
-RESOURCES = {"--disk-io": ("disk", "disk_io"), "--net": ("network", "network")}
+RESOURCES = {"--disk-io": ("disk", "disk io"), "--net": ("network", "network")}
 
 
 @pytest.fixture(scope="module")
@@ -54,13 +54,10 @@ def test_runs_do_not_share_a_node_that_cannot_carry_both(site: Site, option: str
 
     def settled() -> bool:
         waits = [row["fingerprint"] for row in site.tasks("pair") if row["state"] == "waiting"]
-        if running() == 2:
-            return True
-        return (
-            running() == 1
-            and bool(waits)
-            and f"{wanted} B/s of {word}" in site.person.types(f"dios explain {waits[0]}").stdout
-        )
+        if running() == 2 or not waits:
+            return running() == 2
+        why = site.person.types(f"dios explain {waits[0]}").stdout
+        return running() == 1 and "not enough free" in why and f"/s of {word} are needed" in why
 
     try:
         wait_until(settled, "one runs and the other one is explained", LOADED_S)
@@ -73,6 +70,9 @@ def test_runs_do_not_share_a_node_that_cannot_carry_both(site: Site, option: str
 
 
 def test_doctor_shows_the_source(site: Site) -> None:
-    """`dios doctor` asks the running node."""
-    told = site.person.types("dios node describe n2").stdout
-    assert "/s (measured" in told
+    """`dios doctor` asks the running node for its capacities."""
+    data = site.person.home / ".local/state/dios/cluster/n2"
+    told = site.person.types(f"dios doctor --data {data} --json").stdout
+    details = {row["name"]: row["detail"] for row in json.loads(told)["findings"]}
+    for resource in ("disk", "network"):
+        assert "/s, measured" in details[resource]
