@@ -297,6 +297,14 @@ class FitnessChanged(Struct, frozen=True, tag=27):
     enforcement: tuple[tuple[str, str], ...] = ()
 
 
+class CapacityChanged(Struct, frozen=True, tag=28):
+    """The host learned the bytes per second of this node's disk and network; 0 for unknown."""
+
+    now: int
+    disk_io: int
+    network: int
+
+
 class NetworkOpened(Struct, frozen=True, tag=17):
     """The socket of a network stream is open; ``address`` has the form of ``Reference.address``."""
 
@@ -353,6 +361,7 @@ Event: TypeAlias = (
     | LogLeft
     | LoadMeasured
     | FitnessChanged
+    | CapacityChanged
     | NodesRemoved
     | LabelsStored
     | NetworkOpened

@@ -223,6 +223,8 @@ class Core:
                 cluster_events.load_measured(step, event)
             case events.FitnessChanged():
                 cluster_events.fitness_changed(step, event)
+            case events.CapacityChanged():
+                cluster_events.capacity_changed(step, event)
             case _:
                 raise InvariantError(f"no handler for {type(event).__name__}")
 

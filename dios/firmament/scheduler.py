@@ -156,6 +156,11 @@ class FlowScheduler:
             self._gangs.room_appeared()
             tables.withhold(self.state, row, np.array(amounts))
 
+    def set_outside(self, processors: Mapping[int, float]) -> None:
+        """Set the processors of machines that programs other than tasks use; models may avoid them."""
+        rows = np.array([self._machine(machine) for machine in processors], np.int64)
+        self.state.resources.outside[rows] = list(processors.values())
+
     def promise(self, principal: str, tasks: int, amounts: Resources) -> None:
         """Set the amounts that a principal holds in addition to those of its tasks."""
         tables.promise(self.state, self.state.principal(principal), np.array((tasks, *amounts)))

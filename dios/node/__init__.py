@@ -8,6 +8,7 @@ Read in this order:
 - ``continuation``: replaces the program of a running node; ``launch`` is how its process was started, and
   ``restart_status`` the request and the report.
 - ``fitness``: finds out if this node can run pure tasks, until it knows.
+- ``capacity``: finds out what the node's disk and link carry.
 - ``assembly``: connects the core and the parts of the host.
 - ``cluster``: makes a data directory a member of a cluster; ``cluster_port`` is the port for other nodes,
   ``seeds`` and ``discovery`` find them.

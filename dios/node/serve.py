@@ -21,7 +21,15 @@ from typing import TYPE_CHECKING, Final
 import trio
 
 from dios import limits
-from dios.core.events import DormantUse, FitnessChanged, ObjectRecord, Recovered, ShutdownBegan, TimerFired
+from dios.core.events import (
+    CapacityChanged,
+    DormantUse,
+    FitnessChanged,
+    ObjectRecord,
+    Recovered,
+    ShutdownBegan,
+    TimerFired,
+)
 from dios.core.machine import Core
 from dios.errors import MESSAGE_CHARS_MAX, DiosError
 from dios.host.audit.log import AuditLog
@@ -47,9 +55,10 @@ from dios.node.task_zygote import BASE_OF_TEMPLATES, WARM_UP_OF_TEMPLATES, modul
 from dios.store.lmdb_store import LmdbStore
 from dios.transport.memory.reclaimer import RECLAIMER
 from dios.transport.unix.server import close_listener, open_listener
-from dios.wire.messages import Info, Limits, TableRows, TemplateRow
+from dios.wire.messages import Info, Limits, ResourceCapacity, TableRows, TemplateRow
 
 if TYPE_CHECKING:
+    from dios.node.capacity import NodeCapacity
     from dios.node.cluster_port import ClusterPort
 
 _NEVER: Final = 2**31 - 1
@@ -146,7 +155,6 @@ async def _serve(
         async with trio.open_nursery() as nursery:
             before = None if predecessor is None else predecessor.host
             port = await _open_port(settings, nursery, lambda who, why: _denied(host, who, why), before)
-            core = None if predecessor is None else Core.continued(predecessor.state(Entropy(), store))
             host = NodeHost(
                 settings,
                 store,
@@ -170,9 +178,10 @@ async def _serve(
                         host,
                         scrubbing.counts
                         | ({} if port is None else port.membership.machine_counts | keepers.counts),
+                        () if capacity is None else capacity.rows(),
                     )
                 ),
-                core=core,
+                core=None if predecessor is None else Core.continued(predecessor.state(Entropy(), store)),
                 logs=store.logs,
                 rows=store,
                 clock_offset=None if before is None else before.clock_offset,
@@ -180,6 +189,7 @@ async def _serve(
                 if port is None
                 else port.membership._replace(enforcement=zygote.enforcement()),
             )
+            capacity = _capacity_of(settings, port, host)
             if before is None:
                 host.recover(Recovered(host.clock.now(), *recovered))
             else:
@@ -193,7 +203,7 @@ async def _serve(
                 nursery.start_soon(_collect_when_quiet, host)
                 await nursery.start(_obey_signals, host)
                 await _find_fitness(host, fitness, zygote, nursery)
-                _join_others(host, port, settings, nursery)
+                _join_others(host, port, settings, capacity, nursery)
                 if before is not None:
                     host.reconnect(before)
                     host.gate.open()
@@ -307,8 +317,23 @@ def _denied(host: NodeHost | None, who: Principal, why: str) -> None:
         host.denied_connection(who, why)
 
 
-def _join_others(host: NodeHost, port: ClusterPort | None, settings: Settings, nursery: trio.Nursery) -> None:
-    """Serve other nodes, look for them, and report this machine's free memory to the core."""
+def _capacity_of(settings: Settings, port: ClusterPort | None, host: NodeHost) -> NodeCapacity | None:
+    """Return the capacity of the node's link and disk, which only a cluster needs."""
+    if port is None:
+        return None
+    from dios.node.capacity import NodeCapacity  # noqa: PLC0415 - nodes without a cluster do not need it
+
+    return NodeCapacity.of_node(settings, port.membership.me.address, host.rates)
+
+
+def _join_others(
+    host: NodeHost,
+    port: ClusterPort | None,
+    settings: Settings,
+    capacity: NodeCapacity | None,
+    nursery: trio.Nursery,
+) -> None:
+    """Serve other nodes, look for them, and report free memory and the capacity to the core."""
     if port is None or host.links is None:
         return
     from dios.node.cluster_port import keep_seeds, measure_load, serve_port  # noqa: PLC0415 - loaded already
@@ -316,6 +341,11 @@ def _join_others(host: NodeHost, port: ClusterPort | None, settings: Settings, n
     nursery.start_soon(serve_port, port, host.links, settings, nursery)
     nursery.start_soon(keep_seeds, settings, host.links)
     nursery.start_soon(measure_load, host.clock, host.driver.feed)
+    if capacity is not None:
+        nursery.start_soon(
+            capacity.keep,
+            lambda disk, network: host.driver.feed(CapacityChanged(host.clock.now(), disk, network)),
+        )
 
 
 @asynccontextmanager
@@ -509,6 +539,7 @@ def _completed(
     templates: tuple[TemplateRow, ...],
     host: NodeHost | None,
     further_counts: Mapping[str, int],
+    capacities: tuple[ResourceCapacity, ...],
 ) -> Info:
     if info.version:
         return info  # another node's answer, which that node has completed
@@ -518,7 +549,15 @@ def _completed(
         counts |= host.journal.counts
     if host is not None and host.links is not None:
         counts |= {f"peer_{name}": count for name, count in host.links.counts.items()}
-    return Info(_release(), str(settings.data), counts, fitness.guarantees(), templates, fitness.fitness)
+    return Info(
+        _release(),
+        str(settings.data),
+        counts,
+        fitness.guarantees(),
+        templates,
+        fitness.fitness,
+        capacities,
+    )
 
 
 @functools.cache

@@ -134,7 +134,8 @@ class Settings:
     other nodes ("HOST:PORT"; empty for no network), ``advertise`` the address given to them if it differs,
     and ``announce`` turns on the search for other nodes by UDP on the local network. ``border`` is the
     address for trusted clusters ("HOST:PORT"; empty for none).
-    ``link_rate`` and ``store_rate`` are the bytes per second of its network and its disk, 0 to measure them;
+    ``link_rate`` and ``store_rate`` are the bytes per second of its network and its disk, 0 to find them out;
+    with ``measure``, the node measures its disk for that.
     ``shape`` is the interface that is limited to ``link_rate`` (empty for none).
     ``coordinator``, ``scheduling`` and ``cost_model`` select the scheduler and its policy, ``fairness`` the
     order of tasks, and ``fairness_memory`` the time in ms that past use counts there. ``labels`` are used by
@@ -183,6 +184,7 @@ class Settings:
     border: str = ""
     link_rate: int = 0
     store_rate: int = 0
+    measure: bool = True
     shape: str = ""
     coordinator: CoordinatorMode = CoordinatorMode.AUTO
     scheduling: SchedulingMode = SchedulingMode.CENTRALISED
@@ -492,6 +494,7 @@ KEYS: Final[Mapping[str, Callable[[object], object]]] = {
     "border": _listen,
     "link_rate": _rate,
     "store_rate": _rate,
+    "measure": _boolean,
     "shape": _label_or_none,
     "coordinator": _one_of(CoordinatorMode),
     "scheduling": _one_of(SchedulingMode),

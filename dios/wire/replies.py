@@ -292,6 +292,19 @@ class TemplateRow(Struct, frozen=True, array_like=True):
     prepared: Counter = 0
 
 
+class ResourceCapacity(Struct, frozen=True, array_like=True):
+    """The bytes per second that a node's ``disk`` or ``network`` carries; 0 if that is unknown.
+
+    ``source`` is configured, interface, measured, most seen or unknown; ``detail`` is the interface, or the
+    reason.
+    """
+
+    resource: Label
+    bytes_s: ByteCount
+    source: Label
+    detail: Message = ""
+
+
 class Info(Struct, frozen=True, array_like=True, tag=9):
     """The answer to NodeInfo: counts by name, the guarantees that the machine lets the node enforce, and its
     templates.
@@ -304,6 +317,8 @@ class Info(Struct, frozen=True, array_like=True, tag=9):
     templates: Annotated[tuple[TemplateRow, ...], Meta(max_length=64)] = ()
     fitness: Fitness = Fitness.FIT
     """The node's ability to run pure tasks; the guarantee of that name has the reason."""
+    capacities: Annotated[tuple[ResourceCapacity, ...], Meta(max_length=8)] = ()
+    """Those of its link and disk, for a node in a cluster."""
 
 
 class ClockReading(Struct, frozen=True, array_like=True):

@@ -350,7 +350,7 @@ class QueueRows(Struct, frozen=True, array_like=True, tag=15):
     gone: Annotated[tuple[Identifier, ...], Meta(max_length=limits.QUEUE_GONE_KEPT)] = ()
     tasks_listed: U63 = 0
     disk_io: U63 = 0
-    """Bytes per second, from the node's settings, as for ``network``; 0: unknown, and none is reserved."""
+    """Bytes per second, as for ``network``; 0 while the node does not know it, and then none is reserved."""
     network: U63 = 0
     enforcement: Annotated[tuple[tuple[Label, Label], ...], Meta(max_length=limits.ENFORCED_MAX)] = ()
     """For each resource the reason why the node cannot hold a task to its part; empty if it can."""

@@ -82,6 +82,8 @@ def stand(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stand]:
     person = Person(tmp_path_factory.mktemp("home"))
     del person.environment["DIOS_COORDINATOR"]
     person.environment["DIOS_DEVICES"] = "seat=2 file=/dev/null"
+    # A node that measures its disk and its link soon knows what they carry.
+    person.environment["DIOS_MEASURE"] = "no"
     person.writes("short.py", "print('ran')\n")
     person.writes("long.py", "import time\ntime.sleep(600)\n")
     person.writes("output.py", "open('/outputs/out', 'w').write('made')\n")
@@ -207,14 +209,14 @@ def _reserve_memory(stand: Stand) -> None:
 def _disk_io(stand: Stand) -> None:
     told = stand.person.types("dios run short.py --disk-io 1MiB").stderr
     assert "disk-io" in told
-    assert "--disk-io sets nothing aside on n1" in told
+    assert "--disk-io sets nothing aside on n1: the capacity is unknown" in told
     assert _demand("disk_io", disk_io="1MiB") == MIB
 
 
 def _net(stand: Stand) -> None:
     told = stand.person.types("dios run short.py --net 1MiB").stderr
     assert "enforced: net" in told
-    assert "--net sets nothing aside on n1" in told
+    assert "--net sets nothing aside on n1: the capacity is unknown" in told
     assert "advisory: net" in stand.person.types("dios run short.py --net 1MiB --limbo").stderr
     assert _demand("network", net="1MiB") == MIB
 

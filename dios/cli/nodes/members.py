@@ -37,6 +37,7 @@ from dios.cli.nodes.setting_options import seconds_of
 from dios.client.ops.cluster import Member
 from dios.client.sync.node import Node, connect
 from dios.errors import DiosError, InvalidError
+from dios.wire.messages import Info
 from dios.wire.node_labels import text_of
 from dios.wire.types import NodeStatus
 
@@ -85,9 +86,18 @@ class NodeRow(TypedDict):
     clock_error_ns: int | None
 
 
-class NodeDetailsRow(NodeRow):
-    """A node with its version, contents and guarantees, which are empty if it does not answer."""
+class NodeCapacityRow(TypedDict):
+    """What a node's disk or network carries, null if that is unknown, and its source."""
 
+    bytes_s: int | None
+    source: str
+    detail: str
+
+
+class NodeDetailsRow(NodeRow):
+    """A node with its version, contents, guarantees and capacities, which are empty if it does not answer."""
+
+    capacities: dict[str, NodeCapacityRow]
     version: str
     counts: dict[str, int]
     guarantees: dict[str, str]
@@ -149,6 +159,21 @@ def clock_text(member: Member) -> str:
     offset, error = member.clock_offset_ns, member.clock_error_ns
     unit, each = ("s", 1e9) if abs(offset) >= 1e9 else ("ms", 1e6)
     return f"{offset / each:+.1f} ±{error / each:.1f} {unit}"
+
+
+def _capacities(info: Info | None) -> dict[str, NodeCapacityRow]:
+    return {
+        one.resource: {"bytes_s": one.bytes_s or None, "source": one.source, "detail": one.detail}
+        for one in (() if info is None else info.capacities)
+    }
+
+
+def capacity_text(row: NodeCapacityRow) -> str:
+    """Return a capacity with its source: ``110.4 MiB/s (interface eth0)``."""
+    if row["bytes_s"] is None:
+        return f"capacity unknown: {row['detail']}"
+    more = f", {row['detail']}" if row["detail"] else ""
+    return f"{size_text(row['bytes_s'])}/s ({row['source']}{more})"
 
 
 def _labels_text(member: Member) -> str:
@@ -256,6 +281,7 @@ def describe(name: NameArgument, *, node: NodeOption = None, as_json: JsonOption
         if as_json:
             details: NodeDetailsRow = {
                 **described(member),
+                "capacities": _capacities(info),
                 "version": "" if info is None else info.version,
                 "counts": {} if info is None else dict(info.counts),
                 "guarantees": {} if info is None else dict(info.guarantees),
@@ -274,6 +300,7 @@ def describe(name: NameArgument, *, node: NodeOption = None, as_json: JsonOption
                 ("status", member.condition + when),
                 ("tasks", f"{member.tasks} on {counted(member.cpus, 'processor')}"),
                 ("memory", f"{size_text(member.memory_bytes)} free"),
+                *((name, capacity_text(one)) for name, one in _capacities(info).items()),
                 *(() if info is None else (("version", info.version),)),
                 *sorted((key, str(count)) for key, count in ({} if info is None else info.counts).items()),
                 *sorted((f"{key}:", text) for key, text in ({} if info is None else info.guarantees).items()),

@@ -202,6 +202,20 @@ def _show(found: dict[str, object]) -> None:
     for row in rates if isinstance(rates, list) else []:
         who = principal_text(str(row["principal"]))
         say(f"rate: {who} at most {size_text(int(row['bytes_s']))}/s of {row['traffic']} at {row['node']}")
+    by = found.get("rates_by")
+    if rates and isinstance(by, dict):
+        say(rate_solution_text(by))
+
+
+def rate_solution_text(by: dict[str, object]) -> str:
+    """Return a sentence about the algorithm of the rates and its time."""
+    took, exact = (f"{1000 * float(str(by[key])):.1f} ms" for key in ("seconds", "exact_s"))
+    size = f"{by['principals']} principals at {by['resources']} links and disks"
+    if by["algorithm"] == "edrf":
+        return f"rates by EDRF, exact, in {took}: {size}"
+    left = f"at most {_part(by['epsilon'])} of a link or disk is left over"
+    end = left if by["completed"] else "its deadline came first, so more may be left over"
+    return f"rates by DC-DRF in {took}, because exact ones took {exact}; {end}: {size}"
 
 
 def _show_terms(found: dict[str, object]) -> None:

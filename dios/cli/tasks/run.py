@@ -518,15 +518,12 @@ def _note_enforcement(place: CommandContext, work: Work, host: str, *, limbo: bo
                 say(line)
     for line in lines_of(wanted, nodes, host, limbo=limbo):
         say(line)
-    for amount, option, key, setting in (
-        (work.disk_io, "--disk-io", "disk_io", "store_rate"),
-        (work.network, "--net", "network", "link_rate"),
-    ):
+    for amount, option, key in ((work.disk_io, "--disk-io", "disk_io"), (work.network, "--net", "network")):
         if amount:
             unknown = [str(row["node"]) for row in nodes if not row[key]]
             if unknown:
                 names = ", ".join(unknown)
-                say(f"{option} sets nothing aside on {names}, whose settings do not give {setting}")
+                say(f"{option} sets nothing aside on {names}: the capacity is unknown (`dios node describe`)")
     reported = {str(row["node"]): row.get("enforcement") for row in nodes}
     known = {name: one for name, one in reported.items() if isinstance(one, Mapping)}
     return _Enforcement(wanted, known, limbo)

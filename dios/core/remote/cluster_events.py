@@ -13,6 +13,7 @@ from dios import limits
 from dios.core import effects, lifetimes
 from dios.core.calls import submissions
 from dios.core.events import (
+    CapacityChanged,
     FitnessChanged,
     LoadMeasured,
     NodesRemoved,
@@ -189,6 +190,14 @@ def fitness_changed(step: Step, event: FitnessChanged) -> None:
     follow(step, cluster, cluster.membership.report_fitness(step.now, event.fitness))
     node_list.changed(step, cluster)
     submissions.changed(step)
+
+
+def capacity_changed(step: Step, event: CapacityChanged) -> None:
+    """Note what this node's disk and network carry, and announce it to schedulers."""
+    cluster = step.state.cluster
+    if cluster is not None:
+        cluster.here = replace(cluster.here, disk_io=event.disk_io, network=event.network)
+        submissions.changed(step)
 
 
 def time_passed(step: Step, cluster: Cluster) -> None:

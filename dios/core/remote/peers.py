@@ -37,7 +37,7 @@ class Here(Struct, frozen=True):
     """The properties of this node. Its id is 0 if it is not in a cluster.
 
     ``secret`` is the cluster's secret. ``cpus`` and ``memory_bytes`` are the node's resources for tasks;
-    ``disk_io`` and ``network`` are the bytes per second that its operator gave, 0 for unknown.
+    ``disk_io`` and ``network`` are the bytes per second that they carry, 0 while that is unknown.
     ``slots`` is the maximum number of running tasks. Placement constraints refer to ``labels``.
     ``coordinator`` is True if a coordinator runs here or will start soon. ``processors`` are the numbers of
     the processors that pinned tasks can have. ``enforcement`` names resources, each with the reason why a

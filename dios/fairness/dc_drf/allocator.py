@@ -107,8 +107,10 @@ class DcDrf:
         """The fraction of a resource that the next interval may leave unallocated."""
         return self._search.epsilon
 
-    def interval(self, demands: Demands | None = None) -> Allocation:
+    def interval(self, demands: Demands | None = None, weights: ArrayLike | None = None) -> Allocation:
         """Return the allocation of one control interval; ``demands`` replace the last ones, None keeps them.
+
+        ``weights`` replace the last ones together with new demands; None keeps them.
 
         ``amounts`` are fractions of the resources in the demands' shape (CSR: one for each value), ``share``
         is z (the dominant share if weights are 1), ``bottleneck`` is the resource that stopped a tenant, and
@@ -121,12 +123,16 @@ class DcDrf:
         Paper: section 3, Algorithm 2; tiles of Table 2.
         """
         began = self._clock()
+        if weights is not None and demands is None:
+            raise ValueError("weights came without demands; give both, because demands are kept weighted")
         rows = None if demands is None else as_rows(demands, single=True)
+        weighting = self._weights if weights is None else as_number_array("weights", weights).copy()
         with self._workers(rows or self._table.rows) as workers:
             table = self._table
             if rows is not None:
                 spare, self._spare = self._spare, None
-                table = build_table(rows, self._weights, self._dtype, workers, self._table, spare)
+                table = build_table(rows, weighting, self._dtype, workers, self._table, spare)
+                self._weights = weighting
             rounds = _Rounds(table, self._search.epsilon, workers)
             used = 0.0
             while rounds.active and used <= self._deadline_s:

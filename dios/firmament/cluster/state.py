@@ -122,6 +122,8 @@ class ResourceTable(Rows):
         """The demands of the tasks that run there, plus the withheld amounts."""
         self.withheld: Floats = np.zeros((FIRST_ROWS, DIMENSIONS))
         """Reserved for jobs that were admitted over time (Packer), at machines and summed above them."""
+        self.outside: Floats = np.zeros(FIRST_ROWS)
+        """At machines: the processors that programs other than tasks use, 0 if few or unknown."""
         self.machine_type: Ints = np.full(FIRST_ROWS, ABSENT, np.int64)
         self.usable: Flags = np.zeros(FIRST_ROWS, np.bool_)
         """False while a machine is drained: its tasks stay, and it takes no new ones."""
@@ -257,7 +259,14 @@ class ClusterState:
         table = self.resources
         row = table.add(self._next_resource)
         self._next_resource += 1
-        for column in (table.slots, table.running, table.capacity, table.reserved, table.withheld):
+        for column in (
+            table.slots,
+            table.running,
+            table.capacity,
+            table.reserved,
+            table.withheld,
+            table.outside,
+        ):
             column[row] = 0
         table.parent[row], table.level[row], table.is_leaf[row] = parent, level, False
         table.machine[row] = table.rack[row] = table.machine_type[row] = ABSENT

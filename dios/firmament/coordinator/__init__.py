@@ -11,9 +11,10 @@ Questions are answered by ``cluster_queries``, ``query_handler`` and ``usage_que
 ``explain_allowance`` bounds the time for explanations. Kernels are compiled
 by ``kernel_compilation``, ``compile_kernels`` and ``warm_up``. Measurements come from ``node_monitor``,
 ``observer`` and ``task_tracer``, for all tasks of the node (``node_view``). Bandwidth is divided in
-``rate_control``; ``traffic_monitor`` decides how often traffic is measured. ``job_traffic`` and
-``admissions`` serve jobs over time, ``node_admission`` has quotas and holdings for the nodes, and
-``share_storage`` keeps shares, with the cost model and the settings of ``live_settings``.
+``rate_control`` and ``rate_solver``; ``traffic_monitor`` decides how often traffic is measured.
+``outside_load`` has the use of machines by other programs. ``job_traffic`` and ``admissions`` serve jobs over
+time, ``node_admission`` has quotas and holdings for the nodes, and ``share_storage`` keeps shares, with the
+cost model and the settings of ``live_settings``.
 ``model_tasks`` runs cost models of operators.
 ``translate`` describes queue rows for the scheduler, ``stated_bounds`` has the bounds of jobs, and
 ``start_options`` holds the node's settings.

@@ -27,7 +27,10 @@ class EnforcingNodeAnswer(TypedDict):
 
 
 class NodeAnswer(EnforcingNodeAnswer):
-    """A node: its capacity, the part reserved for tasks, and its measured use, null if unknown."""
+    """A node: its capacity, the part reserved for tasks, and its measured use, null if unknown.
+
+    ``cpus_outside`` are the processors in use by programs that are no tasks, as far as they count.
+    """
 
     rack: str
     cpus: int
@@ -37,6 +40,7 @@ class NodeAnswer(EnforcingNodeAnswer):
     cpus_set_aside: float
     memory_set_aside: int
     cpus_used: float | None
+    cpus_outside: float
     memory_used: int | None
     watts: float | None
     draining: bool
@@ -214,6 +218,22 @@ class RateAnswer(TypedDict):
     bytes_s: int
 
 
+class RateSolutionAnswer(TypedDict):
+    """The last division of links and stores: by exact shares ("edrf") or before a deadline ("dc-drf").
+
+    ``epsilon`` is the fraction of a resource that DC-DRF may have left, and ``completed`` is false if its
+    deadline came first. ``exact_s`` is the time of the last exact shares.
+    """
+
+    algorithm: str
+    principals: int
+    resources: int
+    seconds: float
+    epsilon: float
+    completed: bool
+    exact_s: float
+
+
 class SharesAnswer(TypedDict):
     """The principals that the asking one may see, and the number of all."""
 
@@ -223,6 +243,8 @@ class SharesAnswer(TypedDict):
     sharing: int
     principals: list[SharingAnswer]
     rates: list[RateAnswer]
+    rates_by: RateSolutionAnswer | None
+    """None if nothing had to be divided yet."""
 
 
 class PromiseAnswer(TypedDict):

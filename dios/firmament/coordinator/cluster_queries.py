@@ -43,6 +43,8 @@ class NodeHoldings(NamedTuple):
     running: int
     cpus: float
     memory_bytes: int
+    outside: float = 0.0
+    """The processors in use by other programs that count, as measured; see ``outside_load``."""
 
 
 class ClusterQueries(ABC):
@@ -136,6 +138,7 @@ class ClusterQueries(ABC):
             "cpus_set_aside": holdings.cpus,
             "memory_set_aside": holdings.memory_bytes,
             "cpus_used": None if load is None else load.cpus_milli / 1000,
+            "cpus_outside": holdings.outside,
             "memory_used": None if load is None else load.memory_bytes,
             "watts": load.milliwatts / 1000 if load is not None and load.milliwatts else None,
             "draining": queue.draining,

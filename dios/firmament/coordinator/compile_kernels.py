@@ -19,7 +19,6 @@ _REPORT_S: Final = 0.5
 _UNUSED: Final = (
     "dios.firmament.solvers.potentials",
     "dios.firmament.solvers.relaxation",
-    "dios.fairness.dc_drf",
     "dios.fairness.drf",
     "dios.fairness.simulate",
     "dios.firmament.solvers.incremental",

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable
+from pathlib import Path
 from typing import Annotated, Final
 
 import msgspec
@@ -30,6 +31,7 @@ from dios.firmament.knowledge.samples import (
 from dios.firmament.monitor.counters import CounterReading, TaskCounters, survey
 from dios.firmament.monitor.machine_load import MachineReading, read_machine, use
 from dios.firmament.monitor.task_probe import TaskProbe, TaskReading, unmeasured, values
+from dios.host.machine import procfs
 from dios.host.machine.machine_tree import MachineTopology
 from dios.host.machine.power import MeasuredPower, PowerMeter
 from dios.host.machine.topology import read_topology
@@ -38,6 +40,7 @@ from dios.wire.messages import Occupant, QueueRows
 from dios.wire.types import TaskState
 
 _CPUS_MOVED_MILLI: Final = 250
+_BOOT_ID: Final = Path("/proc/sys/kernel/random/boot_id")
 _LOAD_BYTES_MAX: Final = 40 * limits.PROFILED_TASKS_MAX
 _AGAIN: Final = 5
 """One in this number of reports repeats usage profiles."""
@@ -53,6 +56,8 @@ class MeasurementReport(msgspec.Struct, frozen=True, array_like=True):
     batch: Inline = b""
     load: NodeLoad | None = None
     """The use of the node; None if it is not measured yet, or has hardly changed."""
+    boot: Label = ""
+    """The boot id of its machine, which other nodes of the same machine report, too; empty if unknown."""
 
 
 class _ObservedTask:
@@ -86,6 +91,7 @@ class Observer:
             self.problem = str(error)
         self.unmeasured = unmeasured({counter: why for counter, why in survey().items() if why})
         """The rows of Table 6.4 that this machine cannot measure, and the reasons."""
+        self._boot = procfs.text(_BOOT_ID)
         self._mark: BatchMark | None = None
         self._followed: dict[int, _ObservedTask] = {}
         self._ended: set[int] = set()
@@ -170,12 +176,16 @@ class Observer:
         self._reports += 1
         load = self._fresh_load()
         if self._reports % _AGAIN == 0 and (again := self._again()):
-            return msgspec.msgpack.encode(MeasurementReport(node, self.machine_type, again.to_bytes(), load))
+            return self._encoded(node, again, load)
         batch = self.knowledge.batch(self._mark, _BATCH_BYTES_MAX)
         if self._mark is not None and not batch.entries and load is None:
             return None
         self._mark = batch.upto
-        return msgspec.msgpack.encode(MeasurementReport(node, self.machine_type, batch.to_bytes(), load))
+        return self._encoded(node, batch, load)
+
+    def _encoded(self, node: str, batch: KnowledgeBatch, load: NodeLoad | None) -> bytes:
+        report = MeasurementReport(node, self.machine_type, batch.to_bytes(), load, self._boot)
+        return msgspec.msgpack.encode(report)
 
     def _again(self) -> KnowledgeBatch | None:
         """Return some of the usage profiles that this node measured, in turn; None if there are none."""

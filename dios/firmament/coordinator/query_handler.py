@@ -26,6 +26,7 @@ from dios.firmament.coordinator.answers import (
     PromisesAnswer,
     QuotaAnswer,
     RateAnswer,
+    RateSolutionAnswer,
     RoundAnswer,
     SchedulerAnswer,
     SettingsAnswer,
@@ -38,6 +39,7 @@ from dios.firmament.coordinator.cluster_queries import Answer, ClusterQueries, N
 from dios.firmament.coordinator.cluster_state import Phase, TrackedCluster, TrackedTask
 from dios.firmament.coordinator.explain_allowance import ExplainAllowance
 from dios.firmament.coordinator.live_settings import LiveSettings
+from dios.firmament.coordinator.rate_solver import SolveReport
 from dios.firmament.coordinator.usage_queries import learned
 from dios.firmament.custom_model.remote_model import RemoteModel
 from dios.firmament.models import catalogue
@@ -119,6 +121,8 @@ class QueryHandler(ClusterQueries):
         self._allowance: Final = ExplainAllowance()
         self.rates: dict[str, tuple[Rate, ...]] = {}
         """The rates in force, by node."""
+        self.rates_by: SolveReport | None = None
+        """The computation of the last rates."""
 
     def _handlers(self) -> Mapping[str, Callable[[Asked, Question], Answer]]:
         return {
@@ -141,7 +145,8 @@ class QueryHandler(ClusterQueries):
         resources = self._scheduler.state.resources
         row = self._scheduler.state.machine_row(machine)
         reserved = resources.reserved[row]
-        return NodeHoldings(int(resources.running[row]), float(reserved[0]), int(reserved[1]))
+        outside = float(resources.outside[row])
+        return NodeHoldings(int(resources.running[row]), float(reserved[0]), int(reserved[1]), outside)
 
     def _model(self) -> str:
         return self._scheduler.model.name
@@ -274,6 +279,7 @@ class QueryHandler(ClusterQueries):
             "sharing": len(accounts),
             "principals": [_sharing(one, waiting[one.principal], turns.get(one.principal)) for one in shown],
             "rates": rates,
+            "rates_by": _rate_solution(self.rates_by),
         }
 
     def _quota(self, asked: Asked, question: Question) -> QuotaAnswer:
@@ -360,6 +366,20 @@ class QueryHandler(ClusterQueries):
         if self._cluster.original_of(tracked.row) is not None:
             found.append(f"it is a copy of task {tracked.row.work.copy_of}")
         return found
+
+
+def _rate_solution(report: SolveReport | None) -> RateSolutionAnswer | None:
+    if report is None:
+        return None
+    return {
+        "algorithm": report.algorithm,
+        "principals": report.principals,
+        "resources": report.resources,
+        "seconds": report.seconds,
+        "epsilon": report.epsilon,
+        "completed": report.completed,
+        "exact_s": report.exact_s,
+    }
 
 
 def _sharing(one: PrincipalAccount, waiting: int, turn: PredictedTurn | None) -> SharingAnswer:

@@ -1,4 +1,4 @@
-"""Rates for links and stores, computed from moved and waiting bytes (EDRF; DC-DRF paper, Algorithm 1).
+"""Rates for links and stores, computed from moved and waiting bytes (EDRF or DC-DRF, by ``rate_solver``).
 
 The coordinator that governs computes them once in each control interval; the nodes' daemons enforce them.
 
@@ -15,7 +15,8 @@ from types import MappingProxyType
 
 import numpy as np
 
-from dios.fairness import edrf
+from dios.fairness.allocation import Floats, Ints
+from dios.firmament.coordinator.rate_solver import RateSolver, TenantDemands
 from dios.limits import RATE_BYTES_S_MIN, RATES_MAX
 from dios.wire.messages import Meter, Metered, Rate
 from dios.wire.types import Traffic
@@ -43,8 +44,9 @@ class _NodeTraffic:
 class RateControl:
     """The demands of all principals at all nodes, and the resulting rates."""
 
-    def __init__(self) -> None:
+    def __init__(self, solver: RateSolver | None = None) -> None:
         self._nodes: dict[str, _NodeTraffic] = {}
+        self.solver = RateSolver() if solver is None else solver
 
     def record(self, host: str, metered: Metered, now: float) -> None:
         """Record a node's meters; ``now`` is in seconds of any monotonic clock."""
@@ -102,39 +104,62 @@ class RateControl:
         tenants = sorted({who for node in self._nodes.values() for who, _ in node.wanted})
         if not columns or not tenants or (len(tenants) < 2 and not guaranteed):
             return {}
-        row = {who: number for number, who in enumerate(tenants)}
-        demands = np.zeros((len(tenants), len(columns)))
-        sent = self._sent_part(tenants)
-        capacity = [self._left(host, traffic, guaranteed.get(host, {})) for host, traffic in columns]
-        for at, (host, traffic) in enumerate(columns):
-            node = self._nodes[host]
-            for (who, kind), wanted in node.wanted.items():
-                if kind is Traffic.IN is traffic:
-                    # Incoming bytes wait at their senders, so their demand follows the part that was sent.
-                    came = wanted - node.waits[who, kind]
-                    demands[row[who], at] = came / sent[who] / capacity[at]
-                elif kind is traffic:
-                    demands[row[who], at] = wanted / capacity[at]
-        given = edrf(demands, weights=np.array([weights.get(who, 1.0) for who in tenants]), cap=True)
-        stopped = given.bottleneck >= 0
-        if not stopped.any():
+        capacity = np.array([self._left(host, at, guaranteed.get(host, {})) for host, at in columns])
+        demands, tenant = self._demands(tenants, columns, capacity, weights)
+        given = self.solver.solve(demands)
+        if not given.limited.any():
             return {}
         found: dict[str, list[Rate]] = {host: [] for host, _ in columns}
-        most = given.amounts.max(axis=0)
-        for at, (host, traffic) in enumerate(columns):
-            limited = stopped & (demands[:, at] > 0)
-            if traffic is Traffic.IN or not limited.any():
-                continue
-            for number in np.flatnonzero(demands[:, at] > 0).tolist():
-                part = given.amounts[number, at] if limited[number] else most[at]
-                rate = max(RATE_BYTES_S_MIN, int(part * capacity[at]))
-                found[host].append(Rate(tenants[number], traffic, rate))
+        most = np.zeros(len(columns))
+        np.maximum.at(most, demands.resources, given.amounts)
+        # Everybody has a rate at a resource where anybody is limited. Receivers enforce none.
+        divided = np.zeros(len(columns), np.bool_)
+        divided[demands.resources[given.limited[tenant]]] = True
+        divided &= np.array([traffic is not Traffic.IN for _, traffic in columns])
+        for entry in np.flatnonzero(divided[demands.resources]).tolist():
+            at, number = int(demands.resources[entry]), int(tenant[entry])
+            part = given.amounts[entry] if given.limited[number] else most[at]
+            rate = max(RATE_BYTES_S_MIN, int(part * capacity[at]))
+            host, traffic = columns[at]
+            found[host].append(Rate(tenants[number], traffic, rate))
         # A node accepts a bounded number of rates: the tightest ones count most.
         return {
             host: tuple(sorted(rates, key=lambda one: one.bytes_s)[:RATES_MAX])
             for host, rates in found.items()
             if rates
         }
+
+    def _demands(
+        self,
+        tenants: list[str],
+        columns: list[tuple[str, Traffic]],
+        capacity: Floats,
+        weights: Mapping[str, float],
+    ) -> tuple[TenantDemands, Ints]:
+        """Return the demands of the tenants for the links and stores, and the tenant of each of them."""
+        row = {who: number for number, who in enumerate(tenants)}
+        sent = self._sent_part(tenants)
+        entries: list[tuple[int, int, float]] = []
+        for at, (host, traffic) in enumerate(columns):
+            node = self._nodes[host]
+            for (who, kind), wanted in node.wanted.items():
+                if kind is traffic:
+                    # Incoming bytes wait at their senders, so their demand follows the part that was sent.
+                    waits = node.waits[who, kind] if kind is Traffic.IN else 0.0
+                    rate = (wanted - waits) / sent[who] if kind is Traffic.IN else wanted
+                    if rate > 0:
+                        entries.append((row[who], at, rate / capacity[at]))
+        entries.sort()
+        tenant = np.array([entry[0] for entry in entries], np.int64)
+        offsets = np.searchsorted(tenant, np.arange(len(tenants) + 1)).astype(np.int64)
+        demands = TenantDemands(
+            offsets,
+            np.array([entry[1] for entry in entries], np.int64),
+            np.array([entry[2] for entry in entries], np.float64),
+            len(columns),
+            np.array([weights.get(who, 1.0) for who in tenants]),
+        )
+        return demands, tenant
 
     def _left(self, host: str, traffic: Traffic, guaranteed: Mapping[Traffic, float]) -> float:
         """Return the bandwidth without guarantees of a link or store, in bytes per second, more than 0."""
@@ -144,12 +169,13 @@ class RateControl:
 
     def _sent_part(self, tenants: list[str]) -> dict[str, float]:
         """Return the part of its outgoing demand that each tenant could send, more than 0."""
-        found = {}
-        for who in tenants:
-            wanted = sum(node.wanted.get((who, Traffic.OUT), 0.0) for node in self._nodes.values())
-            waits = sum(node.waits.get((who, Traffic.OUT), 0.0) for node in self._nodes.values())
-            found[who] = max(1e-3, 1 - waits / wanted) if wanted > 0 else 1.0
-        return found
+        wanted, waits = dict.fromkeys(tenants, 0.0), dict.fromkeys(tenants, 0.0)
+        for node in self._nodes.values():
+            for (who, traffic), rate in node.wanted.items():
+                if traffic is Traffic.OUT:
+                    wanted[who] += rate
+                    waits[who] += node.waits[who, traffic]
+        return {who: max(1e-3, 1 - waits[who] / rate) if rate > 0 else 1.0 for who, rate in wanted.items()}
 
 
 def _ran_on(one: Meter, before: _NodeTraffic) -> bool:

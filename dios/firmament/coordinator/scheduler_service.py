@@ -23,6 +23,7 @@ from dios.firmament.coordinator.job_traffic import JobTraffic
 from dios.firmament.coordinator.kept_rooms import KeptRooms
 from dios.firmament.coordinator.live_settings import LiveSettings
 from dios.firmament.coordinator.observer import MeasurementReport
+from dios.firmament.coordinator.outside_load import NodeTotals, OutsideLoad
 from dios.firmament.coordinator.query_handler import QueryHandler, policy_terms
 from dios.firmament.coordinator.rate_control import RateControl
 from dios.firmament.coordinator.start_options import StartOptions
@@ -92,6 +93,9 @@ class SchedulerService(ClusterService):
         self._rates = RateControl()
         self._traffic = JobTraffic(knowledge, wall)
         self._kept_rooms = KeptRooms(self.cluster, self._scheduler)
+        self._outside = OutsideLoad()
+        self._reported: dict[str, MeasurementReport] = {}
+        """The measurements of nodes whose queues were not read since."""
         self._jobs = AdmittedJobs(self._scheduler, wall=wall)
         set_up = str(options.set_up)
         self._admissions = Admissions(
@@ -147,12 +151,17 @@ class SchedulerService(ClusterService):
         if name in self._assignment.governs:
             self._traffic.seen(queue, now)
         super().read(name, queue, now)
+        report, known = self._reported.pop(name, None), self.cluster.nodes.get(name)
+        if report is not None and report.load is not None and known is not None:
+            totals = NodeTotals(known.cpus, known.memory_bytes, len(self.cluster.tasks_on(name)))
+            self._outside.record(name, report.boot, report.load, totals, now)
 
     def merge_report(self, name: str, report: MeasurementReport | None) -> None:
         """Add the measurements of a node's coordinator; the scheduler learns what its tasks use."""
         super().merge_report(name, report)
         if report is None or report.node != name or report.load is None:
             return
+        self._reported[name] = report
         for used in report.load.tasks:
             if self._scheduler.is_running(used.task):
                 usage = Resources(used.cpus_milli / 1000, float(used.memory_bytes), float(used.disk_io))
@@ -185,6 +194,10 @@ class SchedulerService(ClusterService):
         self.links_changed |= changed
         for member in late:
             self._stop(member.task, member.node, actions, now)
+        self._outside.keep(self.cluster.nodes)
+        self._scheduler.set_outside(
+            {queue.node: self._outside.processors(name, now) for name, queue in self.cluster.nodes.items()}
+        )
         self.cluster.set_inside(bool(getattr(self._scheduler.model, "inside", False)), now)
         self._scheduler.starts = max(-_SPARE_MAX, self._starts(now) - len(self._pending))
         self._kept_rooms.apply(self.noted, now)
@@ -329,7 +342,7 @@ class SchedulerService(ClusterService):
                 sums = used.setdefault(node, {})
                 sums[traffic] = sums.get(traffic, 0.0) + one.bytes_s
         rates = self._rates.rates(self._accounts.weights(self._scheduler.state), used)
-        self._queries.rates = rates
+        self._queries.rates, self._queries.rates_by = rates, self._rates.solver.report
         parts = self._admissions.parts(now)
         return {
             node: NodeBandwidth(

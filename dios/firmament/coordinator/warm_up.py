@@ -6,16 +6,19 @@ results are dropped.
 
 from __future__ import annotations
 
+import itertools
 import random
 from typing import Final
 
 from dios.firmament.coordinator.rate_control import RateControl
+from dios.firmament.coordinator.rate_solver import RateSolver
 from dios.firmament.descriptors import Constraint, JobDescriptor, MachineDescriptor, Resources, TaskDescriptor
 from dios.firmament.knowledge.knowledge_base import KnowledgeBase
 from dios.firmament.models import catalogue
 from dios.firmament.policies.packed_jobs import POLICY
 from dios.firmament.policies.principal_accounts import PrincipalAccounts
 from dios.firmament.scheduler import FlowScheduler
+from dios.limits import RATE_SLOW_SOLVES
 from dios.packer import Datacenter, Edge, Node, TiMra, allocate
 from dios.wire.messages import Meter, Metered
 from dios.wire.types import Affinity, Traffic
@@ -42,12 +45,16 @@ def exercise_kernels(model: str) -> None:
 
 
 def _exercise_rates() -> None:
-    """Divide a link between two principals that want more than it can carry."""
-    control = RateControl()
+    """Divide a link between two principals that want more than it can carry, exactly and before a deadline.
+
+    The solver's clock goes on by a second with each look, so that exact shares are too slow for it.
+    """
+    control = RateControl(RateSolver(map(float, itertools.count()).__next__))
     for second in range(2):
         meters = tuple(Meter(who, Traffic.OUT, second, 10**9) for who in ("a", "b"))
         control.record("m0", Metered(0, meters, (10**6, 0, 0), 0, b""), float(second))
-    control.rates({})
+    for _ in range(RATE_SLOW_SOLVES + 1):
+        control.rates({})
 
 
 def _exercise_packing() -> None:

@@ -1,9 +1,12 @@
 """The default model: even load, near the data, strict priorities, no migration.
 
-It needs no profiles and no measured machines. It does not suit thousands of machines, because it draws an arc
-to each machine for each task that may arrive in a round.
+It needs no profiles, and uses the measured load of other programs if there is any. It does not suit thousands
+of machines, because it draws an arc to each machine for each task that may arrive in a round.
 
-A machine costs more the higher its load: each task counts one processor, or its demand if that is more.
+A machine costs more the higher its load: each task counts one processor, or its demand if that is more. The
+measured use of other programs (``coordinator.outside_load``) counts for the part that tasks leave, and not
+for all of it, so that a machine with room is never dearer than one that its tasks fill.
+
 Inside a round the cost rises with each further task. The flow network expresses this by parallel arcs: class
 A leads to levels, and level i leads to every machine, for one task, at the cost of being the i-th to arrive
 (§6.2.4 describes classes). A machine that holds input of waiting tasks has a class and levels of its own
@@ -52,6 +55,8 @@ _SMALL_INPUT: Final = 0.25
 """The worth of all of a small input, as a part of ``near``."""
 _TERM_MAX: Final = _STEP // 8
 """The largest cost of load, or of being far from the input."""
+_OUTSIDE_PART: Final = 7 / 8
+"""The part of a machine's free processors that count as taken if other programs use all of them."""
 PRIORITY_MAX: Final = 500
 """Higher priorities count as this one, and priorities below 0 as 0, so that waiting stays below WAIT_MAX."""
 
@@ -160,9 +165,10 @@ class SpreadModel(BaseModel):
             return ""
         row = np.array([resource])
         busy, size = float(self._busy(state, row)[0]), float(self._processors(state, row)[0])
-        parts = [
-            f"{busy:g} of {size:g} processors are taken, which costs {self._loads(state, row, row * 0)[0]}"
-        ]
+        outside = float(table.outside[resource])
+        others = f", and other programs use {outside:g}" if outside else ""
+        cost = self._loads(state, row, row * 0)[0]
+        parts = [f"{busy:g} of {size:g} processors are taken{others}, which costs {cost}"]
         found = holdings(state, np.array([task]))
         if total := int(found.total[0]):
             here = int(held_at(state, found, row)[0][0])
@@ -190,7 +196,9 @@ class SpreadModel(BaseModel):
     def _loads(self, state: ClusterState, machines: Ints, further: Ints) -> Ints:
         """Return the cost of one task more after ``further`` other new ones, shape (n,); 1 or more."""
         busy, size = self._busy(state, machines), self._processors(state, machines)
-        return whole(np.clip(self.load * (busy + further + 1) / size, 1, _TERM_MAX))
+        free = np.maximum(1 - (busy + further) / size, 0)
+        outside = _OUTSIDE_PART * np.minimum(state.resources.outside[machines] / size, 1) * free
+        return whole(np.clip(self.load * (busy + further + 1) / size + self.load * outside, 1, _TERM_MAX))
 
     def _busy(self, state: ClusterState, machines: Ints) -> Floats:
         """Return the taken processors: one for each task, or its demand if that is more."""

@@ -108,8 +108,8 @@ class Rates:
     """The present rates, and the meters.
 
     ``capacity`` is the configured capacity in bytes per second for each ``Traffic``, or 0 for unknown. Then
-    the highest measured rate is reported instead, and rates are exceeded a little, so that the measured rate
-    can grow where there is room. ``now`` is a monotonic clock in nanoseconds.
+    the most that was seen is reported instead, and rates are exceeded a little, so that it can grow where
+    there is room. ``now`` is a monotonic clock in nanoseconds.
     """
 
     def __init__(
@@ -128,6 +128,8 @@ class Rates:
         self.hold = False
         """True if any account has a rate, or had one until recently."""
         self.set_by = TaskId(0)
+        self.learned = (0, 0, 0)
+        """The capacity that the node has found out by other means; it counts until anything was seen."""
         self.listeners: Final[set[Callable[[], None]]] = set()
         """Functions that are called in the event loop when rates were set."""
 
@@ -172,8 +174,16 @@ class Rates:
                 total.sample(now)
             meters = tuple(_meter(account, traffic, flow) for (account, traffic), flow in self._flows.items())
             seen = [total.best for total in self._totals.values()]
-        out, into, store = (said or best for said, best in zip(self._capacity, seen, strict=True))
+        known = zip(self._capacity, seen, self.learned, strict=True)
+        out, into, store = (said or best or learned for said, best, learned in known)
         return replace(answer, meters=meters, capacity=(out, into, store))
+
+    @property
+    def seen(self) -> tuple[int, int, int]:
+        """The most bytes per second that moved while something waited, for each ``Traffic``; 0 for none."""
+        with self._changed:
+            out, into, store = (self._totals[traffic].best for traffic in Traffic)
+        return out, into, store
 
     # -- tasks that reserve bandwidth -----------------------------------------------------------------
     def limit_task(self, task: TaskId, bytes_s: int) -> None:
@@ -279,7 +289,7 @@ class Rates:
         """Return the link's bytes per second, and True if they were configured."""
         said, seen = self._capacity[Traffic.OUT], self._totals[Traffic.OUT].best
         probed = seen + seen * limits.RATE_PROBE_PERCENT // 100
-        return said or probed or limits.RATE_BYTES_S_MAX, bool(said)
+        return said or probed or self.learned[Traffic.OUT] or limits.RATE_BYTES_S_MAX, bool(said)
 
     # -- moving ---------------------------------------------------------------------------------------
     def take(self, account: Account, traffic: Traffic, size: int, ended: Callable[[], bool]) -> bool:

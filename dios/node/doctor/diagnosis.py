@@ -35,6 +35,7 @@ from dios.host.sandbox.mechanisms import (
 from dios.installation import extra_command
 from dios.lib.sandbox.network.authorities import BEGIN, authorities
 from dios.node import machine
+from dios.node.doctor import capacity as doctor_capacity
 from dios.node.doctor import cluster as doctor_cluster
 from dios.node.doctor import processor as doctor_processor
 from dios.node.doctor import releases as doctor_releases
@@ -176,6 +177,7 @@ def examine(data: Path, *, mechanisms: Mapping[str, Mechanism] | None = None) ->
         store,
         *_of_scrubbing(data),
         *cluster,
+        *_of_capacity(data),
         *_of_releases(data),
         *_of_replicas(data),
     )
@@ -436,6 +438,20 @@ def _of_cluster(data: Path) -> list[DoctorFinding]:
         )
         found.append(DoctorFinding(looked.name, level, looked.detail, looked.purpose, looked.advice))
     return found
+
+
+def _of_capacity(data: Path) -> list[DoctorFinding]:
+    purpose = "--disk-io and --net reserve a part of it"
+    return [
+        DoctorFinding(
+            looked.name,
+            DoctorLevel.WEAK if looked.advice else DoctorLevel.OK,
+            looked.detail,
+            purpose,
+            looked.advice,
+        )
+        for looked in doctor_capacity.examine_capacity(data)
+    ]
 
 
 def _of_releases(data: Path) -> list[DoctorFinding]:

@@ -130,6 +130,14 @@ FAMILIES: Final[Mapping[str, Family]] = {
     "dios_scheduler_cpus": Family(_GAUGE, "Processors of the node.", ("node",)),
     "dios_scheduler_reserved_memory_bytes": Family(_GAUGE, "Memory set aside for tasks.", ("node",)),
     "dios_scheduler_memory_bytes": Family(_GAUGE, "Memory of the node.", ("node",)),
+    "dios_rates_solve_seconds": Family(
+        _GAUGE,
+        "Time of the last division of links and disks, by its algorithm: edrf (exact) or dc-drf.",
+        ("algorithm",),
+    ),
+    "dios_rates_epsilon": Family(
+        _GAUGE, "The part of a link or disk that the last division may have left over."
+    ),
     "dios_share": Family(
         _GAUGE, "The largest fraction of a resource of the cluster that the principal holds.", ("principal",)
     ),

@@ -110,6 +110,11 @@ def _of_scheduler(node: MeasuredNode) -> Iterator[Reading]:
         yield Reading("dios_share", labels, _number(row.get("share")))
         yield Reading("dios_share_entitlement", labels, _number(row.get("entitlement")))
         yield Reading("dios_share_credit", labels, _number(row.get("credit")))
+    by = None if shares is None else shares.get("rates_by")
+    if isinstance(by, dict):
+        labels = {"algorithm": str(by.get("algorithm", ""))}
+        yield Reading("dios_rates_solve_seconds", labels, _number(by.get("seconds")))
+        yield Reading("dios_rates_epsilon", {}, _number(by.get("epsilon")))
 
 
 def _asked(node: MeasuredNode, question: str) -> Mapping[str, object] | None:

@@ -55,6 +55,9 @@ class Person:
             # A scheduler's process beside each node costs seconds; tests of it ask for it.
             "DIOS_COORDINATOR": "off",
         }
+        if "PYTHONPATH" in os.environ:
+            # The tests of another tree than the installed one test that tree.
+            self.environment["PYTHONPATH"] = os.environ["PYTHONPATH"]
         (home / "run").mkdir(mode=0o700)
 
     def command(self, line: str, *arguments: str) -> list[str]:

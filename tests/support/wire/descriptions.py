@@ -38,6 +38,7 @@ PARTS = (
     messages.HandedRow,
     messages.NodeRow,
     messages.ClockReading,
+    messages.ResourceCapacity,
     messages.Work,
     messages.Constraint,
     messages.DeviceRequest,

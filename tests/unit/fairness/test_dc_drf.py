@@ -402,3 +402,14 @@ def test_few_resources_clip_the_lengths() -> None:
         generate_demands("U0", 10, 0, seed=1)
     with pytest.raises(ValueError, match="tenants"):
         generate_demands("U0", -1, 10, seed=1)
+
+
+def test_weights_may_change_with_the_demands() -> None:
+    """An interval with other demands and weights divides as a new allocator does; weights need demands."""
+    (before, _), (demands, weights) = random_case(4), random_case(5)
+    continued = DcDrf(before, deadline_s=LONG_S, threads=1, dtype="float64")
+    with pytest.raises(ValueError, match="without demands"):
+        continued.interval(weights=weights)
+    fresh = DcDrf(demands, weights=weights, deadline_s=LONG_S, threads=1, dtype="float64").interval()
+    assert same(continued.interval(demands, weights), fresh)
+    assert same(continued.interval(demands), fresh)

@@ -28,7 +28,8 @@ def test_the_version_of_the_package_is_read_once(tmp_path: Path, monkeypatch: py
     try:
         settings = load(tmp_path, environ={})
         fitness = NodeFitness(Probe(), accept_weaker=False)
-        answers = [serve._completed(Info("", "", {}, {}), settings, fitness, (), None, {}) for _ in range(3)]
+        empty = Info("", "", {}, {})
+        answers = [serve._completed(empty, settings, fitness, (), None, {}, ()) for _ in range(3)]
     finally:
         serve._release.cache_clear()
     assert [answer.version for answer in answers] == ["1.2.3"] * 3

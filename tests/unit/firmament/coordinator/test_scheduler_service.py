@@ -19,8 +19,18 @@ from dios.firmament.models.green import GreenModel
 from dios.firmament.policies.principal_accounts import FairnessRule
 from dios.firmament.policies.stored_shares import StoredPolicy, StoredShares, encode
 from dios.node.settings import FairnessPolicy, SchedulingMode
-from dios.wire.messages import Asked, Constraint, Occupant, Placed, QueueRows, Submission, Work
-from dios.wire.types import Operator, TaskState
+from dios.wire.messages import (
+    Asked,
+    Constraint,
+    Meter,
+    Metered,
+    Occupant,
+    Placed,
+    QueueRows,
+    Submission,
+    Work,
+)
+from dios.wire.types import Operator, TaskState, Traffic
 from tests.support.firmament.answers import require_described
 from tests.support.firmament.custom_models import derived, opened
 
@@ -278,6 +288,34 @@ def test_best_effort_fits_beside_what_is_used(office: SchedulerService) -> None:
     assert [(row["cpus_set_aside"], row["cpus_used"]) for row in rows] == [(2, 2.0), (2, 0.1)]
 
 
+def test_runs_avoid_a_node_that_other_programs_load(office: SchedulerService) -> None:
+    """The default model places runs on the other node once the load has lasted, and says so."""
+    runs = [submission(task, Work(cpus_milli=1000)) for task in (1, 2, 3)]
+    office.read("n1", board(1), 0.0)
+    loaded(office, "n2", 2.0)
+    office.read("n2", board(2), 0.0)
+    office.round(0.0)
+    assert [row["cpus_outside"] for row in status_rows(office)] == [0, 0]
+    office.round(10.0)
+    assert [row["cpus_outside"] for row in status_rows(office)] == [0, 2]
+    office.read("n1", replace(board(1, tuple(runs[:2])), version=2), 11.0)
+    (order,) = office.round(11.0)
+    assert sorted(order.placements) == [(1, "n1"), (2, "n1")]
+    running = tuple(occupant(run) for run in runs[:2])
+    office.read("n1", replace(board(1, (runs[2],), running), version=3), 12.0)
+    lines = str(ask(office, {"ask": "explain", "task": "job3"})["lines"])
+    assert "0 of 2 processors are taken, and other programs use 2, which costs" in lines
+    (order,) = office.round(12.0)
+    assert order.placements == [(3, "n2")]
+
+
+def status_rows(office: SchedulerService) -> list[dict[str, object]]:
+    """The nodes in the status."""
+    rows = ask(office, {"ask": "status"})["nodes"]
+    assert isinstance(rows, list)
+    return rows
+
+
 def test_measured_power_reaches_the_model_green(office: SchedulerService) -> None:
     """A node's watts above its least are those of its tasks for Green, and the status shows its watts."""
     assert ask(office, {"ask": "set-model", "model": "green"})["ok"]
@@ -499,6 +537,19 @@ def test_the_ruler_sees_everybodys_share_and_others_their_own(office: SchedulerS
     assert list(rows(own)) == ["uid:8"]
     assert own["sharing"] == 2
     assert "uid:7" not in json.dumps(own)
+
+
+def test_shares_name_the_algorithm_of_the_rates(office: SchedulerService) -> None:
+    """The answer about shares says how the last rates were computed, and nothing before there were any."""
+    assert ask(office, {"ask": "shares"})["rates_by"] is None
+    for second in range(2):
+        meters = tuple(Meter(who, Traffic.STORE, second, 10**9) for who in ("uid:1", "uid:2"))
+        office.record_traffic("n1", Metered(1, meters, (0, 0, 10**6), 0, b""), float(second))
+    assert office.bandwidth(1.0, 5.0)
+    by = ask(office, {"ask": "shares"})["rates_by"]
+    assert isinstance(by, dict)
+    assert (by["algorithm"], by["principals"], by["resources"], by["epsilon"]) == ("edrf", 2, 1, 0)
+    assert by["seconds"] == by["exact_s"] > 0
 
 
 def test_a_quota_is_the_rulers_to_set(office: SchedulerService) -> None:

@@ -7,7 +7,7 @@ from collections import Counter
 
 import pytest
 
-from dios.firmament.descriptors import Resources, TaskDescriptor
+from dios.firmament.descriptors import MachineDescriptor, Resources, TaskDescriptor
 from dios.firmament.models.cost_terms import BadModelError
 from dios.firmament.models.spread import PRIORITY_MAX, SpreadModel
 from dios.firmament.scheduler import FlowScheduler
@@ -64,6 +64,30 @@ def test_a_large_task_counts_as_what_it_asked_for() -> None:
     rounds.rounds(made, 0.0)
     rounds.submit(made, *(task(10 + number) for number in range(4)), job=2)
     assert counts(rounds.rounds(made, 1.0)) == [1, 4]
+
+
+@pytest.mark.parametrize(("outside", "places"), [(0, [3, 3]), (2, [2, 4]), (5, [1, 5]), (8, [0, 6])])
+def test_other_programs_count_for_the_part_that_tasks_leave(outside: float, places: list[int]) -> None:
+    """The more processors of machine 0 other programs use, the more tasks go to the other machine."""
+    made = cluster(8, 8)
+    made.set_outside({0: outside})
+    rounds.submit(made, *map(task, range(6)))
+    assert counts(rounds.rounds(made, 0.0)) == places
+
+
+@pytest.mark.parametrize("outside", [8.0, 16.0])
+def test_a_loaded_machine_with_room_comes_before_a_full_one(outside: float) -> None:
+    """However high the load from outside: the last task does not wait for a machine that tasks fill."""
+    made = cluster(9, 9)
+    made.set_outside({1: outside})
+    rounds.submit(made, *(task(number, only=0) for number in range(8)))
+    rounds.rounds(made, 0.0)
+    rounds.submit(made, task(10), job=2)
+    assert rounds.rounds(made, 1.0)[10] == 1
+    # A machine that joins under the same identifier has been measured by nobody.
+    made.remove_machine(1, 2.0)
+    made.add_machine(MachineDescriptor(1, "m1", "r", Resources(8, 64 * GB), 9), 2.0)
+    assert not made.state.resources.outside.any()
 
 
 def test_a_machine_is_filled_to_its_slots_in_one_round() -> None:

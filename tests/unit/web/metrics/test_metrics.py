@@ -83,12 +83,15 @@ def test_scheduler_and_shares() -> None:
         "last_round": {"solve_s": 0.25},
         "nodes": [{"node": "n1", "cpus_set_aside": 1.5, "cpus": 2}],
         "principals": [{"principal": "uid:1", "share": 0.5, "credit": -0.1}],
+        "rates_by": {"algorithm": "dc-drf", "seconds": 0.2, "epsilon": 0.01},
     }
     found = {(one.metric, *one.labels.values()): one.value for one in read_all(Node(answer))}
     assert found["dios_scheduler_up",] == 1
     assert found["dios_scheduler_round_seconds", "solve"] == 0.25
     assert found["dios_scheduler_reserved_cpus", "n1"] == 1.5
     assert found["dios_share_credit", "uid:1"] == -0.1
+    assert found["dios_rates_solve_seconds", "dc-drf"] == 0.2
+    assert found["dios_rates_epsilon",] == 0.01
 
 
 def test_names_follow_the_conventions() -> None:
