@@ -12,6 +12,7 @@ from itertools import islice
 from typing import Final, NamedTuple, TypeAlias
 
 from dios.core.calls import access, node_metrics, user_records
+from dios.core.calls.handlers import handles
 from dios.core.model.accounts import Account
 from dios.core.model.names import KEPT, SERVICES
 from dios.core.model.records import Holder, LocalHolder, PhysicalObject, RemoteTask, Session, Task
@@ -44,6 +45,7 @@ class _Table(NamedTuple):
     rows: Callable[[State, int], Iterable[Row]]
 
 
+@handles(messages.ReadTable)
 def read_table(step: Step, task: Holder, seq: int, call: messages.ReadTable) -> None:
     """Answer with the next rows of a table; without a table's name, with the names of all tables.
 

@@ -13,48 +13,14 @@ from dios.core.remote.peers import Cluster, Peer, PendingRequest
 from dios.errors import ProtocolError
 from dios.ids import NodeId, TaskId
 from dios.wire import dcp, messages
+from dios.wire.call_table import CALLS, Route
 
 Kinds: TypeAlias = tuple[type, ...]
 
 _DONE: Final[Kinds] = (messages.Done,)
-_READ: Final[Kinds] = (messages.Buffer, messages.References)  # reading a listener returns a reference
-_BUFFER: Final[Kinds] = (messages.Buffer,)
-_COMMITTED: Final[Kinds] = (messages.Committed,)
 
 _RESULTS: Final[dict[type, Kinds]] = {
-    messages.Create: (messages.Created,),
-    messages.CreateLabelled: (messages.Created,),
-    messages.Delete: _DONE,
-    messages.Pause: _DONE,
-    messages.Resume: _DONE,
-    messages.AcquireRead: _READ,
-    messages.CommitRead: _COMMITTED,
-    messages.ReleaseRead: _DONE,
-    messages.AcquireWrite: _BUFFER,
-    messages.CommitWrite: _COMMITTED,
-    messages.ReleaseWrite: _DONE,
-    messages.Select: (messages.Selected,),
-    messages.ReadOnce: _READ,
-    messages.WriteOnce: _COMMITTED,
-    messages.CommitAcquireRead: _BUFFER,
-    # Committed if the next request was not admitted.
-    messages.CommitAcquireWrite: (messages.Buffer, messages.Committed),
-    messages.Attach: (messages.Attached,),
-    messages.Retire: _DONE,
-    messages.Stat: (messages.References,),
-    messages.ConsoleOf: (messages.References,),
-    messages.Describe: (messages.TaskDetail,),
-    messages.SetLimits: (messages.LimitRows,),
-    messages.NodeInfo: (messages.Info,),
-    messages.ReadTable: (messages.TableRows,),
-    messages.SetNode: (messages.Nodes,),
-    messages.LabelNode: (messages.Nodes,),
-    messages.ReadQueue: (messages.QueueRows,),
-    messages.Place: (messages.Placed,),
-    messages.Advise: _DONE,
-    messages.Govern: (messages.Metered,),
-    messages.SetAdmission: _DONE,
-    messages.Cancel: _DONE,
+    kind: row.results for kind, row in CALLS.items() if row.route not in {Route.LOCAL, Route.REQUEST}
 }
 """The calls that may be forwarded, and the types of their answers if they succeed."""
 

@@ -17,20 +17,11 @@ from dios.host.loop.fair_queue import TaskPrincipals
 from dios.ids import TaskId, Ticket
 from dios.transport.unix.server import TaskChannel, hung_up
 from dios.wire import dcp, messages
+from dios.wire.call_table import Effect, kinds
 from dios.wire.messages import AnyCall
 from dios.wire.types import Traffic
 
-_STORING: Final[frozenset[type]] = frozenset(
-    {
-        messages.Create,
-        messages.CreateLabelled,
-        messages.Copy,
-        messages.WriteOnce,
-        messages.CommitWrite,
-        messages.CommitAcquireWrite,
-        messages.ReleaseWrite,
-    }
-)
+_STORING: Final = kinds(lambda row: row.effect in {Effect.STORES, Effect.COMMITS, Effect.ENDS_WRITE})
 
 
 class StoredBytes:

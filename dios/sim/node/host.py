@@ -16,7 +16,6 @@ from blake3 import blake3
 from msgspec import msgpack
 
 from dios.core import effects, events
-from dios.core.calls.dispatch import carried_bytes
 from dios.core.effects import Outcome
 from dios.core.model.invariants import check
 from dios.core.remote.peers import Here
@@ -31,6 +30,7 @@ from dios.sim.node.continued_core import ContinuedCore
 from dios.sim.node.dormant_rows import NoSimRows, SimRows
 from dios.store.protocol import Change, Drop, InlinePayload, Put, Store
 from dios.wire import messages
+from dios.wire.call_table import carried_bytes
 from dios.wire.types import Cause
 
 NODE_OWNER: Final = Principal("uid:1000")
