@@ -361,6 +361,12 @@ def _create(step: Step, task: Holder, call: messages.Create) -> messages.Create:
         label = PUBLIC if right is None else right.object.secrecy
     elif isinstance(call, messages.CreateLabelled):
         label = normal(call.secrecy, task.principal)
+        if (coined := missing(label, task.secrecy)) and _bound(step, task, task.secrecy):
+            # The words of a label are seen without the label, and this task would choose them.
+            raise NotPermittedError(
+                f"cannot create a {call.object_type.name} labelled {', '.join(coined)}: "
+                f"{_history(step, task, task.secrecy)}. Its objects may have these tags alone."
+            )
     else:
         return messages.labelled(call, task.secrecy)
     if bound := _bound(step, task, missing(task.secrecy, label)):
@@ -425,21 +431,3 @@ def begin_child(step: Step, parent: Holder, child: Task, origin: LocalHolder | N
         started = Taint(parent.object.fingerprint, step.now)
         for tag in label:
             child.taints[tag] = parent.taints.get(tag, started)
-
-
-# -- what is shown of tasks ---------------------------------------------------------------------------
-def visible(step: Step, task: Holder, row: messages.TaskRow) -> messages.TaskRow:
-    """Return the row of a task without what its program chose, if the reader's label does not cover that.
-
-    A right to declassify does not help a task here: its label does not go up with a row, so that it could
-    write what it was shown after the right was taken back.
-    """
-    lacking = missing(row.secrecy, task.secrecy)
-    if isinstance(task, Session):
-        lacking = _bound(step, task, lacking)
-    return hidden(row) if lacking else row
-
-
-def hidden(row: messages.TaskRow) -> messages.TaskRow:
-    """Return the row of a task without what its program chose."""
-    return replace(row, label="", exit_code=0, signal=0, detail="", progress=None, kept_bytes=0)

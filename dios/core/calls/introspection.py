@@ -39,8 +39,6 @@ def list_tasks(step: Step, task: Holder, seq: int, call: messages.ListTasks) -> 
     flags = access.flags_of(call.flags, Flag.LOCAL_ONLY)
     access.refuse_pure(task)
     rows = submissions.task_rows(step, task.principal)
-    if step.state.labelled:
-        rows = tuple(flows.visible(step, task, row) for row in rows)
     if step.state.cluster is None or flags & Flag.LOCAL_ONLY or step.parts is not None:
         step.answer(task, seq, messages.Tasks(rows))
     else:

@@ -54,7 +54,7 @@ def _groups(step: Step, task: Holder) -> Iterator[messages.LimitRow]:
 def _tasks(step: Step, task: Holder) -> Iterator[messages.LimitRow]:
     for other in step.state.living_tasks():
         if other.principal == task.principal:
-            yield other.account.row(other.label)
+            yield other.account.row(other.label, other.secrecy)
 
 
 @handles(messages.SetLimits)

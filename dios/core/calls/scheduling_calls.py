@@ -267,6 +267,7 @@ def _submission(step: Step, queued: QueuedRun) -> messages.Submission:
         work,
         step.state.place,
         queued.call.brand is Brand.PURE or step.state.restricted,
+        task.secrecy,
     )
 
 

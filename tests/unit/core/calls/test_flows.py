@@ -7,6 +7,7 @@ from msgspec.structs import replace
 
 from dios.core import effects, events
 from dios.core.calls import flows
+from dios.core.model import disclosure
 from dios.core.model.records import Provenance
 from dios.errors import Code
 from dios.ids import Principal
@@ -257,6 +258,6 @@ def test_a_snapshot_keeps_labels(node: Node) -> None:
     task, _ = reader_of(owner)
     row = node.core.state.tasks[task.task].row()
     assert row.secrecy == SECRET
-    shown = flows.hidden(replace(row, exit_code=3, detail="text"))
+    shown = disclosure.concealed(replace(row, exit_code=3, detail="text"))
     assert (shown.exit_code, shown.detail, shown.label) == (0, "", "")
     node.step(events.TimerFired(node.now))
