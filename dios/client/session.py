@@ -14,7 +14,7 @@ from dios.errors import DiosError, InvalidError, ProtocolError, error_for
 from dios.limits import DESCRIPTORS_PER_FRAME_MAX, FRAME_BYTES_MAX, VECTOR_CALLS_MAX
 from dios.transport.unix.client import close_all
 from dios.wire import messages
-from dios.wire.call_table import CALLS, Trait, kinds
+from dios.wire.call_table import CALLS, Exemption, kinds
 from dios.wire.codec import decode_reply, decode_request, encode_request
 from dios.wire.messages import AnyCall, AnyResult, Failure, PlainCall, Reply
 from dios.wire.types import Flag
@@ -31,7 +31,7 @@ Operation: TypeAlias = Generator[AnyCall, Answer, T]
 """One operation of a handle, as the calls that it needs; a Failure is thrown into it as its exception."""
 
 _DESCRIPTORS_OF_STREAM: Final = 3
-_VALID: Final[frozenset[type]] = kinds(lambda row: Trait.VALID in row.traits)
+_VALID: Final[frozenset[type]] = kinds(lambda row: Exemption.VALID in row.exemptions)
 _DESCRIPTORS: Final[dict[type, int]] = {kind: row.descriptors for kind, row in CALLS.items()}
 
 _OF_NO_REQUEST: Final = 0

@@ -42,12 +42,12 @@ from dios.core.step import Step
 from dios.errors import BadReferenceError, Code, DiosError, InvalidError, LimitError
 from dios.ids import PayloadId
 from dios.wire import dcp, messages
-from dios.wire.call_table import Effect, Trait, carried_bytes, kinds
+from dios.wire.call_table import Effect, Exemption, carried_bytes, kinds
 from dios.wire.types import Cause
 
 _HANDLERS: Final = handlers()
 _DENIALS: Final = frozenset({Code.EPERM, Code.EBADF, Code.EDQUOT})
-_IN_VECTORS: Final = kinds(lambda row: Trait.VECTOR in row.traits)
+_IN_VECTORS: Final = kinds(lambda row: Exemption.VECTOR in row.exemptions)
 _COMMITTING: Final = kinds(lambda row: row.effect in {Effect.COMMITS, Effect.ENDS_WRITE})
 """The calls whose bytes may have come next to the message."""
 

@@ -3,7 +3,7 @@
 A task that has read something labelled chose them, or its parent did. Each answer passes here before it
 leaves the core (``Step.answer``), and shows these fields only to readers that may know what the task knows.
 The other fields of a row are chosen by the node. The needs of a run are shown as far as a scheduler needs
-them: without texts other than those that restrict its place.
+them, which are the numbers and conditions that restrict its place.
 """
 
 from __future__ import annotations
@@ -21,7 +21,14 @@ from dios.wire.types import Brand, Resource
 TaskInfo: TypeAlias = messages.TaskRow | messages.LimitRow | messages.Submission | messages.Occupant
 R = TypeVar("R", bound=TaskInfo)
 
-_WORDS_OF_WORK: Final = {"equivalence": "", "member": "", "copy_of": ""}
+_OF_WORK: Final[dict[str, object]] = {
+    "equivalence": "",
+    "member": "",
+    "copy_of": "",
+    "moves": 0,
+    "restarts": 0,
+    "kept_bytes": 0,
+}
 CHOSEN: Final[dict[type, dict[str, object]]] = {
     messages.TaskRow: {
         "label": "",
@@ -29,6 +36,8 @@ CHOSEN: Final[dict[type, dict[str, object]]] = {
         "signal": 0,
         "detail": "",
         "progress": None,
+        "moves": 0,
+        "restarts": 0,
         "kept_bytes": 0,
     },
     messages.LimitRow: {"label": "", "used": (0,) * len(Resource), "limits": (None,) * len(Resource)},
@@ -48,7 +57,7 @@ def concealed(row: R) -> R:
     """Return a row without what its task chose."""
     blanks = CHOSEN[type(row)]
     if isinstance(row, messages.Submission | messages.Occupant):
-        blanks = {**blanks, "work": replace(row.work, **_WORDS_OF_WORK)}
+        blanks = {**blanks, "work": replace(row.work, **_OF_WORK)}
     return replace(row, **blanks)
 
 

@@ -30,7 +30,7 @@ from dios.errors import (
 )
 from dios.ids import BufferId, NodeId
 from dios.wire import dcp, messages
-from dios.wire.call_table import CALLS, COMMITTING, Route, Trait, carried_bytes, kinds, kinds_with
+from dios.wire.call_table import CALLS, COMMITTING, Exemption, Route, carried_bytes, kinds, kinds_with
 from dios.wire.codec import encode_status
 from dios.wire.types import Brand, Cause, Flag, Mode, ObjectType, Permission, Resource, TaskState
 
@@ -43,7 +43,7 @@ _REFERENCE_FIELDS: Final[dict[type, str]] = {
 
 _BUFFER_CALLS: Final = kinds_with("buffer")
 _WRITES: Final = (messages.AcquireWrite, messages.CommitAcquireWrite)
-_STALE: Final = kinds(lambda row: Trait.STALE in row.traits)
+_STALE: Final = kinds(lambda row: Exemption.STALE in row.exemptions)
 
 Part: TypeAlias = "effects.Answer | effects.AnswerReceived | effects.AnswerBytes"
 

@@ -24,11 +24,11 @@ from dios.core.remote.version_cache import VersionCache
 from dios.core.remote.watermark import Watermark
 from dios.ids import Name, NodeId, ObjectId, Principal, RefId, TaskId, Ticket
 from dios.wire import dcp, messages
-from dios.wire.call_table import Trait, kinds
+from dios.wire.call_table import Exemption, kinds
 from dios.wire.gossip import MemberRow
 from dios.wire.types import Fitness, Mode, NodeStatus, Persistence, Proximity
 
-_LASTING: Final = kinds(lambda row: Trait.LASTING in row.traits)
+_LASTING: Final = kinds(lambda row: Exemption.LASTING in row.exemptions)
 
 RememberedEffect: TypeAlias = effects.Reply | effects.AnswerVector | effects.AnswerAttach | effects.Send
 

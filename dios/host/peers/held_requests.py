@@ -24,7 +24,7 @@ from dios.host.content.stored_bytes import may_store
 from dios.host.peers.link import PeerSession
 from dios.ids import NodeId, TaskId
 from dios.wire import dcp
-from dios.wire.call_table import Trait, kinds
+from dios.wire.call_table import Exemption, kinds
 from dios.wire.messages import AcquireWrite, Failure
 from dios.wire.types import Traffic
 
@@ -35,7 +35,7 @@ _TOO_MANY: Final = Failure(
 )
 
 
-_PROMPT: Final[frozenset[type]] = kinds(lambda row: Trait.PROMPT in row.traits)
+_PROMPT: Final[frozenset[type]] = kinds(lambda row: Exemption.PROMPT in row.exemptions)
 
 
 class _HeldRequest(NamedTuple):
