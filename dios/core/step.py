@@ -149,7 +149,9 @@ class Step:
 
     def answer(self, task: Holder, seq: int, result: messages.AnyResult) -> None:
         """Answer with a result that needs no bytes from the host."""
-        self.reply(effects.Answer(task.id, seq, disclosure.shown(task, result)))
+        if type(result) in disclosure.LISTS:
+            result = disclosure.shown(task, result)
+        self.reply(effects.Answer(task.id, seq, result))
 
     def refuse(self, task: Holder, seq: int, error: DiosError) -> None:
         """Answer with an error."""

@@ -46,11 +46,12 @@ CHOSEN: Final[dict[type, dict[str, object]]] = {
 }
 """The fields that tasks choose, and their values for other readers."""
 
-_LISTS: Final[dict[type, tuple[str, ...]]] = {
+LISTS: Final[dict[type, tuple[str, ...]]] = {
     messages.Tasks: ("tasks",),
     messages.LimitRows: ("rows",),
     messages.QueueRows: ("waiting", "tasks"),
 }
+"""The answers with rows about tasks, and the fields that have them."""
 
 
 def concealed(row: R) -> R:
@@ -80,7 +81,7 @@ def row_for(reader: Holder, row: R) -> R:
 
 def shown(reader: Holder, result: messages.AnyResult) -> messages.AnyResult:
     """Return an answer with its rows as this reader may see them."""
-    for field in _LISTS.get(type(result), ()):
+    for field in LISTS[type(result)]:
         rows = cast("Iterable[TaskInfo]", getattr(result, field))
         if any(row.secrecy for row in rows):
             result = replace(result, **{field: tuple(row_for(reader, row) for row in rows)})
