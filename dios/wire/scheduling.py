@@ -277,6 +277,8 @@ class KeptRoom(Struct, frozen=True, array_like=True):
     in_ms: Milliseconds
     waited_ms: Milliseconds
     work: Work
+    secrecy: Secrecy = ()
+    """The tags of what its caller has read."""
 
 
 class Occupant(Struct, frozen=True, array_like=True):

@@ -209,7 +209,8 @@ def _kept(step: Step) -> tuple[messages.KeptRoom, ...]:
             continue
         queued = step.state.queue.waiting[task]
         in_ms, waited_ms = max(0, start - step.now) // _MS, (step.now - queued.since) // _MS
-        rows.append(messages.KeptRoom(task, node, in_ms, waited_ms, submissions.needs(queued.call.work)))
+        work, label = submissions.needs(queued.call.work), queued.row.task.secrecy
+        rows.append(messages.KeptRoom(task, node, in_ms, waited_ms, work, label))
     return tuple(rows)
 
 

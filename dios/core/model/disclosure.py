@@ -18,7 +18,8 @@ from dios.core.model.secrecy import Label, is_owned, missing
 from dios.wire import messages
 from dios.wire.types import Brand, Resource
 
-TaskInfo: TypeAlias = messages.TaskRow | messages.LimitRow | messages.Submission | messages.Occupant
+Needs: TypeAlias = messages.Submission | messages.Occupant | messages.KeptRoom
+TaskInfo: TypeAlias = messages.TaskRow | messages.LimitRow | Needs
 R = TypeVar("R", bound=TaskInfo)
 
 _OF_WORK: Final[dict[str, object]] = {
@@ -43,13 +44,14 @@ CHOSEN: Final[dict[type, dict[str, object]]] = {
     messages.LimitRow: {"label": "", "used": (0,) * len(Resource), "limits": (None,) * len(Resource)},
     messages.Submission: {"label": ""},
     messages.Occupant: {"label": "", "progress": None},
+    messages.KeptRoom: {},
 }
 """The fields that tasks choose, and their values for other readers."""
 
 LISTS: Final[dict[type, tuple[str, ...]]] = {
     messages.Tasks: ("tasks",),
     messages.LimitRows: ("rows",),
-    messages.QueueRows: ("waiting", "tasks"),
+    messages.QueueRows: ("waiting", "tasks", "kept"),
 }
 """The answers with rows about tasks, and the fields that have them."""
 
@@ -57,7 +59,7 @@ LISTS: Final[dict[type, tuple[str, ...]]] = {
 def concealed(row: R) -> R:
     """Return a row without what its task chose."""
     blanks = CHOSEN[type(row)]
-    if isinstance(row, messages.Submission | messages.Occupant):
+    if isinstance(row, Needs):
         blanks = {**blanks, "work": replace(row.work, **_OF_WORK)}
     return replace(row, **blanks)
 
@@ -82,7 +84,7 @@ def row_for(reader: Holder, row: R) -> R:
 def shown(reader: Holder, result: messages.AnyResult) -> messages.AnyResult:
     """Return an answer with its rows as this reader may see them."""
     for field in LISTS[type(result)]:
-        rows = cast("Iterable[TaskInfo]", getattr(result, field))
+        rows = cast("Iterable[TaskInfo]", getattr(result, field) or ())
         if any(row.secrecy for row in rows):
             result = replace(result, **{field: tuple(row_for(reader, row) for row in rows)})
     return result

@@ -164,6 +164,9 @@ class Run:
         program = knowing.create(groups=(), name_kind=NameKind.ANONYMOUS, data=b"pass").reference.ref
         knowing.send(messages.Run(program, **options))  # type: ignore[arg-type] # fields of Run
         self.cluster.settle()
+        (run,) = self.administrator.ask(messages.QueueRows, messages.ReadQueue()).waiting
+        kept = messages.PromisedStart(run.id, "n2", 60_000)
+        self.administrator.ask(messages.Placed, messages.Place(promised=(kept,)))
 
     def others(self, knowing: Client) -> None:
         """Make calls that only others than tasks may make, or that everybody would see."""
