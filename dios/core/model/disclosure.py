@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Final, TypeAlias, TypeVar, cast
 
+from msgspec import Struct
 from msgspec.structs import replace
 
 from dios.core.model.records import Holder
@@ -30,7 +31,7 @@ _OF_WORK: Final[dict[str, object]] = {
     "restarts": 0,
     "kept_bytes": 0,
 }
-CHOSEN: Final[dict[type, dict[str, object]]] = {
+CHOSEN: Final[dict[type[Struct], dict[str, object]]] = {
     messages.TaskRow: {
         "label": "",
         "exit_code": 0,
