@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, TypeAlias, Union
 from msgspec import Meta, Struct
 
 from dios import limits
-from dios.wire.call_table import CALLS
+from dios.wire.call_table import CALLS, carried_bytes
 from dios.wire.fields import U63, Call, Identifier, NameBytes, Text, TraceContext
 
 if TYPE_CHECKING:
@@ -43,3 +43,15 @@ class Request(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
     seq: Identifier
     call: AnyCall
     trace: TraceContext | None = None
+
+
+def calls_of(call: AnyCall) -> tuple[PlainCall, ...]:
+    """Return the calls of a vector, or the only call; the first message of a session has none."""
+    if isinstance(call, Vector):
+        return call.calls
+    return (call,) if isinstance(call, Call) else ()
+
+
+def payloads_of(call: AnyCall) -> list[bytes]:
+    """Return the inline bytes of the calls of a message, in their order."""
+    return [data for part in calls_of(call) if (data := carried_bytes(part)) is not None]

@@ -47,9 +47,7 @@ class _Slot:
 
 
 def _gives_back(call: AnyCall) -> bool:
-    if isinstance(call, messages.Vector):
-        return any(type(part) in GIVING_BACK for part in call.calls)
-    return type(call) in GIVING_BACK
+    return any(type(part) in GIVING_BACK for part in messages.calls_of(call))
 
 
 class AsyncConnection:

@@ -61,8 +61,7 @@ def enter(
     """
     cluster = step.state.cluster
     if cluster is not None and (cluster.leases.granted or step.now < cluster.leases.restart_ends):
-        calls = call.calls if isinstance(call, messages.Vector) else (call,)
-        closes = entrance.closed_by(task, calls)
+        closes = entrance.closed_by(task, messages.calls_of(call))
         if closes and entrance.must_wait(step, closes):
             _wait(step, task, seq, call, closes, payload, attached)
             return
@@ -81,8 +80,7 @@ def _wait(
     payload: PayloadId,
     attached: int,
 ) -> None:
-    calls = call.calls if isinstance(call, messages.Vector) else (cast("messages.PlainCall", call),)
-    carried = [data for each in calls if (data := carried_bytes(each)) is not None]
+    carried = messages.payloads_of(call)
     payloads = tuple(PayloadId(payload + place) for place in range(max(len(carried), 1 if attached else 0)))
     size = sum(len(data) for data in carried) + attached
     try:

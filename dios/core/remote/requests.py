@@ -379,8 +379,7 @@ def changes_nothing(body: dcp.RequestBody) -> bool:
 
 def is_reading(call: messages.AnyCall) -> bool:
     """Return True if a call changes nothing that matters to a task that does not get its answer."""
-    calls = call.calls if isinstance(call, messages.Vector) else (call,)
-    return all(type(each) in _READING for each in calls)
+    return all(type(each) in _READING for each in messages.calls_of(call))
 
 
 def repeat_all(step: Step, peer: Peer) -> None:

@@ -58,7 +58,7 @@ def require_request(state: State, cluster: Cluster, peer: Peer, body: dcp.Reques
         _require_task_on(state, peer.node, here, caller.task)
     match body:
         case dcp.Forward():
-            for call in _calls(body):
+            for call in messages.calls_of(body.call):
                 if type(call) not in _RESULTS:
                     raise ProtocolError(
                         f"cannot accept a forwarded {type(call).__name__}: this call is local"
@@ -76,10 +76,6 @@ def _require_task_on(state: State, node: NodeId, here: NodeId, task: TaskId) -> 
     """Raise ProtocolError unless the task can be on that other node."""
     if node == here or state.chose_id(task):
         raise ProtocolError("cannot accept the request: its task is not on the node that it names")
-
-
-def _calls(body: dcp.Forward) -> tuple[messages.PlainCall, ...]:
-    return body.call.calls if isinstance(body.call, messages.Vector) else (body.call,)
 
 
 # -- answers ------------------------------------------------------------------------------------------

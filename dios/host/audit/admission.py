@@ -10,7 +10,7 @@ from dios.errors import NoSpaceError
 from dios.host.audit.log import BacklogLevel
 from dios.wire import dcp, messages
 from dios.wire.call_table import AuditRule, kinds
-from dios.wire.messages import AnyCall, Vector
+from dios.wire.messages import AnyCall, calls_of
 from dios.wire.types import Flag, ObjectType
 
 
@@ -44,8 +44,7 @@ _RECORDED: Final[frozenset[type]] = kinds(lambda row: row.audit is AuditRule.REC
 
 def refusal(journal: Journal, call: AnyCall) -> NoSpaceError | None:
     """Return the reason to refuse ``call``, or None. Called only while there is pressure."""
-    parts = call.calls if isinstance(call, Vector) else (call,)
-    if all(_may_be_done(part, journal.pressure) for part in parts):
+    if all(_may_be_done(part, journal.pressure) for part in calls_of(call) or (call,)):
         return None
     return NoSpaceError(
         f"the audit log cannot be written ({journal.trouble}), and an unrecorded call is refused. "

@@ -10,7 +10,7 @@ import logging
 from collections import deque
 from collections.abc import Callable
 from types import TracebackType
-from typing import Final, NamedTuple, Protocol, cast
+from typing import Final, NamedTuple, Protocol
 
 import trio
 
@@ -33,8 +33,9 @@ from dios.host.loop.node_log import begin_trace, end_trace
 from dios.host.loop.staging import Staging
 from dios.ids import NodeId, PayloadId, TaskId, Ticket
 from dios.wire import dcp, messages
-from dios.wire.call_table import CARRYING, COMMITTING, carried_bytes
-from dios.wire.messages import AnyCall, Failure, PlainCall, Vector
+from dios.wire.call_table import CARRYING, COMMITTING
+from dios.wire.messages import AnyCall, Failure, Vector
+from dios.wire.requests import payloads_of
 
 _log: Final = logging.getLogger(__name__)
 
@@ -236,21 +237,11 @@ class Driver:
             end_trace(token)
 
     def _payloads_of(self, call: AnyCall) -> dict[PayloadId, bytes]:
-        number = self._next_payload
-        if type(call) in CARRYING:
-            only = carried_bytes(cast("PlainCall", call))
-            if only is None:
-                return {}
-            self._next_payload = number + 1
-            return {PayloadId(number): only}
-        found: dict[PayloadId, bytes] = {}
-        for part in call.calls if isinstance(call, Vector) else (call,):
-            data = None if isinstance(part, Vector | messages.Hello) else carried_bytes(part)
-            if data is not None:
-                found[PayloadId(number)] = data
-                number += 1
-        self._next_payload = number
-        return found
+        numbered = {
+            PayloadId(place): data for place, data in enumerate(payloads_of(call), self._next_payload)
+        }
+        self._next_payload += len(numbered)
+        return numbered
 
     def receive(
         self, node: NodeId, epoch: int, message: dcp.Message, attached: Content | None
