@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Final, Never, TypeAlias, TypeVar
+from typing import Final, TypeAlias, TypeVar
 
 from dios.core.model.records import Holder
 from dios.core.step import Step
@@ -14,7 +14,7 @@ from dios.wire.fields import Call
 C = TypeVar("C", bound=Call)
 
 Executor: TypeAlias = Callable[[Step, Holder, int, C], None]
-Handler: TypeAlias = Callable[[Step, Holder, int, Never], None]
+Handler: TypeAlias = Executor[Call]
 """A function for the kind of call that it is bound to, which the type of the table cannot express."""
 
 _bound: Final[dict[type, Handler]] = {}
@@ -25,7 +25,7 @@ def handles(*kinds: type[C]) -> Callable[[Executor[C]], Executor[C]]:
 
     def bind(function: Executor[C]) -> Executor[C]:
         for kind in kinds:
-            if _bound.setdefault(kind, function) is not function:
+            if _bound.setdefault(kind, function) is not function:  # type: ignore[arg-type] # see Handler
                 raise InvariantError(f"two functions execute {kind.__name__}")
         return function
 
