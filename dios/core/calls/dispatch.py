@@ -42,7 +42,7 @@ from dios.core.step import Step
 from dios.errors import BadReferenceError, Code, DiosError, InvalidError, LimitError
 from dios.ids import PayloadId
 from dios.wire import dcp, messages
-from dios.wire.call_table import Effect, Exemption, carried_bytes, kinds
+from dios.wire.call_table import CARRYING, Effect, Exemption, carried_bytes, kinds
 from dios.wire.types import Cause
 
 _HANDLERS: Final = handlers()
@@ -133,7 +133,8 @@ def dispatch(
     The host stores the call's inline bytes under ``payload``. A call without inline bytes may have
     ``attached`` bytes that came next to it. A call on an object of another node is forwarded to that node.
     """
-    data = carried_bytes(call)
+    # As ``carried_bytes``, without a call on the hot path.
+    data: bytes | None = getattr(call, "data", None) if type(call) in CARRYING else None
     if data is None:
         step.payload, step.payload_size = (payload if attached else PayloadId(0)), attached
     else:
