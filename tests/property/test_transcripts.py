@@ -31,7 +31,7 @@ def _without_blank(kind: type, field: str) -> Leak:
 
 
 def _unchecked(kind: type) -> Leak:
-    return lambda patch: patch.setitem(flows._RULES, kind, flows._CallRule(flows._no_flow, None))
+    return lambda patch: patch.setitem(flows._RULES, kind, (flows._no_flow, None))
 
 
 def _answers_unfiltered(patch: pytest.MonkeyPatch) -> None:

@@ -47,6 +47,9 @@ from dios.wire.types import Cause
 
 _HANDLERS: Final = handlers()
 _DENIALS: Final = frozenset({Code.EPERM, Code.EBADF, Code.EDQUOT})
+_TOO_MUCH: Final = (
+    "the earlier calls of this vector took all the work of one message. Send this call in another."
+)
 _IN_VECTORS: Final = kinds(lambda row: Exemption.VECTOR in row.exemptions)
 _COMMITTING: Final = kinds(lambda row: row.effect in {Effect.COMMITS, Effect.ENDS_WRITE})
 """The calls whose bytes may have come next to the message."""
@@ -197,7 +200,7 @@ def _answers(
     step.units_max = limits.VECTOR_UNITS_MAX
     for call in calls:
         if step.exhausted:
-            step.refuse(task, seq, _too_much())
+            step.refuse(task, seq, LimitError(_TOO_MUCH))
             continue
         step.spend(1)
         if type(call) not in _IN_VECTORS:
@@ -209,12 +212,6 @@ def _answers(
     parts, step.parts = step.parts, None
     step.units_max = limits.STEP_UNITS
     return parts
-
-
-def _too_much() -> LimitError:
-    return LimitError(
-        "the earlier calls of this vector took all the work of one message. Send this call in another one."
-    )
 
 
 def _remote(step: Step, task: Holder, seq: int, call: messages.PlainCall, target: Proxy) -> None:

@@ -12,7 +12,7 @@ alone, and may write that anywhere.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Final, NamedTuple, Never, TypeAlias, cast
+from typing import Final, Never, TypeAlias, cast
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -226,13 +226,6 @@ def _history(step: Step, task: Holder, tags: Label) -> str:
 Rule: TypeAlias = Callable[[Step, Holder, Never, Reference | None], Rise]
 
 
-class _CallRule(NamedTuple):
-    """The rule of a call, and the field with the reference that it concerns."""
-
-    check: Rule
-    field: str | None
-
-
 def admit(step: Step, task: Holder, call: messages.PlainCall) -> tuple[messages.PlainCall, Rise]:
     """Check the flows of a call before it is handled or sent to another node.
 
@@ -246,9 +239,9 @@ def admit(step: Step, task: Holder, call: messages.PlainCall) -> tuple[messages.
         return call, NO_RISE  # the task's own node has checked it
     if isinstance(call, messages.Create):
         return _create(step, task, call), NO_RISE
-    rule = _RULES[type(call)]
-    reference = None if rule.field is None else task.table.find(getattr(call, rule.field))
-    return call, rule.check(step, task, cast("Never", call), reference)
+    rule, field = _RULES[type(call)]
+    reference = None if field is None else task.table.find(getattr(call, field))
+    return call, rule(step, task, cast("Never", call), reference)
 
 
 def _no_flow(step: Step, task: Holder, call: messages.PlainCall, reference: Reference | None) -> Rise:
@@ -345,10 +338,10 @@ _CHECKS: Final[dict[Flow, Rule]] = {
     Flow.BOUND: _bound_by,
     Flow.AUTHORITY: _authority,
 }
-_RULES: Final[dict[type, _CallRule]] = {
-    kind: _CallRule(_CHECKS[row.flow], row.reference) for kind, row in CALLS.items()
+_RULES: Final[dict[type, tuple[Rule, str | None]]] = {
+    kind: (_CHECKS[row.flow], row.reference) for kind, row in CALLS.items()
 }
-"""The rule of each call. A flow without a check is an error at import."""
+"""The rule of each call, and the field with the reference that it concerns."""
 
 
 # -- new objects and tasks ----------------------------------------------------------------------------

@@ -24,12 +24,8 @@ TaskInfo: TypeAlias = messages.TaskRow | messages.LimitRow | Needs
 R = TypeVar("R", bound=TaskInfo)
 
 _OF_WORK: Final[dict[str, object]] = {
-    "equivalence": "",
-    "member": "",
-    "copy_of": "",
-    "moves": 0,
-    "restarts": 0,
-    "kept_bytes": 0,
+    **dict.fromkeys(("equivalence", "member", "copy_of"), ""),
+    **dict.fromkeys(("moves", "restarts", "kept_bytes"), 0),
 }
 CHOSEN: Final[dict[type[Struct], dict[str, object]]] = {
     messages.TaskRow: {
