@@ -224,6 +224,7 @@ def _history(step: Step, task: Holder, tags: Label) -> str:
 
 # -- calls -------------------------------------------------------------------------------------------
 Rule: TypeAlias = Callable[[Step, Holder, Never, Reference | None], Rise]
+_FillingCall: TypeAlias = messages.AcquireWrite | messages.CommitAcquireWrite
 
 
 def admit(step: Step, task: Holder, call: messages.PlainCall) -> tuple[messages.PlainCall, Rise]:
@@ -264,12 +265,7 @@ def _write(step: Step, task: Holder, call: messages.PlainCall, reference: Refere
     return NO_RISE
 
 
-def _fill(
-    step: Step,
-    task: Holder,
-    call: messages.AcquireWrite | messages.CommitAcquireWrite,
-    reference: Reference | None,
-) -> Rise:
+def _fill(step: Step, task: Holder, call: _FillingCall, reference: Reference | None) -> Rise:
     """Check a write that also shows the present bytes, or gives the object's own memory."""
     if reference is None:
         return NO_RISE

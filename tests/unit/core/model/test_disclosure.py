@@ -24,7 +24,7 @@ BY_NODE: dict[type[Struct], str] = {
 NEEDS = (
     "cpus_milli memory_bytes disk_io network priority deadline_ms interference service restartable job gang "
     "tasks affinity near constraints reservation pinned best_effort grace_ms devices threads job_minimum "
-    "job_maximum"
+    "job_maximum time_ms"
 )
 """The fields of a run by which a scheduler finds its place."""
 
