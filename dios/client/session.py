@@ -14,6 +14,7 @@ from dios.errors import DiosError, InvalidError, ProtocolError, error_for
 from dios.limits import DESCRIPTORS_PER_FRAME_MAX, FRAME_BYTES_MAX, VECTOR_CALLS_MAX
 from dios.transport.unix.client import close_all
 from dios.wire import messages
+from dios.wire.call_table import CALLS, Exemption, kinds
 from dios.wire.codec import decode_reply, decode_request, encode_request
 from dios.wire.messages import AnyCall, AnyResult, Failure, PlainCall, Reply
 from dios.wire.types import Flag
@@ -30,21 +31,8 @@ Operation: TypeAlias = Generator[AnyCall, Answer, T]
 """One operation of a handle, as the calls that it needs; a Failure is thrown into it as its exception."""
 
 _DESCRIPTORS_OF_STREAM: Final = 3
-_BUILT_FROM_ANSWERS: Final = frozenset(
-    {
-        messages.Stat,
-        messages.Delete,
-        messages.CommitRead,
-        messages.ReleaseRead,
-        messages.ReleaseWrite,
-        messages.CommitAcquireRead,
-        messages.Attach,
-        messages.Retire,
-        messages.Describe,
-        messages.Cancel,
-    }
-)
-"""Calls with arguments from the node only, which need no validation before they are sent."""
+_VALID: Final[frozenset[type]] = kinds(lambda row: Exemption.VALID in row.exemptions)
+_DESCRIPTORS: Final[dict[type, int]] = {kind: row.descriptors for kind, row in CALLS.items()}
 
 _OF_NO_REQUEST: Final = 0
 """The number of a reply to no request; requests are numbered from 1."""
@@ -75,7 +63,7 @@ class Session:
         try:
             trace = None if active.recorder is None else self._begin_span(active.recorder, seq, call)
             frame = encode_request(seq, call, trace)
-            if type(call) not in _BUILT_FROM_ANSWERS:
+            if type(call) not in _VALID:
                 decode_request(memoryview(frame)[4:])
         except (ProtocolError, TypeError, OverflowError, UnicodeEncodeError) as error:
             self._spans.pop(seq, None)
@@ -199,9 +187,7 @@ def _groups(calls: Iterable[PlainCall]) -> Iterable[tuple[PlainCall, ...]]:
     for call in calls:
         data = getattr(call, "data", None)
         own = _CALL_OVERHEAD_BYTES + (len(data) if data else 0)
-        maps = (
-            _DESCRIPTORS_OF_STREAM if isinstance(call, messages.Attach) else isinstance(call, _MAPPING_CALLS)
-        )
+        maps = _DESCRIPTORS[type(call)]
         full = len(group) == VECTOR_CALLS_MAX or size + own > FRAME_BYTES_MAX
         if group and (full or buffers + maps > DESCRIPTORS_PER_FRAME_MAX):
             yield tuple(group)
@@ -211,15 +197,6 @@ def _groups(calls: Iterable[PlainCall]) -> Iterable[tuple[PlainCall, ...]]:
         buffers += maps
     if group:
         yield tuple(group)
-
-
-_MAPPING_CALLS: Final = (
-    messages.AcquireRead,
-    messages.AcquireWrite,
-    messages.CommitAcquireRead,
-    messages.CommitAcquireWrite,
-)
-"""Calls whose answer may bring a descriptor; a read of many small objects is not split by it."""
 
 
 def split(calls: tuple[PlainCall, ...], answer: Answer) -> list[Answer | DiosError]:

@@ -87,6 +87,9 @@ class Core:
             rows=rows,
         )
 
+    def __repr__(self) -> str:
+        return f"<Core with {self.state!r}>"
+
     @classmethod
     def continued(cls, state: State) -> Core:
         """Return a core that continues from a state, such as one from ``dios.core.snapshot.decode``."""

@@ -61,7 +61,7 @@ from dios.core.model import (
     work_items,
 )
 from dios.core.remote import continuations, lease_table, name_index, peers, version_cache, watermark
-from dios.wire import admission, calls, dcp, fields, gossip, rates, replies, scheduling, types
+from dios.wire import admission, calls, dcp, fields, gossip, rates, replies, requests, scheduling, types
 
 VERSION: Final = 2
 
@@ -95,6 +95,7 @@ _MODULES: Final[tuple[ModuleType, ...]] = (
     rates,
     records,
     replies,
+    requests,
     scheduler_leases,
     scheduling,
     start_queue,
@@ -358,7 +359,7 @@ class _Classes:
             schema = _BY_NUMBER[number]
             return _Read(schema.kind, schema.fields, {})
         module, name, written = self._table[number]
-        present = _BY_NAME.get((module, name))
+        present = _BY_NAME.get((_MOVED.get((module, name), module), name))
         if present is None:
             raise SnapshotError(f"this program has no {name}")
         if missing := [each for each in written if each not in present.fields]:
@@ -370,6 +371,10 @@ class _Classes:
         return _Read(present.kind, written, {each: defaults[each] for each in new})
 
 
+_MOVED: Final = {
+    ("dios.wire.calls", kind.__qualname__): requests.__name__ for kind in (requests.Vector, requests.Hello)
+}
+"""The modules of classes that earlier releases had in other modules."""
 _BY_NAME: Final = {(schema.kind.__module__, schema.kind.__qualname__): schema for schema in _BY_NUMBER}
 
 

@@ -13,6 +13,7 @@ from dios import limits
 from dios.core import effects
 from dios.core.effects import Effect, Outcome, Reply, StoreOperation, WriteSource
 from dios.core.membership.swim import Decision
+from dios.core.model import disclosure
 from dios.core.model.records import Holder, Pending, PhysicalObject, Waking
 from dios.core.model.state import State
 from dios.core.model.work_items import WokenCalls, WorkItem
@@ -148,6 +149,8 @@ class Step:
 
     def answer(self, task: Holder, seq: int, result: messages.AnyResult) -> None:
         """Answer with a result that needs no bytes from the host."""
+        if type(result) in disclosure.LISTS:
+            result = disclosure.shown(task, result)
         self.reply(effects.Answer(task.id, seq, result))
 
     def refuse(self, task: Holder, seq: int, error: DiosError) -> None:

@@ -6,7 +6,9 @@ Read in this order:
 - ``fields``: the types of fields, and the base class of calls
 - ``calls``, ``scheduling``, ``rates``, ``admission``: the calls of a task, of a scheduler, and those that
   set rates and quotas on nodes
-- ``replies``: the answers, events and records; ``messages`` exports all of them in one place
+- ``replies``: the answers, events and records
+- ``call_table``: one row with all facts about each call, from which other packages derive their tables
+- ``requests``: one call or a vector of them, in the frame of a task; ``messages`` exports all messages
 - ``codec``: frames, and validation of every byte that a task or node sends
 - ``dcp``, ``dcp_frames``: the messages between nodes (thesis §4.8), and their frames
 - ``gossip``: the messages of the membership protocol

@@ -13,7 +13,6 @@ from msgspec import Meta, Struct
 from msgspec.structs import asdict
 
 from dios import limits
-from dios.wire.admission import SetAdmission
 from dios.wire.fields import (
     U63,
     Arguments,
@@ -28,11 +27,9 @@ from dios.wire.fields import (
     Secrecy,
     Text,
     Thousandths,
-    TraceContext,
     User,
 )
-from dios.wire.rates import Govern
-from dios.wire.scheduling import Advise, AskScheduler, Place, ReadQueue, Report, Work
+from dios.wire.scheduling import Work
 from dios.wire.types import (
     AcquireIov,
     Brand,
@@ -531,86 +528,3 @@ class RedeemToken(Call, frozen=True, tag=72):
     token: Annotated[bytes, Meta(max_length=limits.SEALED_TOKEN_BYTES_MAX)]
     cluster: Annotated[bytes, Meta(max_length=limits.DIGEST_BYTES)] = b""
     user: User = ""
-
-
-PlainCall: TypeAlias = (
-    Create
-    | CreateLabelled
-    | Lookup
-    | Copy
-    | Delete
-    | Run
-    | Pause
-    | Resume
-    | AcquireRead
-    | CommitRead
-    | ReleaseRead
-    | AcquireWrite
-    | CommitWrite
-    | ReleaseWrite
-    | Select
-    | ReadOnce
-    | WriteOnce
-    | CommitAcquireRead
-    | CommitAcquireWrite
-    | Attach
-    | Retire
-    | Stat
-    | ConsoleOf
-    | ListTasks
-    | NodeInfo
-    | Cancel
-    | Shutdown
-    | Describe
-    | ListLimits
-    | SetLimits
-    | ListNodes
-    | SetNode
-    | LabelNode
-    | ReadTable
-    | ReadQueue
-    | Place
-    | AskScheduler
-    | Advise
-    | Report
-    | Govern
-    | SetAdmission
-    | RecordRequest
-    | Present
-    | AwaitMove
-    | Leave
-    | ReportProgress
-    | ShareGroup
-    | AcceptShare
-    | IssueToken
-    | RedeemToken
-)
-
-
-class Vector(Struct, frozen=True, array_like=True, forbid_unknown_fields=True, tag=40):
-    """Independent calls in one message, answered in one reply in their order; none may wait."""
-
-    calls: Annotated[tuple[PlainCall, ...], Meta(min_length=1, max_length=limits.VECTOR_CALLS_MAX)]
-
-
-class Hello(Struct, frozen=True, array_like=True, forbid_unknown_fields=True, tag=41):
-    """The first message of a user's process: protocol version, and the groups of its keyring."""
-
-    version: U63
-    groups: Annotated[tuple[NameBytes, ...], Meta(max_length=limits.GROUPS_PER_CALL_MAX)] = ()
-    label: Text = ""
-
-
-AnyCall: TypeAlias = PlainCall | Vector | Hello
-
-
-class Request(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
-    """One frame from a task; the reply repeats ``seq``, which the task chose.
-
-    A call with a ``trace`` is answered with the times of its parts. A client sends one only if the Welcome
-    says that the node answers with them.
-    """
-
-    seq: Identifier
-    call: AnyCall
-    trace: TraceContext | None = None

@@ -14,7 +14,7 @@ from msgspec import Meta, Struct
 
 from dios import limits
 from dios.ids import InternalName, Name, NodeId, ObjectId, RefId, TaskId
-from dios.wire.calls import Copy, PlainCall, Run, Vector
+from dios.wire.calls import Copy, Run
 from dios.wire.fields import (
     U63,
     Address,
@@ -34,6 +34,7 @@ from dios.wire.fields import (
     User,
 )
 from dios.wire.replies import PlainResult, Reference, Results, SelfEvent
+from dios.wire.requests import PlainCall, Vector
 from dios.wire.types import Brand, Buffering, ObjectType, Permission
 
 OFFERED_MAX: Final = 2 * limits.ARGUMENTS_MAX + 1

@@ -215,6 +215,8 @@ class LimitRow(Struct, frozen=True, array_like=True):
     label: Text
     used: Annotated[tuple[U63, ...], _RESOURCES]
     limits: Annotated[tuple[U63 | None, ...], _RESOURCES]
+    secrecy: Secrecy = ()
+    """The tags of what a task has read."""
 
 
 class LimitRows(Struct, frozen=True, array_like=True, tag=12):

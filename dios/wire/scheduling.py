@@ -25,6 +25,7 @@ from dios.wire.fields import (
     Message,
     Milliseconds,
     ProcessId,
+    Secrecy,
     Text,
     Thousandths,
 )
@@ -261,6 +262,8 @@ class Submission(Struct, frozen=True, array_like=True):
     """The node of its caller."""
     pure: bool = False
     """True if it needs a node that is fit for pure tasks."""
+    secrecy: Secrecy = ()
+    """The tags of what its caller has read."""
 
 
 class KeptRoom(Struct, frozen=True, array_like=True):
@@ -274,6 +277,8 @@ class KeptRoom(Struct, frozen=True, array_like=True):
     in_ms: Milliseconds
     waited_ms: Milliseconds
     work: Work
+    secrecy: Secrecy = ()
+    """The tags of what its caller has read."""
 
 
 class Occupant(Struct, frozen=True, array_like=True):
@@ -302,6 +307,8 @@ class Occupant(Struct, frozen=True, array_like=True):
     """The hardware threads on which alone it runs; empty if it may run on all."""
     progress: Thousandths | None = None
     """The share of its work that it has done; None if it has not reported it."""
+    secrecy: Secrecy = ()
+    """The tags of what it has read."""
 
 
 class Asked(Struct, frozen=True, array_like=True):

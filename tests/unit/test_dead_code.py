@@ -73,7 +73,8 @@ ALLOWED: Final = {
 
 def test_everything_in_the_product_has_a_user() -> None:
     """Whatever is defined in dios/ is used in dios/, in the examples, or for a reason that is listed."""
-    finder = vulture.Vulture(ignore_decorators=["@app.command", "@*_app.command", "@app.callback"])
+    bound = ["@app.command", "@*_app.command", "@app.callback", "@handles"]
+    finder = vulture.Vulture(ignore_decorators=bound)
     finder.scavenge([str(ROOT / folder) for folder in ("dios", "benchmarks", "examples")])
     unused = []
     for item in finder.get_unused_code(min_confidence=60):

@@ -36,7 +36,7 @@ def test_the_steps_follow_each_other_in_the_code() -> None:
     links = [
         ("dios/client/sync/handles.py", "dios.client.ops.requests"),
         ("dios/host/loop/driver.py", "dios.core.events"),
-        ("dios/core/calls/dispatch.py", "commit_write"),
+        ("dios/core/calls/io_calls.py", "commit_write"),
         ("dios/core/calls/io_calls.py", "dios.core.model.io_requests"),
         ("dios/host/loop/persister.py", "dios.store.protocol"),
         ("dios/core/calls/dispatch.py", "forwarding.proxy_of"),

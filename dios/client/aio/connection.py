@@ -21,6 +21,7 @@ from dios.client.welcome import expect_welcome
 from dios.errors import ClosedError, Code, DiosError, TooManyCallsError
 from dios.ids import Name
 from dios.wire import messages
+from dios.wire.call_table import GIVING_BACK
 from dios.wire.codec import PROTOCOL_VERSION
 from dios.wire.messages import AnyCall, Failure
 
@@ -29,7 +30,6 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-_GIVING_BACK: Final = (messages.Delete, messages.ReleaseRead, messages.ReleaseWrite)
 _UNDOING_CALLS_MAX: Final = 8
 _WITHOUT_TURN_MAX: Final = 64
 """More calls than any operation makes to undo its first ones."""
@@ -47,9 +47,7 @@ class _Slot:
 
 
 def _gives_back(call: AnyCall) -> bool:
-    if isinstance(call, messages.Vector):
-        return any(isinstance(part, _GIVING_BACK) for part in call.calls)
-    return isinstance(call, _GIVING_BACK)
+    return any(type(part) in GIVING_BACK for part in messages.calls_of(call))
 
 
 class AsyncConnection:

@@ -8,6 +8,7 @@ from __future__ import annotations
 from dios import limits
 from dios.core import effects
 from dios.core.calls import access, computed_objects, durable_streams, io_steps
+from dios.core.calls.handlers import handles
 from dios.core.effects import WriteSource
 from dios.core.model.io_requests import admits
 from dios.core.model.records import Holder
@@ -25,6 +26,7 @@ from dios.wire.types import (
 )
 
 
+@handles(messages.ReadOnce)
 def read_once(step: Step, task: Holder, seq: int, call: messages.ReadOnce) -> None:
     """Acquire, commit and release a read at one instant, so that its commit always succeeds."""
     if call.flags:
@@ -53,6 +55,7 @@ def read_once(step: Step, task: Holder, seq: int, call: messages.ReadOnce) -> No
     step.reply(effects.AnswerRead(task.id, seq, result, target.id, call.offset, length))
 
 
+@handles(messages.WriteOnce)
 def write_once(step: Step, task: Holder, seq: int, call: messages.WriteOnce) -> None:
     """Acquire, fill, commit and release a write at one instant."""
     flags = access.flags_of(call.flags, Flag.REPLACE)
@@ -82,6 +85,7 @@ def write_once(step: Step, task: Holder, seq: int, call: messages.WriteOnce) -> 
     step.answer(task, seq, messages.Committed(target.v_r, target.v_w))
 
 
+@handles(messages.CommitAcquireRead)
 def commit_acquire_read(step: Step, task: Holder, seq: int, call: messages.CommitAcquireRead) -> None:
     """Commit a read, and acquire the next on the same buffer and range."""
     access.flags_of(call.flags, Flag.NONE)
@@ -101,6 +105,7 @@ def commit_acquire_read(step: Step, task: Holder, seq: int, call: messages.Commi
     io_steps.answer_read(step, buffer, seq, reuse=True)
 
 
+@handles(messages.CommitAcquireWrite)
 def commit_acquire_write(step: Step, task: Holder, seq: int, call: messages.CommitAcquireWrite) -> None:
     """Commit a write, and acquire the next on the same buffer and range."""
     flags = access.flags_of(call.flags, Flag.REPLACE | Flag.BLANK)

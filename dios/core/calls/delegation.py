@@ -12,6 +12,7 @@ from msgspec.structs import replace
 from dios import limits
 from dios.core import effects, lifetimes
 from dios.core.calls import access
+from dios.core.calls.handlers import handles
 from dios.core.calls.io_steps import note_in_vector
 from dios.core.effects import WriteSource
 from dios.core.model.accounts import require_all, require_bytes
@@ -43,6 +44,7 @@ from dios.wire.types import (
 )
 
 
+@handles(messages.Copy)
 def copy(step: Step, task: Holder, seq: int, call: messages.Copy) -> None:
     """dios_copy: delegate a reference, and copy the object's data if an attribute requires that."""
     access.flags_of(call.flags, Flag.NONE)

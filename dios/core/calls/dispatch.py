@@ -1,15 +1,14 @@
-"""The interface of the core: the function that handles each call (Table 4.4, appendix B).
+"""The interface of the core: find the function that handles a call (Table 4.4, appendix B).
 
 A DiosError becomes a Failure here, and an access denial becomes an audit record in addition.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Final, Never, TypeAlias, cast
+from typing import Final, cast
 
 from dios import limits
-from dios.core.calls import (
+from dios.core.calls import (  # noqa: F401 - each module binds its functions to calls
     compound_calls,
     delegation,
     entrance,
@@ -32,6 +31,7 @@ from dios.core.calls import (
     task_calls,
     tokens,
 )
+from dios.core.calls.handlers import handlers
 from dios.core.effects import AnswerVector, DropPayload, Reply
 from dios.core.model.records import Holder, LocalHolder, Pending, PhysicalObject
 from dios.core.model.work_items import AdmittedCalls
@@ -42,98 +42,17 @@ from dios.core.step import Step
 from dios.errors import BadReferenceError, Code, DiosError, InvalidError, LimitError
 from dios.ids import PayloadId
 from dios.wire import dcp, messages
+from dios.wire.call_table import CARRYING, Effect, Exemption, carried_bytes, kinds
 from dios.wire.types import Cause
 
-# Each handler accepts only the call type that is its key in the table; the type checker cannot express that.
-Handler: TypeAlias = Callable[[Step, Holder, int, Never], None]
-
-_HANDLERS: Final[dict[type, Handler]] = {
-    messages.Create: object_calls.create,
-    messages.CreateLabelled: object_calls.create,
-    messages.Lookup: resolution.lookup,
-    messages.Copy: delegation.copy,
-    messages.Delete: object_calls.delete,
-    messages.Run: run_calls.run,
-    messages.Pause: task_calls.pause,
-    messages.Resume: task_calls.resume,
-    messages.AcquireRead: io_calls.acquire_read,
-    messages.CommitRead: io_calls.commit_read,
-    messages.ReleaseRead: io_calls.release,
-    messages.AcquireWrite: io_calls.acquire_write,
-    messages.CommitWrite: io_calls.commit_write,
-    messages.ReleaseWrite: io_calls.release,
-    messages.Select: task_calls.select,
-    messages.ReadOnce: compound_calls.read_once,
-    messages.WriteOnce: compound_calls.write_once,
-    messages.CommitAcquireRead: compound_calls.commit_acquire_read,
-    messages.CommitAcquireWrite: compound_calls.commit_acquire_write,
-    messages.Attach: task_calls.attach,
-    messages.Retire: retirement.retire,
-    messages.Stat: object_calls.stat,
-    messages.ConsoleOf: introspection.console_of,
-    messages.ListTasks: introspection.list_tasks,
-    messages.NodeInfo: introspection.node_info,
-    messages.Cancel: task_calls.cancel,
-    messages.Shutdown: introspection.shutdown,
-    messages.Describe: introspection.describe,
-    messages.ListLimits: limit_calls.list_limits,
-    messages.SetLimits: limit_calls.set_limits,
-    messages.ListNodes: node_calls.list_nodes,
-    messages.SetNode: node_calls.set_node,
-    messages.LabelNode: node_calls.label_node,
-    messages.ReadQueue: scheduling_calls.read_queue,
-    messages.Place: scheduling_calls.place,
-    messages.AskScheduler: scheduling_calls.ask,
-    messages.Advise: scheduling_calls.advise,
-    messages.Report: scheduling_calls.report,
-    messages.Govern: rate_calls.govern,
-    messages.SetAdmission: scheduling_calls.set_admission,
-    messages.RecordRequest: network_streams.record_request,
-    messages.ReadTable: tables.read_table,
-    messages.Present: groups.present,
-    messages.AwaitMove: moves.await_move,
-    messages.Leave: moves.leave,
-    messages.ReportProgress: task_calls.report_progress,
-    messages.ShareGroup: sharing.share,
-    messages.AcceptShare: sharing.accept,
-    messages.IssueToken: tokens.issue,
-    messages.RedeemToken: tokens.redeem,
-}
-
-_PayloadCall: TypeAlias = (
-    messages.Create | messages.WriteOnce | messages.CommitWrite | messages.CommitAcquireWrite
-)
-
+_HANDLERS: Final = handlers()
 _DENIALS: Final = frozenset({Code.EPERM, Code.EBADF, Code.EDQUOT})
-_ALONE: Final = (
-    messages.Cancel,
-    messages.Shutdown,
-    messages.Place,
-    messages.Advise,
-    messages.Govern,
-    messages.SetAdmission,
-    messages.Leave,
-    messages.AcceptShare,
-    messages.RedeemToken,
+_TOO_MUCH: Final = (
+    "the earlier calls of this vector took all the work of one message. Send this call in another."
 )
-"""Calls that a vector may not contain: they affect other calls, or the host takes part in their answers."""
-_COMMITTING: Final = (messages.CommitWrite, messages.CommitAcquireWrite, messages.ReleaseWrite)
-_PAYLOAD_CALLS: Final[frozenset[type]] = frozenset(
-    {
-        messages.Create,
-        messages.CreateLabelled,
-        messages.WriteOnce,
-        messages.CommitWrite,
-        messages.CommitAcquireWrite,
-    }
-)
-
-
-def carried_bytes(call: messages.PlainCall) -> bytes | None:
-    """Return the inline bytes of a call, which the host stores as a payload, or None."""
-    if type(call) not in _PAYLOAD_CALLS:
-        return None
-    return cast("_PayloadCall", call).data
+_IN_VECTORS: Final = kinds(lambda row: Exemption.VECTOR in row.exemptions)
+_COMMITTING: Final = kinds(lambda row: row.effect in {Effect.COMMITS, Effect.ENDS_WRITE})
+"""The calls whose bytes may have come next to the message."""
 
 
 def enter(
@@ -145,15 +64,14 @@ def enter(
     """
     cluster = step.state.cluster
     if cluster is not None and (cluster.leases.granted or step.now < cluster.leases.restart_ends):
-        calls = call.calls if isinstance(call, messages.Vector) else (call,)
-        closes = entrance.closed_by(task, calls)
+        closes = entrance.closed_by(task, messages.calls_of(call))
         if closes and entrance.must_wait(step, closes):
             _wait(step, task, seq, call, closes, payload, attached)
             return
     if isinstance(call, messages.Vector):
         dispatch_vector(step, task, seq, call, payload, attached)
     else:
-        dispatch(step, task, seq, cast("messages.PlainCall", call), payload, attached)
+        dispatch(step, task, seq, call, payload, attached)  # type: ignore[arg-type] # a Hello never comes here
 
 
 def _wait(
@@ -165,8 +83,7 @@ def _wait(
     payload: PayloadId,
     attached: int,
 ) -> None:
-    calls = call.calls if isinstance(call, messages.Vector) else (cast("messages.PlainCall", call),)
-    carried = [data for each in calls if (data := carried_bytes(each)) is not None]
+    carried = messages.payloads_of(call)
     payloads = tuple(PayloadId(payload + place) for place in range(max(len(carried), 1 if attached else 0)))
     size = sum(len(data) for data in carried) + attached
     try:
@@ -219,7 +136,8 @@ def dispatch(
     The host stores the call's inline bytes under ``payload``. A call without inline bytes may have
     ``attached`` bytes that came next to it. A call on an object of another node is forwarded to that node.
     """
-    data = carried_bytes(call)
+    # As ``carried_bytes``, without a call on the hot path.
+    data: bytes | None = getattr(call, "data", None) if type(call) in CARRYING else None
     if data is None:
         step.payload, step.payload_size = (payload if attached else PayloadId(0)), attached
     else:
@@ -246,7 +164,7 @@ def _handle(step: Step, task: Holder, seq: int, call: messages.PlainCall) -> Non
         if target is not None:
             _remote(step, task, seq, call, target)
             return
-    _HANDLERS[type(call)](step, task, seq, cast("Never", call))
+    _HANDLERS[type(call)](step, task, seq, call)
 
 
 def dispatch_vector(
@@ -282,24 +200,18 @@ def _answers(
     step.units_max = limits.VECTOR_UNITS_MAX
     for call in calls:
         if step.exhausted:
-            step.refuse(task, seq, _too_much())
+            step.refuse(task, seq, LimitError(_TOO_MUCH))
             continue
         step.spend(1)
-        if isinstance(call, _ALONE):
+        if type(call) not in _IN_VECTORS:
             step.refuse(task, seq, InvalidError(f"{type(call).__name__.lower()} cannot be part of a vector"))
             continue
-        dispatch(step, task, seq, call, payload, attached if isinstance(call, _COMMITTING) else 0)
+        dispatch(step, task, seq, call, payload, attached if type(call) in _COMMITTING else 0)
         if carried_bytes(call) is not None:
             payload = PayloadId(payload + 1)
     parts, step.parts = step.parts, None
     step.units_max = limits.STEP_UNITS
     return parts
-
-
-def _too_much() -> LimitError:
-    return LimitError(
-        "the earlier calls of this vector took all the work of one message. Send this call in another one."
-    )
 
 
 def _remote(step: Step, task: Holder, seq: int, call: messages.PlainCall, target: Proxy) -> None:

@@ -20,52 +20,47 @@ from dios.core.remote.continuations import EntranceProgress
 from dios.core.step import Step
 from dios.ids import PayloadId
 from dios.wire import messages
+from dios.wire.call_table import CALLS, GIVING_BACK, CallRow, Closing
 from dios.wire.types import Buffering, Deletion, Flag, Permission, Semantics
 
-_WRITES: Final = (
-    messages.WriteOnce,
-    messages.AcquireWrite,
-    messages.CommitWrite,
-    messages.CommitAcquireWrite,
-)
-_READS: Final = (messages.AcquireRead, messages.CommitAcquireRead)
 _ALONE: Final = frozenset({Semantics.EXCL, Semantics.SRMW})
-_CLOSING: Final[frozenset[type]] = frozenset(
-    {*_WRITES, *_READS, messages.ReleaseWrite, messages.Delete, messages.Retire}
-)
-_GIVING_BACK: Final = (messages.ReleaseWrite, messages.Delete)
+_CLOSING: Final[dict[type, CallRow]] = {
+    kind: row for kind, row in CALLS.items() if row.closing is not Closing.NEVER
+}
 
 
 def closed_by(task: Holder, calls: Iterable[messages.AnyCall]) -> tuple[PhysicalObject, ...]:
     """Return the objects of this node that some calls of a task close to leases."""
     found: dict[int, PhysicalObject] = {}
     for call in calls:
-        if type(call) not in _CLOSING:
-            continue
-        reference = task.table.find(getattr(call, "ref", 0))
-        if reference is not None and _closes(reference, call):
+        row = _CLOSING.get(type(call))
+        reference = None if row is None else task.table.find(getattr(call, "ref", 0))
+        if row is not None and reference is not None and _closes(reference, call, row):
             found[reference.object.id] = reference.object
     return tuple(found.values())
 
 
-def _closes(reference: Reference, call: messages.AnyCall) -> bool:
+def _closes(reference: Reference, call: messages.AnyCall, row: CallRow) -> bool:
     """Return True if a call closes its object. A call without the right that it needs is refused at once."""
     target, rights = reference.object, reference.permissions
     if target.home or target.zombie or target.buffering is Buffering.RAW or not is_blob(target.type):
         return False
-    match call:
-        case messages.AcquireRead() | messages.CommitAcquireRead():
-            return bool(rights & Permission.READ) and call.semantics in _ALONE
-        case messages.ReleaseWrite():
-            return bool(call.flags & Flag.RELEASE_COMMIT)
-        case messages.Delete():
-            if call.flags & Flag.HANDLE_ONLY or not access.may_delete(reference.task, reference):
+    if row.right not in rights:
+        return False
+    flags: int = getattr(call, "flags", 0)
+    match row.closing:
+        case Closing.ALONE:
+            return getattr(call, "semantics", None) in _ALONE
+        case Closing.COMMIT:
+            return bool(flags & Flag.RELEASE_COMMIT)
+        case Closing.END:
+            if flags & Flag.HANDLE_ONLY or not access.may_delete(reference.task, reference):
                 return False
-            return bool(call.flags & Flag.DESTROY) or target.deletion is Deletion.IMMEDIATE
-        case messages.Retire():
-            return not call.flags & Flag.EVERYONE or bool(rights & Permission.DELETE)
+            return bool(flags & Flag.DESTROY) or target.deletion is Deletion.IMMEDIATE
+        case Closing.RETIRE:
+            return not flags & Flag.EVERYONE or bool(rights & Permission.DELETE)
         case _:
-            return bool(rights & Permission.WRITE)
+            return True
 
 
 def must_wait(step: Step, objects: Iterable[PhysicalObject]) -> bool:
@@ -107,4 +102,4 @@ def wait(
 
 def goes_on_when_cancelled(row: Pending) -> bool:
     """Return True for a waiting call that gives something back: nobody would repeat it."""
-    return isinstance(row.progress, EntranceProgress) and isinstance(row.call, _GIVING_BACK)
+    return isinstance(row.progress, EntranceProgress) and type(row.call) in GIVING_BACK

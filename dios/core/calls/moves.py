@@ -13,6 +13,7 @@ from typing import Final
 
 from dios.core import effects
 from dios.core.calls import submissions
+from dios.core.calls.handlers import handles
 from dios.core.model.records import Holder, Pending, Task
 from dios.core.step import Step
 from dios.errors import InvalidError
@@ -48,6 +49,7 @@ def ask_all(step: Step, reason: str) -> None:
             ask(step, task, reason)
 
 
+@handles(messages.AwaitMove)
 def await_move(step: Step, task: Holder, seq: int, call: messages.AwaitMove) -> None:
     """Answer when the node asks the task to leave, or when the time of waiting is over."""
     asked = _moving(task)
@@ -65,6 +67,7 @@ def retry(step: Step, row: Pending) -> None:
         step.answer(row.task, row.seq, messages.Done(_left_ms(step, asked)))
 
 
+@handles(messages.Leave)
 def leave(step: Step, task: Holder, seq: int, call: messages.Leave) -> None:
     """End a task after it has saved its state. It makes no more calls, so this one has no answer."""
     del seq

@@ -16,6 +16,7 @@ from typing import Final
 from dios import limits
 from dios.core import effects, lifetimes
 from dios.core.calls import access
+from dios.core.calls.handlers import handles
 from dios.core.events import ConnectionArrived, DatagramsDropped, NetworkFailed, NetworkOpened
 from dios.core.model.accounts import require_bytes
 from dios.core.model.records import Holder, Pending, PhysicalObject, Provenance, Reference, Session
@@ -114,6 +115,7 @@ def limited_state(call: messages.Create) -> LimitedNetwork:
     return LimitedNetwork(tuple(map(str, origins)), tuple(origin.destination for origin in origins))
 
 
+@handles(messages.RecordRequest)
 def record_request(step: Step, task: Holder, seq: int, call: messages.RecordRequest) -> None:
     """Record the end of an HTTP request to an origin in the audit log.
 

@@ -9,6 +9,7 @@ from typing import Final, cast
 
 from dios.core import effects
 from dios.core.calls import access, moves, submissions
+from dios.core.calls.handlers import handles
 from dios.core.events import LabelsStored
 from dios.core.model.records import Holder, Pending
 from dios.core.remote import forwarding, node_list, remote_calls, removals
@@ -20,6 +21,7 @@ from dios.wire.types import NodeWish
 _MS: Final = 1_000_000
 
 
+@handles(messages.ListNodes)
 def list_nodes(step: Step, task: Holder, seq: int, call: messages.ListNodes) -> None:
     """List every node as this node sees it; a node without a cluster lists none.
 
@@ -43,6 +45,7 @@ def retry_list(step: Step, row: Pending) -> None:
         step.answer(row.task, row.seq, node_list.nodes(step))
 
 
+@handles(messages.SetNode)
 def set_node(step: Step, task: Holder, seq: int, call: messages.SetNode) -> None:
     """Drain, undrain or forget a node. The node itself drains, and notifies all others."""
     access.refuse_pure(task)
@@ -73,6 +76,7 @@ def set_node(step: Step, task: Holder, seq: int, call: messages.SetNode) -> None
     step.answer(task, seq, node_list.nodes(step))
 
 
+@handles(messages.LabelNode)
 def label_node(step: Step, task: Holder, seq: int, call: messages.LabelNode) -> None:
     """Set and remove labels of a node. The node itself changes and stores them, and notifies all others."""
     access.refuse_pure(task)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dios import limits
 from dios.core import effects, lifetimes
 from dios.core.calls import access, flows, groups, network_streams, user_records
+from dios.core.calls.handlers import handles
 from dios.core.calls.lifecycle import end_task_by
 from dios.core.effects import WriteSource
 from dios.core.model.accounts import require_object
@@ -35,6 +36,7 @@ from dios.wire.types import (
 _WITH_RING = network_streams.TYPES | {ObjectType.SHMEM_STREAM}
 
 
+@handles(messages.Create, messages.CreateLabelled)
 def create(step: Step, task: Holder, seq: int, call: messages.Create) -> None:
     """dios_create: create a logical object and its name, and answer with a reference with every right."""
     peer = remote_calls.peer_named(step, call.host) if call.host else None
@@ -167,6 +169,7 @@ def _first_content(step: Step, target: PhysicalObject, rules: TypeRules) -> None
         step.emit(effects.ApplyWrite(target.id, source, durable=durable))
 
 
+@handles(messages.Delete)
 def delete(step: Step, task: Holder, seq: int, call: messages.Delete) -> None:
     """dios_delete: drop the reference, then apply the object's deletion mode (§4.2).
 
@@ -222,6 +225,7 @@ def delete(step: Step, task: Holder, seq: int, call: messages.Delete) -> None:
     step.answer(task, seq, messages.Done(1 if was_living else 0))
 
 
+@handles(messages.Stat)
 def stat(step: Step, task: Holder, seq: int, call: messages.Stat) -> None:
     """Answer with the present public attributes of a reference."""
     reference = access.held(task, call.ref)

@@ -11,6 +11,7 @@ from itertools import pairwise
 
 from dios.core import effects
 from dios.core.calls import scheduling_calls, submissions
+from dios.core.calls.handlers import handles
 from dios.core.model.records import Holder, Task
 from dios.core.remote import forwarding, remote_calls
 from dios.core.step import Step
@@ -20,6 +21,7 @@ from dios.wire import messages
 from dios.wire.rates import UNMEASURED
 
 
+@handles(messages.Govern)
 def govern(step: Step, task: Holder, seq: int, call: messages.Govern) -> None:
     """Enforce rates on this node, keep the newest shares, and answer with the amounts that were moved.
 

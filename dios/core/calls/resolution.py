@@ -10,6 +10,7 @@ from msgspec.structs import replace
 
 from dios.core import lifetimes
 from dios.core.calls import access, network_streams, user_records
+from dios.core.calls.handlers import handles
 from dios.core.model.accounts import require_each
 from dios.core.model.names import CONSOLE, NETWORK, TIMER, internal_name, special_number
 from dios.core.model.records import Holder, PhysicalObject, Provenance, Reference, Session
@@ -25,6 +26,7 @@ from dios.wire.types import Deletion, Flag, ObjectType, Permission, Proximity, R
 _NO_GROUP = Name(bytes(32))
 
 
+@handles(messages.Lookup)
 def lookup(step: Step, task: Holder, seq: int, call: messages.Lookup) -> None:
     """dios_lookup: answer with at most ``limit`` references to reachable physical objects of this name."""
     flags = access.flags_of(call.flags, Flag.LOCAL_ONLY | Flag.NON_BLOCKING)

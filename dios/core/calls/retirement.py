@@ -8,6 +8,7 @@ from __future__ import annotations
 from dios import limits
 from dios.core import lifetimes
 from dios.core.calls import access
+from dios.core.calls.handlers import handles
 from dios.core.model.records import Holder, Pending, PhysicalObject, Provenance, Reference, last_value
 from dios.core.model.work_items import Retirement
 from dios.core.remote import notices
@@ -17,6 +18,7 @@ from dios.wire import messages
 from dios.wire.types import Flag, Permission
 
 
+@handles(messages.Retire)
 def retire(step: Step, task: Holder, seq: int, call: messages.Retire) -> None:
     """Retire every reference that was delegated from a reference, directly or through other tasks.
 

@@ -25,6 +25,7 @@ from dios.core.calls import (
     waiting_starts,
 )
 from dios.core.calls.delegation import end_of
+from dios.core.calls.handlers import handles
 from dios.core.model.records import (
     ChildIdentity,
     Holder,
@@ -59,6 +60,7 @@ NO_SCHEDULER: Final = (
 )
 
 
+@handles(messages.Run)
 def run(step: Step, task: Holder, seq: int, call: messages.Run) -> None:
     """dios_run: start a child at once, or let the run wait for the scheduler.
 

@@ -11,6 +11,7 @@ from msgspec.structs import replace
 
 from dios import limits
 from dios.core.calls import access, devices, moves, run_calls, submissions, waiting_starts
+from dios.core.calls.handlers import handles
 from dios.core.model import scheduler_leases
 from dios.core.model.quotas import Admission
 from dios.core.model.records import Holder, Pending, Task
@@ -37,6 +38,7 @@ _ROW_BYTES: Final = 96
 
 
 # -- placement --------------------------------------------------------------------------------------
+@handles(messages.Place)
 def place(step: Step, task: Holder, seq: int, call: messages.Place) -> None:
     """Start submissions on the nodes that the scheduler chose, and stop preempted tasks."""
     require_cluster_user(step, task)
@@ -107,6 +109,7 @@ def _preempt(step: Step, task: Holder, victim: TaskId) -> None:
 
 
 # -- the submission queue ---------------------------------------------------------------------------
+@handles(messages.ReadQueue)
 def read_queue(step: Step, task: Holder, seq: int, call: messages.ReadQueue) -> None:
     """Answer with a node's submission queue as soon as it is newer than the caller's version."""
     require_cluster_user(step, task)
@@ -206,7 +209,8 @@ def _kept(step: Step) -> tuple[messages.KeptRoom, ...]:
             continue
         queued = step.state.queue.waiting[task]
         in_ms, waited_ms = max(0, start - step.now) // _MS, (step.now - queued.since) // _MS
-        rows.append(messages.KeptRoom(task, node, in_ms, waited_ms, submissions.needs(queued.call.work)))
+        work, label = submissions.needs(queued.call.work), queued.row.task.secrecy
+        rows.append(messages.KeptRoom(task, node, in_ms, waited_ms, work, label))
     return tuple(rows)
 
 
@@ -264,6 +268,7 @@ def _submission(step: Step, queued: QueuedRun) -> messages.Submission:
         work,
         step.state.place,
         queued.call.brand is Brand.PURE or step.state.restricted,
+        task.secrecy,
     )
 
 
@@ -272,6 +277,7 @@ def _size(work: messages.Work) -> int:
 
 
 # -- quotas and reasons to wait -----------------------------------------------------------------------
+@handles(messages.SetAdmission)
 def set_admission(step: Step, task: Holder, seq: int, call: messages.SetAdmission) -> None:
     """Use the quotas of the cluster on this node, and note why the caller leaves runs waiting."""
     require_cluster_user(step, task)
@@ -295,6 +301,7 @@ def set_admission(step: Step, task: Holder, seq: int, call: messages.SetAdmissio
 
 
 # -- questions and reports --------------------------------------------------------------------------
+@handles(messages.AskScheduler)
 def ask(step: Step, task: Holder, seq: int, call: messages.AskScheduler) -> None:
     """Queue a question for the scheduler."""
     access.refuse_pure(task)
@@ -327,6 +334,7 @@ def _is_coordinator_starting(step: Step) -> bool:
     return cluster is not None and cluster.here.coordinator
 
 
+@handles(messages.Advise)
 def advise(step: Step, task: Holder, seq: int, call: messages.Advise) -> None:
     """Answer a question. An answer in parts ends with the first part that does not announce another."""
     require_cluster_user(step, task)
@@ -350,6 +358,7 @@ def advise(step: Step, task: Holder, seq: int, call: messages.Advise) -> None:
     step.answer(task, seq, messages.Done(1))
 
 
+@handles(messages.Report)
 def report(step: Step, task: Holder, seq: int, call: messages.Report) -> None:
     """Keep the measurements of this node's coordinator until the scheduler has read them."""
     require_cluster_user(step, task)

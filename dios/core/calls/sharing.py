@@ -11,6 +11,7 @@ from __future__ import annotations
 from dios import limits
 from dios.core import effects, lifetimes
 from dios.core.calls import access, groups
+from dios.core.calls.handlers import handles
 from dios.core.effects import WriteSource
 from dios.core.model.accounts import require_object
 from dios.core.model.names import home_name, internal_name, share_name
@@ -24,6 +25,7 @@ from dios.wire import messages
 from dios.wire.types import Buffering, ObjectType, Permission, Resource
 
 
+@handles(messages.ShareGroup)
 def share(step: Step, task: Holder, seq: int, call: messages.ShareGroup) -> None:
     """Make the record of a share. The caller must be a session that is a member of the group.
 
@@ -80,6 +82,7 @@ def make_record(step: Step, task: Session, name: Name) -> messages.Reference:
     return lifetimes.grant_shown(step, task, record, Permission.ALL, Provenance.CREATED)
 
 
+@handles(messages.AcceptShare)
 def accept(step: Step, task: Holder, seq: int, call: messages.AcceptShare) -> None:
     """Look for the record of a share with the caller's principal, here and on other nodes.
 

@@ -238,6 +238,7 @@ def _waiting_rows(state: State, principal: Principal) -> Iterator[messages.TaskR
             f"place {place} of {state.queue.count_of(principal)} in the submission queue{why}",
             queued.row.task.object.fingerprint,
             state.place,
+            secrecy=queued.row.task.secrecy,
         )
         for place, queued in enumerate(state.queue.waiting_of(principal), 1)
     )
@@ -278,4 +279,5 @@ def occupant(task: Task, now: int) -> messages.Occupant:
         tuple(messages.Device(one.kind, one.name) for one in task.devices),
         task.processors,
         task.progress,
+        task.secrecy,
     )

@@ -12,6 +12,7 @@ from itertools import islice
 from typing import Final, NamedTuple, TypeAlias
 
 from dios.core.calls import access, node_metrics, user_records
+from dios.core.calls.handlers import handles
 from dios.core.model.accounts import Account
 from dios.core.model.names import KEPT, SERVICES
 from dios.core.model.records import Holder, LocalHolder, PhysicalObject, RemoteTask, Session, Task
@@ -19,10 +20,10 @@ from dios.core.model.state import State
 from dios.core.remote import forwarding, remote_calls
 from dios.core.remote.peers import Peer
 from dios.core.step import Step
-from dios.errors import InvalidError, NotSupportedError
+from dios.errors import InvalidError, NotPermittedError, NotSupportedError
 from dios.wire import messages
 from dios.wire.codec import TABLES_VERSION
-from dios.wire.types import Resource
+from dios.wire.types import Brand, Resource
 
 TABLE_ROWS_MAX: Final = 256
 WATCHED_MAX: Final = 8
@@ -44,18 +45,24 @@ class _Table(NamedTuple):
     rows: Callable[[State, int], Iterable[Row]]
 
 
+@handles(messages.ReadTable)
 def read_table(step: Step, task: Holder, seq: int, call: messages.ReadTable) -> None:
     """Answer with the next rows of a table; without a table's name, with the names of all tables.
 
     ``TABLE@NODE`` is a table of another node, which answers itself.
 
     Raises:
-        NotPermittedError: the caller acts neither for the node's own user nor for root.
+        NotPermittedError: the caller acts neither for the node's own user nor for root, or is a task on a
+            node with labels.
         InvalidError: no table has this name.
         UnreachableError: no node has this name, or it does not answer.
         NotSupportedError: the other node has a release whose tables only its own users can read.
     """
     access.require_nodes_own(step.state, task, "read the tables of this node")
+    if step.state.labelled and task.brand is not Brand.LEGACY:
+        raise NotPermittedError(
+            "the tables have numbers that labelled tasks chose; on this node only a user's process reads them"
+        )
     names = tuple(_TABLES)
     name, _, host = call.table.partition("@")
     if host:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dios import limits
 from dios.core import effects
 from dios.core.calls import access, computed_objects, entrance, network_streams
+from dios.core.calls.handlers import handles
 from dios.core.model.accounts import charge_all
 from dios.core.model.records import Holder, LocalHolder, Pending, PhysicalObject, Reference, Session, Task
 from dios.core.model.type_states import SocketState, StreamState, TimerState
@@ -17,6 +18,7 @@ from dios.wire.types import Flag, Mode, ObjectType, Permission, Resource, TaskSt
 
 
 # -- pause and resume -------------------------------------------------------------------------------
+@handles(messages.Pause)
 def pause(step: Step, task: Holder, seq: int, call: messages.Pause) -> None:
     """dios_pause: answer 1 if the task is now paused. On the self-reference, yield."""
     flags = access.flags_of(call.flags, Flag.STAY_RUNNABLE)
@@ -43,6 +45,7 @@ def pause(step: Step, task: Holder, seq: int, call: messages.Pause) -> None:
     step.answer(task, seq, messages.Done(1))
 
 
+@handles(messages.Resume)
 def resume(step: Step, task: Holder, seq: int, call: messages.Resume) -> None:
     """dios_resume: answer 1 if a paused task continues. A task cannot resume itself."""
     access.flags_of(call.flags, Flag.NONE)
@@ -75,6 +78,7 @@ def _require_process(task: Holder) -> None:
 
 
 # -- progress ---------------------------------------------------------------------------------------
+@handles(messages.ReportProgress)
 def report_progress(step: Step, task: Holder, seq: int, call: messages.ReportProgress) -> None:
     """Record the share of its work that a task has done.
 
@@ -89,6 +93,7 @@ def report_progress(step: Step, task: Holder, seq: int, call: messages.ReportPro
 
 
 # -- select -----------------------------------------------------------------------------------------
+@handles(messages.Select)
 def select(step: Step, task: Holder, seq: int, call: messages.Select) -> None:
     """dios_select: answer with the first reference ready for I/O; wait for one until the timeout."""
     access.flags_of(call.flags, Flag.NON_BLOCKING)
@@ -194,6 +199,7 @@ def retry_select(step: Step, row: Pending, changed: PhysicalObject | None) -> No
 
 
 # -- streams ----------------------------------------------------------------------------------------
+@handles(messages.Attach)
 def attach(step: Step, task: Holder, seq: int, call: messages.Attach) -> None:
     """Attach the task to an end of a stream. Each end is attached once (ADR 0004)."""
     access.flags_of(call.flags, Flag.NONE)
@@ -229,6 +235,7 @@ def attach(step: Step, task: Holder, seq: int, call: messages.Attach) -> None:
 
 
 # -- cancellation -------------------------------------------------------------------------------------
+@handles(messages.Cancel)
 def cancel(step: Step, task: Holder, seq: int, call: messages.Cancel) -> None:
     """Cancel a waiting call. It answers ECANCELED, unless it was answered before.
 

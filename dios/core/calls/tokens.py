@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from dios import limits
 from dios.core.calls import access, sharing
+from dios.core.calls.handlers import handles
 from dios.core.model.records import Holder, Session
 from dios.core.step import Step
 from dios.errors import InvalidError, NotPermittedError
@@ -28,6 +29,7 @@ from dios.wire.sealed_tokens import (
 from dios.wire.types import ObjectType, Permission
 
 
+@handles(messages.IssueToken)
 def issue(step: Step, task: Holder, seq: int, call: messages.IssueToken) -> None:
     """Make the record of a grant. The caller must be a session that is a member of the group.
 
@@ -58,6 +60,7 @@ def issue(step: Step, task: Holder, seq: int, call: messages.IssueToken) -> None
     step.answer(task, seq, messages.Created(name, shown))
 
 
+@handles(messages.RedeemToken)
 def redeem(step: Step, task: Holder, seq: int, call: messages.RedeemToken) -> None:
     """Verify a token for its holder, and let the session read in the group if the record is there.
 

@@ -94,6 +94,7 @@ def waiting_rows(state: State, principal: Principal) -> Iterator[messages.TaskRo
             f"place {place} of {state.starts.count_of(principal)} in the start queue{reason}",
             queued.row.task.object.fingerprint,
             state.place,
+            secrecy=queued.row.task.secrecy,
         )
 
 

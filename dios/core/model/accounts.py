@@ -162,10 +162,10 @@ class Account:
             count, account = count + 1, account.parent
         return count
 
-    def row(self, label: str) -> messages.LimitRow:
+    def row(self, label: str, secrecy: tuple[str, ...] = ()) -> messages.LimitRow:
         """Return the use and the limits as a row for display."""
         bounds = tuple(None if bound == UNLIMITED else bound for bound in self.bounds)
-        return messages.LimitRow(self.scope, self.subject, label, tuple(self.used), bounds)
+        return messages.LimitRow(self.scope, self.subject, label, tuple(self.used), bounds, secrecy)
 
 
 def require_all(accounts: Iterable[Account], resource: Resource, amount: int) -> None:

@@ -266,6 +266,9 @@ class PhysicalObject:
         self.handed = False
         self.closed = 0
 
+    def __repr__(self) -> str:
+        return f"<{self.type.name} {self.fingerprint} of {self.size} bytes>"
+
     @property
     def persistence(self) -> Persistence:
         """DURABLE exactly when the store holds a record of the object."""
@@ -502,6 +505,9 @@ class Reference:
         if origin is not None:
             origin.descendants[ref_id] = self
 
+    def __repr__(self) -> str:
+        return f"<reference {self.id:x} of {self.task!r} to {self.object!r}>"
+
     def public(self) -> messages.Reference:
         """Return the public part as the holder sees it now (§4.5.1)."""
         target = self.object
@@ -718,6 +724,9 @@ class Buffer:
         self.seen_v_w = 0
         self.seen_admissions = 0
         self.seen_dirty = 0
+
+    def __repr__(self) -> str:
+        return f"<buffer {self.id:x} of {self.reference!r}>"
 
     def stand_for(self, version: Version) -> None:
         """Hold this version from now on, and release the former one."""
@@ -956,6 +965,9 @@ class Holder:
         self.state = state
         self.started_ns = now
         self.ended_ns = 0
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {self.object.fingerprint} of {self.principal}, {self.state.name}>"
 
     @property
     def alive(self) -> bool:

@@ -177,6 +177,11 @@ class State:
             if number:
                 return number
 
+    def __repr__(self) -> str:
+        return (
+            f"<State: {len(self.objects)} objects, {len(self.tasks)} tasks, {len(self.pending)} calls wait>"
+        )
+
     def holder_id(self, node: NodeId, task: TaskId) -> TaskId:
         """Return the id on this node of a task of another node, whose id there is ``task``.
 

@@ -30,60 +30,20 @@ from dios.errors import (
 )
 from dios.ids import BufferId, NodeId
 from dios.wire import dcp, messages
+from dios.wire.call_table import CALLS, COMMITTING, Exemption, Route, carried_bytes, kinds, kinds_with
 from dios.wire.codec import encode_status
 from dios.wire.types import Brand, Cause, Flag, Mode, ObjectType, Permission, Resource, TaskState
 
-_REF: Final = "ref"
-_TASK: Final = "task"
-
 _REFERENCE_FIELDS: Final[dict[type, str]] = {
-    messages.Copy: _REF,
-    messages.Delete: _REF,
-    messages.Pause: _TASK,
-    messages.Resume: _TASK,
-    messages.AcquireRead: _REF,
-    messages.CommitRead: _REF,
-    messages.ReleaseRead: _REF,
-    messages.AcquireWrite: _REF,
-    messages.CommitWrite: _REF,
-    messages.ReleaseWrite: _REF,
-    messages.ReadOnce: _REF,
-    messages.WriteOnce: _REF,
-    messages.CommitAcquireRead: _REF,
-    messages.CommitAcquireWrite: _REF,
-    messages.Attach: _REF,
-    messages.Retire: _REF,
-    messages.Stat: _REF,
-    messages.ConsoleOf: _TASK,
-    messages.Describe: _TASK,
-    messages.SetLimits: _REF,
+    kind: row.reference
+    for kind, row in CALLS.items()
+    if row.reference is not None and row.route in {Route.OBJECT, Route.REQUEST}
 }
-"""The calls that are forwarded to the node of an object, and the field with the reference to that object."""
+"""The calls that concern the node of an object, and the field with the reference to that object."""
 
-_BUFFER_CALLS: Final = (
-    messages.AcquireRead,
-    messages.AcquireWrite,
-    messages.CommitRead,
-    messages.CommitWrite,
-    messages.ReleaseRead,
-    messages.ReleaseWrite,
-    messages.CommitAcquireRead,
-    messages.CommitAcquireWrite,
-)
+_BUFFER_CALLS: Final = kinds_with("buffer")
 _WRITES: Final = (messages.AcquireWrite, messages.CommitAcquireWrite)
-_ALLOWED_ON_ZOMBIES: Final = (messages.Stat, messages.ReleaseRead, messages.ReleaseWrite)
-_COMMITS: Final = (messages.CommitWrite, messages.CommitAcquireWrite)
-
-_PASSED_BACK: Final = (
-    messages.Info,
-    messages.Nodes,
-    messages.QueueRows,
-    messages.Placed,
-    messages.Metered,
-    messages.TableRows,
-    messages.Done,
-    messages.Failure,
-)
+_STALE: Final = kinds(lambda row: Exemption.STALE in row.exemptions)
 
 Part: TypeAlias = "effects.Answer | effects.AnswerReceived | effects.AnswerBytes"
 
@@ -116,7 +76,7 @@ def forward(step: Step, task: Holder, seq: int, call: messages.PlainCall, target
     if (target.lost or target.ended) and isinstance(call, messages.ReadOnce | messages.AcquireRead):
         step.reply(_lost_status(step, task, seq, access.held(task, call.ref, Permission.READ)))
         return
-    if target.zombie and not isinstance(call, _ALLOWED_ON_ZOMBIES):
+    if target.zombie and type(call) not in _STALE:
         raise StaleError("the object was deleted. Drop the reference.", fingerprint=target.fingerprint)
     if isinstance(call, messages.Attach):
         _forward_attach(step, task, seq, call, target)
@@ -195,12 +155,10 @@ def pass_on(step: Step, task: Holder, seq: int, call: messages.PlainCall, peer: 
 def answer_caller(step: Step, row: Pending, then: AnswerCaller, answer: dcp.Answer) -> None:
     """Answer a call that ``pass_on`` forwarded."""
     del then
-    if not isinstance(answer, _PASSED_BACK):
-        raise ProtocolError("cannot accept the answer: its type does not fit the forwarded call")
     if isinstance(answer, messages.TableRows) and isinstance(row.call, messages.ReadTable):
         # The name with the node in it says to the host that the rows are complete.
         answer = replace(answer, table=row.call.table)
-    step.answer(row.task, row.seq, answer)
+    step.answer(row.task, row.seq, cast("messages.AnyResult", answer))
 
 
 # -- outgoing calls -----------------------------------------------------------------------------------
@@ -209,14 +167,15 @@ def translate(task: Holder, call: messages.PlainCall) -> tuple[messages.PlainCal
 
     References have the same id on both nodes; buffers do not.
     """
-    if not isinstance(call, _BUFFER_CALLS) or not call.buffer:
+    buffer_id = _buffer_of(call)
+    if not buffer_id:
         if isinstance(call, messages.AcquireRead | messages.AcquireWrite):
             _require_room(task, call)
         return call, None
-    buffer = remote_buffer(task, call.buffer)
+    buffer = remote_buffer(task, buffer_id)
     source = None
     releases = isinstance(call, messages.ReleaseWrite) and call.flags & Flag.RELEASE_COMMIT
-    commits = releases or (isinstance(call, _COMMITS) and call.data is None)
+    commits = releases or (type(call) in COMMITTING and carried_bytes(call) is None)
     # The object's node refuses to commit a buffer that was acquired to read; this node has no bytes of it.
     if commits and buffer.mode is Mode.WRITE:
         asked = call.size if isinstance(call, messages.CommitWrite | messages.CommitAcquireWrite) else 0
@@ -228,6 +187,12 @@ def translate(task: Holder, call: messages.PlainCall) -> tuple[messages.PlainCal
         if length:
             source = WriteSource(buffer=buffer.id, length=length)
     return replace(call, buffer=buffer.remote), source
+
+
+def _buffer_of(call: messages.PlainCall) -> int:
+    """Return the id of the buffer that a call names, or 0."""
+    number: int = getattr(call, "buffer", 0) if type(call) in _BUFFER_CALLS else 0
+    return number
 
 
 def remote_buffer(task: Holder, buffer_id: int) -> RemoteBuffer:
@@ -353,7 +318,7 @@ def _fit_buffer(
         # The object is shorter than the buffer. The bytes after its end are for a write that extends it.
         answer = replace(answer, size=call.size)
     # A call that names a buffer keeps that buffer. The other node's buffer ids have no meaning here.
-    buffer = task.remote_buffers.get(BufferId(call.buffer)) if isinstance(call, _BUFFER_CALLS) else None
+    buffer = task.remote_buffers.get(BufferId(_buffer_of(call)))
     reuse = buffer is not None
     if buffer is None:
         mode = Mode.WRITE if writable else Mode.READ

@@ -7,7 +7,7 @@ has the other side.
 
 from __future__ import annotations
 
-from typing import Final, TypeAlias
+from typing import Final, cast
 
 from msgspec.structs import replace
 
@@ -22,11 +22,11 @@ from dios.core.step import Step
 from dios.errors import ProtocolError
 from dios.ids import ObjectId, RefId
 from dios.wire import dcp, messages
+from dios.wire.call_table import kinds_with
 from dios.wire.calls import DIRECT_READS_MAX
 from dios.wire.types import Flag, Permission, Semantics
 
-CountingCall: TypeAlias = messages.ReadOnce | messages.AcquireRead | messages.Delete
-
+_COUNTING: Final = kinds_with("counted")
 _MS: Final = 1_000_000
 _LEVELS: Final = frozenset({Semantics.ANY, Semantics.MRSW})
 """The levels whose reads no other read disturbs."""
@@ -144,8 +144,9 @@ def called_back(step: Step, peer: Peer, target: ObjectId) -> None:
 
 def with_count(step: Step, call: messages.PlainCall, target: Proxy) -> messages.PlainCall:
     """Return a call with the number of reads through its reference that its object's node has not counted."""
-    if not isinstance(call, CountingCall):
+    if type(call) not in _COUNTING:
         return call
+    call = cast("messages.ReadOnce", call)  # the others have the same two fields
     lease = lease_of(step.require_cluster(), target, call.ref)
     if lease is None or not lease.reads:
         return call

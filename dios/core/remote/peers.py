@@ -24,11 +24,11 @@ from dios.core.remote.version_cache import VersionCache
 from dios.core.remote.watermark import Watermark
 from dios.ids import Name, NodeId, ObjectId, Principal, RefId, TaskId, Ticket
 from dios.wire import dcp, messages
+from dios.wire.call_table import Exemption, kinds
 from dios.wire.gossip import MemberRow
 from dios.wire.types import Fitness, Mode, NodeStatus, Persistence, Proximity
 
-_LASTING: Final = (messages.Run, messages.Select, messages.ReadQueue)
-"""The calls that may wait for something else than the work of their node, such as the end of a task."""
+_LASTING: Final = kinds(lambda row: Exemption.LASTING in row.exemptions)
 
 RememberedEffect: TypeAlias = effects.Reply | effects.AnswerVector | effects.AnswerAttach | effects.Send
 
@@ -111,7 +111,7 @@ class PendingRequest:
         self.call: Final = call
         self.principal: Final = Principal("" if caller is None else caller.principal)
         self.is_lasting: Final = isinstance(body, dcp.Start) or (
-            isinstance(body, dcp.Forward) and isinstance(body.call, _LASTING)
+            isinstance(body, dcp.Forward) and type(body.call) in _LASTING
         )
         self.body: Final = body
         self.then: Final = then

@@ -31,6 +31,7 @@ from dios.core.step import Step
 from dios.errors import Code, ProtocolError, UnreachableError
 from dios.ids import BufferId, NodeId, ObjectId, Ticket
 from dios.wire import dcp, gossip, messages
+from dios.wire.call_table import Effect, kinds
 
 _MS: Final = 1_000_000
 _OPENS: Final = (effects.AnswerRead, effects.AnswerWrite)
@@ -41,22 +42,7 @@ MAYBE: Final = "The call may have been made. Read the present state before you r
 _STALE: Final = messages.Failure(
     int(Code.ECANCELED), "the answer was lost, and what it read has changed since. Make the call again."
 )
-_READING: Final = (
-    messages.AcquireRead,
-    messages.CommitRead,
-    messages.ReleaseRead,
-    messages.CommitAcquireRead,
-    messages.ReadOnce,
-    messages.AcquireWrite,
-    messages.Lookup,
-    messages.ListTasks,
-    messages.Select,
-    messages.Stat,
-    messages.Describe,
-    messages.NodeInfo,
-    messages.ReadQueue,
-    messages.Cancel,
-)
+_READING: Final = kinds(lambda row: row.effect in {Effect.READS, Effect.ENDS_READ})
 """The calls that change nothing that outlives their task's connection to the object."""
 
 
@@ -393,8 +379,7 @@ def changes_nothing(body: dcp.RequestBody) -> bool:
 
 def is_reading(call: messages.AnyCall) -> bool:
     """Return True if a call changes nothing that matters to a task that does not get its answer."""
-    calls = call.calls if isinstance(call, messages.Vector) else (call,)
-    return all(isinstance(each, _READING) for each in calls)
+    return all(type(each) in _READING for each in messages.calls_of(call))
 
 
 def repeat_all(step: Step, peer: Peer) -> None:

@@ -12,6 +12,7 @@ from typing import Final, Never, TypeAlias, cast
 from dios import limits
 from dios.core import containment, lifetimes
 from dios.core.calls import access, delegation, dispatch, flows, groups, logs, object_calls, submissions
+from dios.core.model import disclosure
 from dios.core.model.accounts import require_each
 from dios.core.model.names import logs_group
 from dios.core.model.records import Holder, PhysicalObject, Provenance, RemoteTask, narrowed
@@ -225,7 +226,7 @@ def _disband(step: Step, peer: Peer, number: int, body: dcp.Disband) -> None:
 def _list_tasks(step: Step, peer: Peer, number: int, body: dcp.Rows) -> None:
     rows = submissions.task_rows(step, Principal(body.caller.principal))
     if not flows.knows_labels(peer):
-        rows = tuple(flows.hidden(row) if row.secrecy else row for row in rows)
+        rows = tuple(disclosure.concealed(row) if row.secrecy else row for row in rows)
     requests.reply(step, peer, number, messages.Tasks(rows))
 
 

@@ -13,48 +13,14 @@ from dios.core.remote.peers import Cluster, Peer, PendingRequest
 from dios.errors import ProtocolError
 from dios.ids import NodeId, TaskId
 from dios.wire import dcp, messages
+from dios.wire.call_table import CALLS, Route
 
 Kinds: TypeAlias = tuple[type, ...]
 
 _DONE: Final[Kinds] = (messages.Done,)
-_READ: Final[Kinds] = (messages.Buffer, messages.References)  # reading a listener returns a reference
-_BUFFER: Final[Kinds] = (messages.Buffer,)
-_COMMITTED: Final[Kinds] = (messages.Committed,)
 
 _RESULTS: Final[dict[type, Kinds]] = {
-    messages.Create: (messages.Created,),
-    messages.CreateLabelled: (messages.Created,),
-    messages.Delete: _DONE,
-    messages.Pause: _DONE,
-    messages.Resume: _DONE,
-    messages.AcquireRead: _READ,
-    messages.CommitRead: _COMMITTED,
-    messages.ReleaseRead: _DONE,
-    messages.AcquireWrite: _BUFFER,
-    messages.CommitWrite: _COMMITTED,
-    messages.ReleaseWrite: _DONE,
-    messages.Select: (messages.Selected,),
-    messages.ReadOnce: _READ,
-    messages.WriteOnce: _COMMITTED,
-    messages.CommitAcquireRead: _BUFFER,
-    # Committed if the next request was not admitted.
-    messages.CommitAcquireWrite: (messages.Buffer, messages.Committed),
-    messages.Attach: (messages.Attached,),
-    messages.Retire: _DONE,
-    messages.Stat: (messages.References,),
-    messages.ConsoleOf: (messages.References,),
-    messages.Describe: (messages.TaskDetail,),
-    messages.SetLimits: (messages.LimitRows,),
-    messages.NodeInfo: (messages.Info,),
-    messages.ReadTable: (messages.TableRows,),
-    messages.SetNode: (messages.Nodes,),
-    messages.LabelNode: (messages.Nodes,),
-    messages.ReadQueue: (messages.QueueRows,),
-    messages.Place: (messages.Placed,),
-    messages.Advise: _DONE,
-    messages.Govern: (messages.Metered,),
-    messages.SetAdmission: _DONE,
-    messages.Cancel: _DONE,
+    kind: row.results for kind, row in CALLS.items() if row.route not in {Route.LOCAL, Route.REQUEST}
 }
 """The calls that may be forwarded, and the types of their answers if they succeed."""
 
@@ -92,7 +58,7 @@ def require_request(state: State, cluster: Cluster, peer: Peer, body: dcp.Reques
         _require_task_on(state, peer.node, here, caller.task)
     match body:
         case dcp.Forward():
-            for call in _calls(body):
+            for call in messages.calls_of(body.call):
                 if type(call) not in _RESULTS:
                     raise ProtocolError(
                         f"cannot accept a forwarded {type(call).__name__}: this call is local"
@@ -110,10 +76,6 @@ def _require_task_on(state: State, node: NodeId, here: NodeId, task: TaskId) -> 
     """Raise ProtocolError unless the task can be on that other node."""
     if node == here or state.chose_id(task):
         raise ProtocolError("cannot accept the request: its task is not on the node that it names")
-
-
-def _calls(body: dcp.Forward) -> tuple[messages.PlainCall, ...]:
-    return body.call.calls if isinstance(body.call, messages.Vector) else (body.call,)
 
 
 # -- answers ------------------------------------------------------------------------------------------

@@ -9,7 +9,8 @@ from dios.core.effects import Audit
 from dios.errors import NoSpaceError
 from dios.host.audit.log import BacklogLevel
 from dios.wire import dcp, messages
-from dios.wire.messages import AnyCall, Hello, Vector
+from dios.wire.call_table import AuditRule, kinds
+from dios.wire.messages import AnyCall, calls_of
 from dios.wire.types import Flag, ObjectType
 
 
@@ -35,47 +36,15 @@ class Journal(Protocol):
         ...
 
 
-# Calls that leave no record unless they are denied. A new kind of call that is not listed here is refused
-# rather than executed without a record.
-_LEAVE_NO_RECORD: Final = frozenset(
-    {
-        messages.AcquireRead,
-        messages.CommitRead,
-        messages.ReleaseRead,
-        messages.AcquireWrite,
-        messages.CommitWrite,
-        messages.ReleaseWrite,
-        messages.ReadOnce,
-        messages.WriteOnce,
-        messages.CommitAcquireRead,
-        messages.CommitAcquireWrite,
-        messages.Select,
-        messages.Stat,
-        messages.ConsoleOf,
-        messages.ListTasks,
-        messages.ListLimits,
-        messages.NodeInfo,
-        messages.ReadTable,
-        messages.Describe,
-        messages.Cancel,
-        messages.ReadQueue,
-        messages.AskScheduler,
-        messages.Advise,
-        messages.Report,
-        messages.Govern,
-        messages.SetAdmission,
-    }
-)
-_MAKE_ROOM: Final = frozenset({messages.Lookup, messages.Delete, messages.Shutdown})
 _SOMETHING_NEW: Final = messages.Create(ObjectType.SHMEM_BLOB)
 _A_LOOKUP: Final = messages.Lookup(bytes(limits.NAME_BYTES))
-_ALWAYS: Final = frozenset({messages.ReleaseRead, messages.ReleaseWrite, messages.Cancel, messages.Shutdown})
+_ALWAYS: Final[frozenset[type]] = kinds(lambda row: row.audit is AuditRule.ALWAYS)
+_RECORDED: Final[frozenset[type]] = kinds(lambda row: row.audit is AuditRule.RECORDED)
 
 
 def refusal(journal: Journal, call: AnyCall) -> NoSpaceError | None:
     """Return the reason to refuse ``call``, or None. Called only while there is pressure."""
-    parts = call.calls if isinstance(call, Vector) else (call,)
-    if all(_may_be_done(part, journal.pressure) for part in parts):
+    if all(_may_be_done(part, journal.pressure) for part in calls_of(call) or (call,)):
         return None
     return NoSpaceError(
         f"the audit log cannot be written ({journal.trouble}), and an unrecorded call is refused. "
@@ -102,4 +71,4 @@ def _may_be_done(call: AnyCall, pressure: BacklogLevel) -> bool:
         return True
     if pressure is BacklogLevel.HIGH:
         return kind in _ALWAYS
-    return kind in _LEAVE_NO_RECORD or kind in _MAKE_ROOM or isinstance(call, Hello)
+    return kind not in _RECORDED

@@ -16,21 +16,12 @@ from dios.host.bandwidth.rates import Rates
 from dios.host.loop.fair_queue import TaskPrincipals
 from dios.ids import TaskId, Ticket
 from dios.transport.unix.server import TaskChannel, hung_up
-from dios.wire import dcp, messages
-from dios.wire.messages import AnyCall
+from dios.wire import dcp
+from dios.wire.call_table import Effect, kinds
+from dios.wire.messages import AnyCall, calls_of
 from dios.wire.types import Traffic
 
-_STORING: Final[frozenset[type]] = frozenset(
-    {
-        messages.Create,
-        messages.CreateLabelled,
-        messages.Copy,
-        messages.WriteOnce,
-        messages.CommitWrite,
-        messages.CommitAcquireWrite,
-        messages.ReleaseWrite,
-    }
-)
+_STORING: Final = kinds(lambda row: row.effect in {Effect.STORES, Effect.COMMITS, Effect.ENDS_WRITE})
 
 
 class StoredBytes:
@@ -88,9 +79,7 @@ class StoredBytes:
 
 def may_store(call: AnyCall) -> bool:
     """Return True if a call is of a kind that may store bytes."""
-    return any(
-        type(part) in _STORING for part in (call.calls if isinstance(call, messages.Vector) else (call,))
-    )
+    return any(type(part) in _STORING for part in calls_of(call))
 
 
 def _size(operation: StoreOperation) -> int:

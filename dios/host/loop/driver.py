@@ -10,12 +10,11 @@ import logging
 from collections import deque
 from collections.abc import Callable
 from types import TracebackType
-from typing import Final, NamedTuple, Protocol, cast
+from typing import Final, NamedTuple, Protocol
 
 import trio
 
 from dios import limits
-from dios.core.calls.dispatch import carried_bytes
 from dios.core.effects import Effect, Outcome
 from dios.core.events import Called, Event, Persisted, PersistFailed, Received, TimerFired
 from dios.errors import DiosError, InvariantError, ProtocolError
@@ -34,20 +33,12 @@ from dios.host.loop.node_log import begin_trace, end_trace
 from dios.host.loop.staging import Staging
 from dios.ids import NodeId, PayloadId, TaskId, Ticket
 from dios.wire import dcp, messages
-from dios.wire.messages import AnyCall, Failure, PlainCall, Vector
+from dios.wire.call_table import CARRYING, COMMITTING
+from dios.wire.messages import AnyCall, Failure, Vector
+from dios.wire.requests import payloads_of
 
 _log: Final = logging.getLogger(__name__)
 
-_WITH_PAYLOAD: Final = frozenset(
-    {
-        messages.Create,
-        messages.CreateLabelled,
-        messages.WriteOnce,
-        messages.CommitWrite,
-        messages.CommitAcquireWrite,
-    }
-)
-_COMMITS: Final = frozenset({messages.CommitWrite, messages.CommitAcquireWrite})
 _NO_PAYLOAD: Final = PayloadId(0)
 
 
@@ -225,11 +216,11 @@ class Driver:
         if self._effector.journal.pressure and self._effector.refuse_unrecorded(task, seq, call):
             return
         kind = type(call)
-        if kind in _COMMITS and self._effector.refuse_early_commit(task, seq, call):
+        if kind in COMMITTING and self._effector.refuse_early_commit(task, seq, call):
             return
         payloads: Payloads = NO_PAYLOADS
         first = _NO_PAYLOAD
-        if kind in _WITH_PAYLOAD or kind is Vector:
+        if kind in CARRYING or kind is Vector:
             first = PayloadId(self._next_payload)
             payloads = self._payloads_of(call)
         self.feed(Called(self._now(), task, seq, call, first), payloads)
@@ -246,21 +237,11 @@ class Driver:
             end_trace(token)
 
     def _payloads_of(self, call: AnyCall) -> dict[PayloadId, bytes]:
-        number = self._next_payload
-        if type(call) in _WITH_PAYLOAD:
-            only = carried_bytes(cast("PlainCall", call))
-            if only is None:
-                return {}
-            self._next_payload = number + 1
-            return {PayloadId(number): only}
-        found: dict[PayloadId, bytes] = {}
-        for part in call.calls if isinstance(call, Vector) else (call,):
-            data = None if isinstance(part, Vector | messages.Hello) else carried_bytes(part)
-            if data is not None:
-                found[PayloadId(number)] = data
-                number += 1
-        self._next_payload = number
-        return found
+        numbered = {
+            PayloadId(place): data for place, data in enumerate(payloads_of(call), self._next_payload)
+        }
+        self._next_payload += len(numbered)
+        return numbered
 
     def receive(
         self, node: NodeId, epoch: int, message: dcp.Message, attached: Content | None
@@ -310,7 +291,7 @@ class Driver:
 
     def _commits_too_early(self, asked: dcp.Ask) -> bool:
         body = asked.body
-        if not isinstance(body, dcp.Forward) or type(body.call) not in _COMMITS:
+        if not isinstance(body, dcp.Forward) or type(body.call) not in COMMITTING:
             return False
         return self._effector.refuse_early_commit(body.caller.task, asked.number, body.call)
 

@@ -24,7 +24,8 @@ from dios.host.content.stored_bytes import may_store
 from dios.host.peers.link import PeerSession
 from dios.ids import NodeId, TaskId
 from dios.wire import dcp
-from dios.wire.messages import AcquireWrite, Advise, Failure, Govern, Place, ReadQueue, SetAdmission
+from dios.wire.call_table import Exemption, kinds
+from dios.wire.messages import AcquireWrite, Failure
 from dios.wire.types import Traffic
 
 Take: TypeAlias = Callable[[NodeId, PeerSession, dcp.Ask, bytes | None], None]
@@ -34,7 +35,7 @@ _TOO_MANY: Final = Failure(
 )
 
 
-_OF_COORDINATORS: Final[frozenset[type]] = frozenset({Advise, ReadQueue, Govern, Place, SetAdmission})
+_PROMPT: Final[frozenset[type]] = kinds(lambda row: Exemption.PROMPT in row.exemptions)
 
 
 class _HeldRequest(NamedTuple):
@@ -88,8 +89,7 @@ class HeldRequests:
             return False
         elif queue is None:
             storing = isinstance(body.call, AcquireWrite) or may_store(body.call)
-            # A coordinator sets the rates and must not wait for the debts of its user's tasks.
-            asking = type(body.call) not in _OF_COORDINATORS
+            asking = type(body.call) not in _PROMPT
             owes = asking and self._rates.owes_inline(self._rates.account(body.caller.task, principal))
             if not (owes or (storing and self._rates.in_debt(principal, Traffic.STORE))):
                 return False

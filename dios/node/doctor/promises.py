@@ -74,6 +74,11 @@ PROMISES: Final = (
     ),
     Promise(
         "Isolation",
+        "Words and numbers that such a task chooses (tags, titles, limits, progress, exit codes) are shown to nobody without its label",
+        left="the needs of a run reach the scheduler of the nodes' own user",
+    ),
+    Promise(
+        "Isolation",
         "An object with a secrecy tag is read by no task outside the sandbox or with the network, by no process of a user who does not own the tag, and by no node that does not know labels",
         left="a process of the tag's owner may send it anywhere, and so may a task with the right to declassify it; memory that such a task has mapped stays so when the right is taken back",
     ),

@@ -16,7 +16,6 @@ from blake3 import blake3
 from msgspec import msgpack
 
 from dios.core import effects, events
-from dios.core.calls.dispatch import carried_bytes
 from dios.core.effects import Outcome
 from dios.core.model.invariants import check
 from dios.core.remote.peers import Here
@@ -31,6 +30,7 @@ from dios.sim.node.continued_core import ContinuedCore
 from dios.sim.node.dormant_rows import NoSimRows, SimRows
 from dios.store.protocol import Change, Drop, InlinePayload, Put, Store
 from dios.wire import messages
+from dios.wire.requests import payloads_of
 from dios.wire.types import Cause
 
 NODE_OWNER: Final = Principal("uid:1000")
@@ -141,11 +141,9 @@ class SimHost:
         self.step(events.Called(self.now, task, seq, call, first))
 
     def _keep(self, call: messages.AnyCall) -> None:
-        for part in call.calls if isinstance(call, messages.Vector) else (call,):
-            data = None if isinstance(part, messages.Hello) else carried_bytes(part)
-            if data is not None:
-                self.contents.payloads[PayloadId(self._next_payload)] = data
-                self._next_payload += 1
+        for data in payloads_of(call):
+            self.contents.payloads[PayloadId(self._next_payload)] = data
+            self._next_payload += 1
 
     def advance(self, nanoseconds: int) -> None:
         """Advance the clock; fire the timer if its deadline has passed."""

@@ -222,18 +222,18 @@ def forgets_its_leases(patch: pytest.MonkeyPatch) -> None:
 def reads_leave_no_tag(patch: pytest.MonkeyPatch) -> None:
     """The label of a task does not go up with what it reads."""
     for kind in (messages.ReadOnce, messages.AcquireRead, messages.CommitAcquireRead):
-        patch.delitem(flows._RULES, kind)
+        patch.setitem(flows._RULES, kind, (flows._no_flow, None))
 
 
 def writes_anywhere(patch: pytest.MonkeyPatch) -> None:
     """A commit may go to an object without the tags of its task."""
     for kind in (messages.WriteOnce, messages.CommitWrite):
-        patch.delitem(flows._RULES, kind)
+        patch.setitem(flows._RULES, kind, (flows._no_flow, None))
 
 
 def delegates_to_anybody(patch: pytest.MonkeyPatch) -> None:
     """A task with tags delegates to tasks without them."""
-    patch.delitem(flows._RULES, messages.Copy)
+    patch.setitem(flows._RULES, messages.Copy, (flows._no_flow, None))
 
 
 def creates_without_label(patch: pytest.MonkeyPatch) -> None:

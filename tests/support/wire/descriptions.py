@@ -12,6 +12,8 @@ from hypothesis import strategies as st
 from msgspec import inspect
 
 from dios.wire import messages
+from dios.wire.call_table import CALLS as CALL_TABLE
+from dios.wire.types import Permission
 
 Anything: TypeAlias = st.SearchStrategy[object]
 U63 = 2**63 - 1
@@ -155,6 +157,31 @@ def row(kind: type[msgspec.Struct]) -> str:
     fields = ", ".join(f"{field.name}: {told(field.type)}{default(field)}" for field in described.fields)
     name = kind.__name__ if tag_of(kind) < 0 else f"{tag_of(kind)} | {kind.__name__}"
     return f"| {name} | {fields} |"
+
+
+def call_row(call: type) -> str:
+    """The row of one call in ``docs/calls.md``."""
+    row = CALL_TABLE[call]
+    needs = "" if row.reference is None else f"{row.reference}{_right(row.right)}"
+    exempt = ", ".join(str(exemption.name).lower() for exemption in row.exemptions)
+    words = (row.route, row.flow, row.audit, row.effect, row.closing)
+    cells = (
+        call.__name__,
+        needs,
+        " or ".join(kind.__name__ for kind in row.results),
+        *(word.name.lower() for word in words),
+        exempt,
+    )
+    return f"| {' | '.join(cells)} |"
+
+
+def _right(right: Permission) -> str:
+    return f", {str(right.name).lower()}" if right else ""
+
+
+def word_rows(kind: type[enum.Enum]) -> list[str]:
+    """The rows of the words of a column of ``docs/calls.md``."""
+    return [f"| {word.name.lower()} | {word.value} |" for word in kind]
 
 
 def default(field: inspect.Field) -> str:

@@ -365,7 +365,7 @@ def test_every_event_has_a_party_or_is_the_nodes_own() -> None:
     own = {
         events.Recovered, events.TimerFired, events.Persisted, events.PersistFailed, events.ShutdownBegan,
         events.LoadMeasured, events.DefectFound, events.NodesRemoved, events.LabelsStored,
-        events.FitnessChanged,
+        events.FitnessChanged, events.CapacityChanged,
     }  # fmt: skip
     kinds = set(events.Event.__args__)
     with_task = {kind for kind in kinds if "task" in kind.__struct_fields__} - {events.DefectFound}

@@ -390,3 +390,22 @@ def test_stream_end_that_nobody_can_take_is_gone(node: Node) -> None:
     client.ask(messages.Done, messages.Delete(stream))
     gone = [effect for effect in node.outcome.after if isinstance(effect, effects.CloseStreamEnd)]
     assert [effect.mode for effect in gone] == [Mode.WRITE]
+
+
+def test_records_show_what_they_are_and_no_names() -> None:
+    """The core, its state and its records are legible, with fingerprints in the place of names."""
+    node = Node()
+    client = node.session()
+    blob = client.create(data=b"12345")
+    assert blob.name is not None
+    client.call(messages.AcquireRead(blob.reference.ref))
+    task = node.core.state.tasks[client.task]
+    (buffer,) = task.buffers.values()
+    assert repr(buffer.reference.object) == f"<SHMEM_BLOB {blob.reference.fingerprint} of 5 bytes>"
+    assert repr(task) == f"<Session {task.object.fingerprint} of uid:1000, RUNNING>"
+    assert repr(buffer.reference) == (
+        f"<reference {blob.reference.ref:x} of {task!r} to {buffer.reference.object!r}>"
+    )
+    assert repr(buffer) == f"<buffer {buffer.id:x} of {buffer.reference!r}>"
+    assert repr(node.core) == "<Core with <State: 4 objects, 1 tasks, 0 calls wait>>"
+    assert blob.name.hex() not in repr(buffer)

@@ -7,11 +7,12 @@ from msgspec.structs import replace
 
 from dios.core import effects, events
 from dios.core.calls import flows
+from dios.core.model import disclosure
 from dios.core.model.records import Provenance
 from dios.errors import Code
 from dios.ids import Principal
 from dios.wire import messages
-from dios.wire.types import Brand, Cause, Flag, Mode, NameKind, ObjectType, Permission
+from dios.wire.types import Brand, Cause, Flag, Mode, NameKind, ObjectType, Permission, Resource, Scope
 from tests.support.core.cluster import Cluster
 from tests.support.core.harness import Client, Node
 from tests.support.core.two_nodes import Two
@@ -257,6 +258,41 @@ def test_a_snapshot_keeps_labels(node: Node) -> None:
     task, _ = reader_of(owner)
     row = node.core.state.tasks[task.task].row()
     assert row.secrecy == SECRET
-    shown = flows.hidden(replace(row, exit_code=3, detail="text"))
+    shown = disclosure.concealed(replace(row, exit_code=3, detail="text"))
     assert (shown.exit_code, shown.detail, shown.label) == (0, "", "")
     node.step(events.TimerFired(node.now))
+
+
+def test_a_labelled_task_coins_no_tags(node: Node) -> None:
+    """Tags are seen without the label, so its objects have its own, unless it may declassify those."""
+    owner = node.session()
+    task, _ = reader_of(owner)
+    coined = messages.CreateLabelled(
+        ObjectType.SHMEM_BLOB, name_kind=NameKind.ANONYMOUS, data=b"x", secrecy=("payroll", "told")
+    )
+    failure = task.ask(messages.Failure, coined)
+    assert failure.code == Code.EPERM
+    assert "labelled uid:1000/told" in failure.message
+    assert task.ask(messages.Created, replace(coined, secrecy=("payroll",))).reference.secrecy == SECRET
+    trusted, _ = reader_of(owner, labelled(owner, "payroll").ref, rights=int(Permission.EVERY))
+    assert trusted.ask(messages.Created, coined).reference.secrecy == (*SECRET, "uid:1000/told")
+
+
+def test_tables_of_a_node_with_labels_are_for_processes_of_its_user(node: Node) -> None:
+    """A task reads them as long as nothing is labelled: they show numbers that labelled tasks chose."""
+    owner = node.session()
+    task = owner.run(brand=Brand.LIMBO)
+    assert task.ask(messages.TableRows, messages.ReadTable("tasks")).rows
+    labelled(owner, "payroll")
+    assert task.refused(messages.ReadTable("tasks")) == Code.EPERM
+    assert owner.ask(messages.TableRows, messages.ReadTable("tasks")).rows
+
+
+def test_limits_of_a_principal_need_authority(node: Node) -> None:
+    """A change that names no object would be seen by everybody; one of a task is like a write to it."""
+    owner = node.session()
+    task, _ = reader_of(owner)
+    bounds = (messages.Bound(Resource.OBJECTS, 7),)
+    assert task.refused(messages.SetLimits(Scope.PRINCIPAL, bounds, principal="uid:1000")) == Code.EPERM
+    failure = task.ask(messages.Failure, messages.SetLimits(Scope.PRINCIPAL, bounds, principal="uid:1000"))
+    assert "setlimits by this task would release" in failure.message

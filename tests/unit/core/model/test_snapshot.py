@@ -17,6 +17,7 @@ from dios.wire import messages
 from dios.wire.types import ObjectType
 from tests.support.core.cluster import Cluster
 from tests.support.core.harness import Node
+from tests.support.core.two_nodes import Two
 
 
 def no_entropy(size: int) -> bytes:
@@ -122,6 +123,20 @@ def test_a_newer_field_has_its_default(data: bytes) -> None:
         number = number_of(table, "Defaults")
         assert table[number][2].pop() == "sandbox"
         next(structs_of(rows, number)).pop()
+
+    assert encode(decode(rewritten(data, change), no_entropy)) == data
+
+
+def test_a_class_that_moved_to_another_module_is_found() -> None:
+    """The state of an earlier release, in which a vector waits, is continued."""
+    two = Two()
+    two.held_back(messages.Vector((messages.Stat(two.ref),)))
+    data = encode(two.here.core.state)
+
+    def change(table: list[list[Any]], rows: list[list[Any]]) -> None:  # type: ignore[explicit-any] # of any classes
+        number = number_of(table, "Vector")
+        table[number][0] = "dios.wire.calls"
+        assert list(structs_of(rows, number))
 
     assert encode(decode(rewritten(data, change), no_entropy)) == data
 

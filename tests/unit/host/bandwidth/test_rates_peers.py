@@ -15,8 +15,20 @@ from dios.errors import Code
 from dios.host.content.memories import ContentMemory
 from dios.ids import BufferId, TaskId
 from dios.wire import dcp
-from dios.wire.calls import AcquireWrite, Create, PlainCall, ReadOnce, Stat, Vector, WriteOnce
-from dios.wire.messages import Buffer, Failure, Meter, Metered, Rate
+from dios.wire.messages import (
+    AcquireWrite,
+    Buffer,
+    Create,
+    Failure,
+    Meter,
+    Metered,
+    PlainCall,
+    Rate,
+    ReadOnce,
+    Stat,
+    Vector,
+    WriteOnce,
+)
 from dios.wire.rates import UNMEASURED
 from dios.wire.types import Brand, ObjectType, Traffic
 from tests.support.host.harness import TASK

@@ -1,0 +1,239 @@
+"""Two runs that differ in a secret alone, and all that parties without its label see in them.
+
+A task that has read the secret makes the same calls in both runs. Every value that it can choose in a call
+depends on the secret, so that a core which shows one of them to others shows two transcripts that differ.
+"""
+
+from __future__ import annotations
+
+import random
+from typing import Final
+
+from dios.core import events
+from dios.core.model.names import deterministic_name
+from dios.ids import Name, Principal
+from dios.wire import messages
+from dios.wire.types import Brand, Cause, Flag, NameKind, NodeWish, ObjectType, Permission
+from tests.support.core.cluster import Citizen, Cluster
+from tests.support.core.harness import OWNER, Client
+
+STRANGER: Final = Principal("uid:1001")
+READ: Final = int(Permission.READ)
+TABLES: Final = ("objects", "tasks", "references", "waiting", "accounts", "tasks@n1", "accounts@n1")
+"""An administrator, who reads them, could also read the memory of the node."""
+_LETTERS: Final = "abcdefghijklmnopqrstuvwxyz"
+
+
+class Run:
+    """Two nodes, an owner of a secret, a task that has read it, and the parties that have not.
+
+    The owner of the secret is the nodes' own user or another one. Its own sessions may know the secret.
+    """
+
+    def __init__(self, secret: int, owner: Principal) -> None:
+        self.rng: Final = random.Random(secret)  # noqa: S311 - values of a test
+        self.cluster: Final = Cluster(("r1", "r1"))
+        self.here, self.away = self.cluster.nodes
+        self.owner: Final = self.here.session(owner)
+        self.administrator: Final = self.here.session(OWNER)
+        self.parties: Final[dict[str, Citizen]] = {
+            "stranger": self.here.session(STRANGER if owner == OWNER else Principal("uid:1002")),
+            "limbo task": self.child_of(self.administrator, brand=Brand.LIMBO, host="n1"),
+            "limbo task of another node": self.child_of(self.administrator, brand=Brand.LIMBO, host="n2"),
+            "parent": self.child_of(self.owner, groups=(self.owner.groups[0],), host="n1"),
+        }
+        if owner != OWNER:
+            self.parties["administrator"] = self.administrator
+        self.transcript: Final[list[tuple[str, str]]] = []
+        self.public: Final = self.owner.create(data=b"public").reference.ref
+        self.hidden: Final = self.labelled(b"hidden")
+        self.names: Final[list[bytes]] = []
+
+    # -- the world ---------------------------------------------------------------------------------------
+    def child_of(self, parent: Citizen, **options: object) -> Citizen:
+        """Start a task and be it."""
+        program = parent.create(groups=(), name_kind=NameKind.ANONYMOUS, data=b"pass").reference.ref
+        seq = parent.send(messages.Run(program, **options))  # type: ignore[arg-type] # fields of Run
+        self.cluster.settle()
+        started = self.cluster.start_spawned()
+        created = self.cluster.wait(parent, seq)
+        assert isinstance(created, messages.Created), created
+        (child,) = started
+        child.reference = created.reference
+        return child
+
+    def labelled(self, data: bytes) -> int:
+        """Create an object with the label, as the owner."""
+        call = messages.CreateLabelled(
+            ObjectType.SHMEM_BLOB, (self.owner.groups[0],), data=data, secrecy=("payroll",)
+        )
+        return self.owner.ask(messages.Created, call).reference.ref
+
+    def word(self, length: int = 8) -> str:
+        """Return a word that tells the secret."""
+        return "".join(self.rng.choices(_LETTERS, k=length))
+
+    def number(self, bound: int = 1_000) -> int:
+        """Return a number that tells the secret, and is not 0."""
+        return self.rng.randrange(1, bound)
+
+    # -- the tasks that know the secret -------------------------------------------------------------------
+    def tell(self) -> None:
+        """Let tasks that know the secret choose every value that they can."""
+        parent = self.parties["parent"]
+        self.owner.delegate(self.hidden, parent.reference.ref)
+        self.owner.delegate(self.public, parent.reference.ref)
+        hidden, public = parent.given().ref, parent.given().ref
+        knowing = self.child_of(
+            parent,
+            groups=(parent.groups[0],),
+            inputs=(
+                messages.Handed(hidden, int(Permission.ALL)),
+                messages.Handed(public, int(Permission.ALL)),
+            ),
+            host="n1",
+        )
+        self.names.extend(deterministic_name(Name(knowing.welcome.name), number) for number in range(5))
+        hidden, public = (reference.ref for reference in knowing.welcome.inputs)
+        knowing.read(hidden)
+        parent.delegate(parent.self_ref, knowing.reference.ref)
+        self.create(knowing)
+        self.write(knowing, hidden, public)
+        self.delegate(knowing)
+        self.start(knowing)
+        self.others(knowing)
+        self.observe()
+        self.leave(knowing)
+
+    def create(self, knowing: Client) -> None:
+        """Choose the tags and the bytes of objects that others find by their names."""
+        group, data = (knowing.groups[0],), self.word().encode()
+        for secrecy in (("payroll",), ("payroll", self.word()), (self.word(),), ()):
+            knowing.call(
+                messages.CreateLabelled(
+                    ObjectType.SHMEM_BLOB, group, NameKind.DETERMINISTIC, data=data, secrecy=secrecy
+                )
+            )
+        knowing.call(messages.Create(ObjectType.SHMEM_BLOB, group, NameKind.DETERMINISTIC, data=data))
+
+    def write(self, knowing: Client, hidden: int, public: int) -> None:
+        """Choose bytes, places and options of writes."""
+        data = self.word().encode()
+        for ref in (hidden, public):
+            knowing.call(messages.WriteOnce(ref, data))
+            buffer = knowing.call(messages.AcquireWrite(ref, len(data)))
+            if isinstance(buffer, messages.Buffer):
+                knowing.call(messages.CommitWrite(ref, buffer.buffer, data=data))
+                knowing.call(messages.ReleaseWrite(ref, buffer.buffer))
+        knowing.call(messages.Retire(public, int(Flag.EVERYONE), self.word()))
+        knowing.call(messages.Delete(public, int(Flag.DESTROY)))
+
+    def delegate(self, knowing: Client) -> None:
+        """Choose the references of a task that does not know the secret."""
+        given = knowing.event()
+        assert isinstance(given, messages.Delegated)
+        made = knowing.create(groups=(), name_kind=NameKind.ANONYMOUS, data=b"x").reference.ref
+        knowing.call(messages.Copy(made, given.reference.ref, READ, lifetime_ns=self.number(10**15)))
+        knowing.call(messages.Pause(given.reference.ref))
+        knowing.call(messages.Delete(given.reference.ref, int(Flag.DESTROY)))
+
+    def start(self, knowing: Citizen) -> None:
+        """Choose the description of a child that runs, and of one that waits for the scheduler."""
+        work = messages.Work(
+            equivalence=self.word(),
+            member=self.word(),
+            copy_of=self.word(),
+            moves=self.number(),
+            restarts=self.number(),
+            kept_bytes=self.number(),
+        )
+        options = {
+            "label": self.word(),
+            "arguments": (self.word(),),
+            "limits": messages.Limits(objects=100 + self.number(), total_cpu_ms=100_000 + self.number()),
+            "work": work,
+        }
+        child = self.child_of(knowing, host="n1", **options)
+        child.call(messages.ReportProgress(self.number()))
+        sibling = self.child_of(knowing, host="n1", **options)
+        share = self.number(10)
+        for place in range(10):
+            (child if place < share else sibling).create(groups=(), name_kind=NameKind.ANONYMOUS, data=b"x")
+        self.end(self.child_of(knowing, host="n1", **options))
+        self.administrator.call(messages.ReadQueue(attend=True))  # from now on, runs wait for this scheduler
+        program = knowing.create(groups=(), name_kind=NameKind.ANONYMOUS, data=b"pass").reference.ref
+        knowing.send(messages.Run(program, **options))  # type: ignore[arg-type] # fields of Run
+        self.cluster.settle()
+        (run,) = self.administrator.ask(messages.QueueRows, messages.ReadQueue()).waiting
+        kept = messages.PromisedStart(run.id, "n2", 60_000)
+        self.administrator.ask(messages.Placed, messages.Place(promised=(kept,)))
+
+    def others(self, knowing: Client) -> None:
+        """Make calls that only others than tasks may make, or that everybody would see."""
+        for call in (
+            messages.ReportProgress(self.number()),
+            messages.Report(self.word().encode()),
+            messages.AskScheduler(self.word().encode()),
+            messages.SetNode(self.word(), self.rng.choice(list(NodeWish))),
+            messages.LabelNode("n1", ((self.word(), self.word()),)),
+            messages.Lookup(self.word(32).encode()),
+            messages.Present((self.word(32).encode(),)),
+            messages.ShareGroup(knowing.groups[0], self.word(32).encode(), "uid:1002", self.number()),
+        ):
+            knowing.call(call)
+
+    def end(self, task: Citizen) -> None:
+        """Choose the end of a task."""
+        self.here.step(
+            events.TaskEnded(
+                self.here.now,
+                task.task,
+                Cause.SIGNAL,
+                exit_code=self.number(100),
+                signal=self.number(30),
+                detail=self.word(),
+            )
+        )
+        self.cluster.settle()
+
+    def leave(self, knowing: Citizen) -> None:
+        """End, with a chosen status."""
+        knowing.send(messages.Leave(self.word()))
+        self.end(knowing)
+        self.observe()
+
+    # -- the parties without the label ---------------------------------------------------------------------
+    def observe(self) -> None:
+        """Let every party make all calls by which it may learn something, and read its events."""
+        for name, party in self.parties.items():
+            for call in (
+                messages.ListTasks(),
+                messages.ListLimits(),
+                messages.ReadQueue(),
+                messages.ReadQueue(host="n1"),
+                messages.ListNodes(),
+                messages.NodeInfo(),
+                *(() if name == "administrator" else map(messages.ReadTable, TABLES)),
+                *map(messages.Lookup, self.names),
+                messages.ReadOnce(party.self_ref, flags=int(Flag.NON_BLOCKING)),
+                messages.ReadOnce(party.self_ref, flags=int(Flag.NON_BLOCKING)),
+            ):
+                self.transcript.append((name, f"{type(call).__name__}: {party.call(call)}"))
+            for reference in list(party.node.core.state.tasks[party.task].table):
+                self.transcript.append((name, f"Stat: {party.call(messages.Stat(reference.id))}"))
+                if reference.object.type is ObjectType.SHMEM_BLOB and not reference.object.secrecy:
+                    self.transcript.append((name, f"bytes: {party.read(reference.id)!r}"))
+
+    def pushed(self) -> None:
+        """Add all that reached the parties without a call: pages, events, descriptors."""
+        for name, party in self.parties.items():
+            effects = (one for one in party.node.effects if getattr(one, "task", None) == party.task)
+            self.transcript.extend((name, str(effect)) for effect in effects)
+
+
+def transcript(secret: int, owner: Principal) -> list[tuple[str, str]]:
+    """Return all that parties without the label see in a run with this secret, each with its name."""
+    run = Run(secret, owner)
+    run.tell()
+    run.pushed()
+    return run.transcript
