@@ -97,6 +97,11 @@ class KeptNode:
         """True if its process runs."""
         return self.process is not None and self.process.poll() is None
 
+    @property
+    def is_stalled(self) -> bool:
+        """True if its disk is stalled."""
+        return self.machinery is not None and self.machinery.is_stalled
+
     def inside(self, command: Sequence[str]) -> list[str]:
         """Return a command that runs on this machine."""
         return list(command) if self.space is None else self.space.inside(*command)
@@ -274,10 +279,14 @@ class KeptCluster:
     def follow(self, node: KeptNode) -> None:
         """Start a node that has no data, with an invitation of another one.
 
-        Raises NotHereError, with the node as it was, if a fault ends the other one meanwhile.
+        Raises NotHereError, with the node as it was, if a fault ends the other one meanwhile, and if the
+        disks of all others are stalled: whoever calls ends the stalls, too.
         """
-        running = [other for other in self.nodes if other is not node and other.running]
-        host = min(running, key=lambda other: other.distance)
+        others = [other for other in self.nodes if other is not node]
+        hosts = [other for other in others if other.running and not other.is_stalled]
+        if not hosts:
+            raise NotHereError("no other node can write an invitation")
+        host = min(hosts, key=lambda other: other.distance)
         self.wait_serves(host)
         told = self._run(host, "token", "--data", str(host.data), "--json")
         token = node.folder / "token"
