@@ -144,10 +144,12 @@ BROKEN: dict[str, Broken] = {
         },
         frozenset({"last copy", "safe"}),
     ),
-    "a minority decides about the list": broken(
-        "dios.lib.replicated_record.protocol.is_decided",
-        lambda *_: True,
-        *("acknowledged", "list", "listed", "read", "current", "removed"),
+    "a minority decides about the list": Broken(
+        {
+            f"dios.lib.replicated_record.protocol.{name}": lambda *_: True
+            for name in ("is_decided", "is_majority")
+        },
+        frozenset({"acknowledged", "list", "listed", "read", "current", "removed"}),
     ),
 }
 
