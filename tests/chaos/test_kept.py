@@ -181,6 +181,14 @@ def test_objects_that_nobody_knows_are_those_of_unfinished_calls(story: Story) -
     assert kinds(story, orphans={"n1": ["x", "y"]}) == {Broken.LEFT_OVER}
 
 
+@pytest.mark.parametrize("operation", ["read", "tier in"])
+def test_a_file_that_was_being_brought_back_may_leave_its_object(story: Story, operation: str) -> None:
+    """If the answer of the list was lost, it may be listed, so nobody destroys it."""
+    story.call(operation, {}, Outcome.UNKNOWN)
+    assert kinds(story, orphans={"n1": ["x"]}) == set()
+    assert kinds(story, orphans={"n1": ["x", "y"]}) == {Broken.LEFT_OVER}
+
+
 def test_an_unexpected_error_is_found(story: Story) -> None:
     """An error that no documentation promises is a finding of its own."""
     story.note(100, "read", {})

@@ -16,7 +16,7 @@ import trio.testing
 from dios.client.aio.node import AsyncReference
 from dios.client.sync.node import Group, Node, Reference
 from dios.errors import ClosedError, DiosError, UnreachableError
-from dios.lib.catalogue import CatalogueEntry, Part, encode, pack_parts
+from dios.lib.catalogue import CatalogueEntry, Part, Tiered, encode, pack_parts
 from dios.lib.files.group_files import GroupFiles
 from dios.lib.files.staging import StagedFiles
 from dios.lib.kept import decisions, keeper, replicas
@@ -144,10 +144,12 @@ BROKEN: dict[str, Broken] = {
         },
         frozenset({"last copy", "safe"}),
     ),
-    "a minority decides about the list": broken(
-        "dios.lib.replicated_record.protocol.is_decided",
-        lambda *_: True,
-        *("acknowledged", "list", "listed", "read", "current", "removed"),
+    "a minority decides about the list": Broken(
+        {
+            f"dios.lib.replicated_record.protocol.{name}": lambda *_: True
+            for name in ("is_decided", "is_majority")
+        },
+        frozenset({"acknowledged", "list", "listed", "read", "current", "removed"}),
     ),
 }
 
@@ -338,6 +340,31 @@ def test_programs_and_nodes_see_each_other_in_virtual_time() -> None:
     assert errors == ["UnreachableError", "UnreachableError"]
 
 
+def test_a_promise_that_is_learned_late_acknowledges_all_files(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Files that were stored while one disk was enough are on as many as promised when they are visible."""
+
+    async def work(cluster: ModelCluster, nursery: trio.Nursery) -> None:
+        del nursery
+        users = Users(cluster, GROUP, tier_store(cluster.random))
+        await users.set_up(2, apart=False)
+        names: list[bytes] = []
+
+        def put(program: ModelProgram) -> None:
+            _, files = users.open(program, ModelSession(cluster, 0, GROUP))
+            monkeypatch.setattr(GroupFiles, "default_disks", lambda _: 1)
+            staged = StagedFiles(files)
+            for path in ("a", "b"):
+                staged.add_bytes(path, b"x")
+            staged.stored()
+            monkeypatch.undo()
+            names.extend(name for entry in staged.publish() for name in entry.names)
+
+        await ModelProgram(put).run()
+        assert [len({one.node for one in cluster.living(name)}) for name in names] == [2, 2]
+
+    in_cluster(work)
+
+
 # -- the truth --------------------------------------------------------------------------------------
 def test_a_read_finds_a_content_that_nothing_has_replaced_before() -> None:
     """A change that is open may become visible at any time, and one that was replaced never."""
@@ -421,5 +448,25 @@ def test_the_last_copy_of_a_file_is_not_destroyed() -> None:
             del cluster.nodes[one.node].replicas[one.object_id]
             safety.note_destroyed(one, "a test")
             assert [fault.claim for fault in safety.faults] == ["last copy"] * count
+
+    in_cluster(work)
+
+
+@pytest.mark.parametrize("disks", [(0, 1), (0,)])
+def test_a_file_leaves_its_store_when_its_list_does_not_need_it(disks: Collection[int]) -> None:
+    """That is checked when the list says so; what becomes of the bytes then, and when, is of no use."""
+    tier = Tiered("memory://tier", bytes(32), stored=False, left=True)
+
+    async def work(cluster: ModelCluster, nursery: trio.Nursery) -> None:
+        del nursery
+        safety = listed(cluster, b"x", (0, 1))
+        if len(disks) < 2:
+            cluster.nodes[1].replicas.clear()
+        safety.note_list(encode([CatalogueEntry("a", object_name("file"), 1, 0, digest_of(b"x"), tier=tier)]))
+        expected = [] if len(disks) > 1 else ["last copy"]
+        assert [fault.claim for fault in safety.faults] == expected
+        cluster.nodes[0].replicas.clear()
+        safety.note_removed(tier.mark)
+        assert [fault.claim for fault in safety.faults] == expected
 
     in_cluster(work)

@@ -17,7 +17,7 @@ from typing import BinaryIO, Final, Protocol
 from blake3 import blake3
 
 from dios.client.written_files import naming
-from dios.errors import Busy, DamagedError, InvalidError
+from dios.errors import Busy, DamagedError, InvalidError, StaleError
 from dios.lib.catalogue import CatalogueEntry
 from dios.lib.files.group_files import GroupFiles
 from dios.lib.files.paths import stored_path
@@ -71,17 +71,29 @@ def copy_out(files: GroupFiles, entry: CatalogueEntry, file: Output, moved: Move
     """Write the bytes of a stored file to an open one, from replicas with the digest of the catalogue.
 
     Raises DamagedError or UnreachableError without one, and writes nothing of that object then. A tiered file
-    is brought back first.
+    is brought back first, and one that was brought back once more if it is damaged and its store has it.
+    Raises StaleError if it was replaced in between.
     """
     if entry.in_store:
         entry = files.readable(stored_path(entry.file))
     if not entry.in_parts:
-        copy_view(files.checked_view(entry), file, moved)
+        copy_view(files.read_again(entry, files.checked_view), file, moved)
         return
-    whole = blake3()
-    for view in files.parts(entry).checked():
-        whole.update(view)
-        copy_view(view, file, moved)
+    whole, written = blake3(), 0
+
+    def copy_rest(found: CatalogueEntry) -> None:
+        nonlocal written
+        if found.digest != entry.digest:
+            raise StaleError(f"{entry.file} was replaced while it was read. Read it again.")
+        first, skipped = divmod(written, found.part_bytes)
+        for part in files.parts(found).checked(first):
+            with part[skipped:] as view:
+                whole.update(view)
+                copy_view(view, file, moved)
+                written += view.nbytes
+            skipped = 0
+
+    files.read_again(entry, copy_rest)
     _require_whole(entry, whole)
 
 

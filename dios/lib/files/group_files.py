@@ -140,14 +140,12 @@ class GroupFiles:
     def default_disks(self) -> int:
         """Return the number of disks that acknowledge new files by default: that which is promised.
 
-        It is not more than the cluster has nodes, and 1 for tasks that may not know the promise. A change of
-        the promise is noticed after CATALOGUE_LOOK_MS.
+        It is not more than the cluster has nodes, and 1 for tasks, which do not know the promise. A change of
+        the promise is noticed after CATALOGUE_LOOK_MS. Raises the errors of reading the promises.
         """
         now = time.monotonic()
         if self._disks is None or self._disks[0] < now:
-            disks = 1
-            with suppress(DiosError):
-                disks = Promises(self.node).promised(self.group)
+            disks = Promises(self.node).promised(self.group)
             if disks > 1:
                 disks = min(disks, len(self.node.nodes()))
             self._disks = now + limits.CATALOGUE_LOOK_MS / 1000, disks

@@ -61,8 +61,8 @@ class StagedFiles:
     ) -> None:
         self.files: Final = files
         self._disks = disks
-        self._held: Final[set[bytes]] = set()
-        """The names of the objects that are on that number of disks."""
+        self._held: Final[dict[bytes, int]] = {}
+        """The number of disks that objects were brought to, by name; the promise may change meanwhile."""
         self._listed: Final = listed
         self._given: Final = secrecy
         self._uploads: Final[dict[str, PartsUpload]] = {}
@@ -238,8 +238,9 @@ class StagedFiles:
 
     def _hold_new(self, stored: Sequence[Reference]) -> None:
         """Bring objects that have just been stored to further disks."""
-        copy_all(self.files.node, self.files.group, stored, self.disks)
-        self._held.update(one.name or b"" for one in stored)
+        disks = self.disks
+        copy_all(self.files.node, self.files.group, stored, disks)
+        self._held.update((one.name or b"", disks) for one in stored)
 
     def _replace(self, path: str, entry: CatalogueEntry) -> None:
         former = self._entries.get(path)
@@ -288,20 +289,17 @@ class StagedFiles:
 
         Raises UnreachableError if too few nodes take them. Nothing is visible then.
         """
-        if disks != self._disks:
-            self._disks = disks
-            self._held.clear()
-        self._hold()
+        self._disks = disks
+        self._hold(disks)
 
-    def _hold(self) -> None:
-        disks = self.disks
+    def _hold(self, disks: int) -> None:
         if disks < 2:
             return
         for entry in self.stored():
             for name, digest in entry.objects:
-                if name not in self._held:
+                if self._held.get(name, 0) < disks:
                     hold_on(self.files.node, self.files.group, name, disks, digest)
-                    self._held.add(name)
+                    self._held[name] = disks
         if not self.files.list_is_on(disks):
             self.files.hold_list(disks)
 
@@ -319,7 +317,7 @@ class StagedFiles:
         if a path is taken, Conflict if another writer replaced a file that had to be unchanged, LimitError if
         the catalogue is full, and UnreachableError if too few disks take the files.
         """
-        self._hold_before()
+        disks = self._hold_before()
         try:
             entries = dict(self._entries)
             own = FileTree(entries.values())
@@ -348,7 +346,7 @@ class StagedFiles:
             self._leave()
             raise
         self._leave()
-        self._hold_list_after()
+        self._hold_list_after(disks)
         return list(entries.values())
 
     def _leave(self) -> None:
@@ -360,17 +358,19 @@ class StagedFiles:
         self._unused.clear()
         self._uploads.clear()
 
-    def _hold_before(self) -> None:
+    def _hold_before(self) -> int:
+        """Bring the files to as many disks as acknowledge them, and return that number."""
         try:
             self._store_waiting()
-            self._hold()
+            disks = self.disks
+            self._hold(disks)
         except DiosError:
             self.suspend()
             raise
+        return disks
 
-    def _hold_list_after(self) -> None:
+    def _hold_list_after(self, disks: int) -> None:
         """Bring the list with the new files to further disks, in case that a node failed meanwhile."""
-        disks = self.disks
         if disks < 2:
             return
         try:

@@ -40,7 +40,7 @@ from dios.lib.kept.list_replicas import change_list, list_conflict, list_wish, n
 from dios.lib.kept.notes import WaitingNote
 from dios.lib.kept.objects import PromisedObject
 from dios.lib.kept.records import KEPT_RECORDS, KeptPromise, KeptState
-from dios.lib.kept.versions import CREATED, Seen, latest, noted
+from dios.lib.kept.versions import CREATED, Seen, is_beyond_repair, latest, noted
 from dios.lib.replicated_record import protocol
 from dios.lib.replicated_record.asynchronous import AsyncReplicas
 from dios.lib.replicated_record.protocol import Reading
@@ -456,15 +456,13 @@ class Keeper:
             else:
                 there.copies[one.object_id] = Copied(one.object_id, one.node, held, held.v_w), one
         self._charge(leading)
-        # No other replica has the bytes of an earlier version, so nothing can repair it.
-        earliest = min((copied.v_w for copied, _ in there.copies.values()), default=0)
+        states = {object_id: copied.state for object_id, (copied, _) in there.copies.items()}
+        before = leading.seen.get(mark, state.seen.get(mark, ()))
         for one in damaged:
-            if one.v_w < earliest:
+            if is_beyond_repair(one.object_id, one.v_w, states.values(), before):
                 there.outdated[one.object_id] = Copied(one.object_id, one.node, CREATED, one.v_w), one
             else:
                 there.damaged.add(one.node)
-        states = {object_id: copied.state for object_id, (copied, _) in there.copies.items()}
-        before = leading.seen.get(mark, state.seen.get(mark, ()))
         seen = noted(before, states)
         if seen != before:
             leading.seen[mark] = seen

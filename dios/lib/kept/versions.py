@@ -62,6 +62,15 @@ def latest(states: Iterable[VersionState], seen: Collection[Seen]) -> list[Versi
     return [state for state in every if not any(is_behind(state, other, seen) for other in every)]
 
 
+def is_beyond_repair(
+    object_id: int, v_w: int, states: Collection[VersionState], seen: Collection[Seen]
+) -> bool:
+    """Return True if a damaged replica has an earlier version, and no sound one has its bytes."""
+    known = {one.digest for one in seen if (one.object_id, one.v_w) == (object_id, v_w)}
+    same = [one for one in states if one.v_w == v_w and (not known or one.digest in known)]
+    return not same and any(one.v_w > v_w for one in states)
+
+
 def noted(seen: Collection[Seen], states: Mapping[int, VersionState]) -> tuple[Seen, ...]:
     """Return the seen versions with the present states of replicas by object id, bounded by ``trimmed``.
 

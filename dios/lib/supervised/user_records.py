@@ -42,13 +42,31 @@ class UserRecords(Generic[S]):
     def read_near(self) -> S:
         """Return the records as this node has them, which may miss the latest changes; else those of all."""
         near = _durable(self._node.lookup(self._kind.special_name, local_only=True))
-        return self._read(near) if near else self.read()
+        try:
+            if near:
+                return self._merged(near)
+        except DiosError:
+            pass  # it is written at this moment, or damaged
+        finally:
+            _close(near)
+        return self.read()
 
     def _read(self, copies: list[Reference]) -> S:
+        """Return the records of copies, which may all be written at this moment, and close them."""
+        pauses = Pauses(limits.CATALOGUE_EDIT_S)
         try:
-            return self._kind.merge(content for _, content, _ in self._contents(copies))
+            while True:
+                try:
+                    return self._merged(copies)
+                except (Busy, Conflict) as conflict:
+                    if pauses.is_over:
+                        raise
+                    pauses.wait(conflict)
         finally:
             _close(copies)
+
+    def _merged(self, copies: list[Reference]) -> S:
+        return self._kind.merge(content for _, content, _ in self._contents(copies))
 
     def edit(self, change: Callable[[S], S]) -> None:
         """Change the records in every copy that can be reached; ``change`` may be called several times."""

@@ -7,6 +7,8 @@ from collections import Counter
 from collections.abc import Iterator
 from typing import Final, cast
 
+import trio
+
 from dios.errors import DiosError
 from dios.lib.catalogue import CatalogueEntry
 from dios.lib.files.group_files import GroupFiles
@@ -20,6 +22,9 @@ from dios.sim.kept.safety import Fault, decoded, objects_of
 from dios.sim.kept.users import Users, _OneProgram, shown
 from dios.wire.nametext import fingerprint
 from dios.wire.types import ObjectType
+
+_BROUGHT_BACK_S: Final = 30.0
+"""The time in which the keepers make replicas of a file that the last reader brought back from its store."""
 
 
 class Claims:
@@ -41,7 +46,10 @@ class Claims:
         if self._safety.list_is_lost:
             counts["lost lists"] += 1
             return faults, counts
+        before = {replica.data for replica, _ in self._safety.lists()}
         contents = await self._contents(faults)
+        if any(replica.data not in before for replica, _ in self._safety.lists()):
+            await trio.sleep(_BROUGHT_BACK_S)
         faults += self._check_contents(contents)
         promise = self._promise(faults)
         if promise is not None:

@@ -32,7 +32,7 @@ class StoredReplica:
     """A physical object on a node; ``write`` is the write whose bytes it has.
 
     The counters and ``buffers`` are those of ``dios.core.model.io_requests``. The bytes of a ``damaged``
-    replica cannot be read. ``harmed_at`` is when a fault changed its bytes last.
+    replica cannot be read. ``harmed_at`` is when a fault took its bytes away last.
     """
 
     object_id: int
@@ -267,15 +267,18 @@ class ModelCluster:
         while (left := node.stalled_until - trio.current_time()) > 0:  # noqa: ASYNC110 - a model has no events
             await trio.sleep(left)
 
-    def living(self, name: bytes) -> list[StoredReplica]:
-        """Return the durable replicas on disks that are not lost, also those of nodes that are down."""
+    def named(self, name: bytes) -> list[StoredReplica]:
+        """Return the durable replicas on all disks, also on lost ones."""
         return [
             one
             for node in self.nodes
-            if not node.lost
             for one in node.replicas.values()
             if one.name == name and one.type is ObjectType.DURABLE_BLOB
         ]
+
+    def living(self, name: bytes) -> list[StoredReplica]:
+        """Return the durable replicas on disks that are not lost, also those of nodes that are down."""
+        return [one for one in self.named(name) if not self.nodes[one.node].lost]
 
     def crash(self, node: ModelNode, *, for_ever: bool) -> None:
         """End a node; its disk stays, or is lost with it."""
@@ -298,6 +301,8 @@ class ModelCluster:
             for buffer in one.buffers.values():
                 buffer.opened = False
             one.buffers.clear()
+            if for_ever and one.harmed_at < 0:
+                one.harmed_at = self.now()
             if one.type is not ObjectType.DURABLE_BLOB:
                 del node.replicas[one.object_id]
         self.note_silence()

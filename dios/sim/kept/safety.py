@@ -85,6 +85,8 @@ class Safety:
         """The paths and digests of files that were in a store: what these replaced need not wait any more."""
         self._removed: Final[set[bytes]] = set()
         """The marks of bytes that were removed from a store, which a list that is late may still name."""
+        self._let_go: Final[set[bytes]] = set()
+        """The marks of files that lists have as local ones that do not need their store any more."""
 
     # -- disks --------------------------------------------------------------------------------------
     def lists(self) -> Iterator[tuple[StoredReplica, Listed]]:
@@ -139,7 +141,7 @@ class Safety:
         if compared and all(places):
             since = self._cluster.now() - _HARMED_S
             for nodes, name in zip(places, objects_of(entry), strict=True):
-                nodes.update(one.node for one in self._cluster.living(name) if one.harmed_at > since)
+                nodes.update(one.node for one in self._cluster.named(name) if one.harmed_at > since)
         return min(map(len, places))
 
     # -- faults -------------------------------------------------------------------------------------
@@ -219,12 +221,20 @@ class Safety:
 
     # -- destruction --------------------------------------------------------------------------------
     def note_list(self, data: bytes) -> None:
-        """Note the objects of the files in a list that is stored."""
+        """Note the objects of the files in a list that is stored.
+
+        A file that was brought back leaves its store when its entry does not say any more where its bytes
+        are: nobody can read them from then on, so this is checked like a removal. They may go much later.
+        """
         for entry in decoded(data).entries:
             for part in objects_of(entry).items():
                 self._contents.setdefault(part, set()).add((entry.file, entry.digest))
-            if entry.tier is not None and entry.tier.manifest:
+            tier = entry.tier
+            if tier is not None and tier.manifest:
                 self._stored.add((entry.file, entry.digest))
+            elif tier is not None and tier.left and tier.mark not in self._let_go:
+                self._let_go.add(tier.mark)
+                self._require_safe(entry.file, entry.digest, tier.mark, "it left its store")
 
     def note_destroyed(self, gone: StoredReplica, by: str) -> None:
         """Check that an object that is destroyed was not the last safe copy of a file.
@@ -245,7 +255,8 @@ class Safety:
         self._removed.add(mark)
         for _, listed in self.lists():
             for entry in listed.entries:
-                if entry.tier is not None and entry.tier.mark == mark and entry.tier.left:
+                tier = entry.tier
+                if tier is not None and tier.mark == mark and tier.left and mark not in self._let_go:
                     self._require_safe(entry.file, entry.digest, mark, "it was removed from its store")
 
     def _require_safe(self, path: str, digest: bytes, mark: bytes, how: str) -> None:

@@ -1,4 +1,4 @@
-"""Many kept rounds, on clusters of several sizes; a cluster with a broken node is replaced."""
+"""Many kept rounds, on clusters of several sizes; a cluster that is broken or worn is replaced."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ def play(folder: Path, wish: Wish, enough: Callable[[], bool], say: Callable[[st
             if enough():
                 break
             nodes, programs = wish.of_round(number)
-            if cluster is None or rounds is None or nodes != len(cluster.nodes):
+            if cluster is None or rounds is None or cluster.is_worn or nodes != len(cluster.nodes):
                 stack.close()
                 place = folder / f"cluster{tally.clusters}"
                 place.mkdir()

@@ -22,6 +22,7 @@ from typing import Final, Self
 
 import dios
 from benchmarks.measure import descendants
+from dios import limits
 from dios.errors import DiosError
 from dios.node import daemon
 from dios.wire.types import NodeStatus
@@ -63,6 +64,8 @@ class KeptNode:
         self.folder.mkdir(parents=True)
         self.space: Final = space
         self.generation = 0
+        self.distance = 0
+        """The number of nodes from the first one to this one, each of which has admitted the next."""
         self.invited_at = float("-inf")
         """When it invited another node, which nobody else has admitted for a moment."""
         self.process: subprocess.Popen[bytes] | None = None
@@ -93,6 +96,11 @@ class KeptNode:
     def running(self) -> bool:
         """True if its process runs."""
         return self.process is not None and self.process.poll() is None
+
+    @property
+    def is_stalled(self) -> bool:
+        """True if its disk is stalled."""
+        return self.machinery is not None and self.machinery.is_stalled
 
     def inside(self, command: Sequence[str]) -> list[str]:
         """Return a command that runs on this machine."""
@@ -271,9 +279,14 @@ class KeptCluster:
     def follow(self, node: KeptNode) -> None:
         """Start a node that has no data, with an invitation of another one.
 
-        Raises NotHereError, with the node as it was, if a fault ends the other one meanwhile.
+        Raises NotHereError, with the node as it was, if a fault ends the other one meanwhile, and if the
+        disks of all others are stalled: whoever calls ends the stalls, too.
         """
-        host = next(other for other in self.nodes if other is not node and other.running)
+        others = [other for other in self.nodes if other is not node]
+        hosts = [other for other in others if other.running and not other.is_stalled]
+        if not hosts:
+            raise NotHereError("no other node can write an invitation")
+        host = min(hosts, key=lambda other: other.distance)
         self.wait_serves(host)
         told = self._run(host, "token", "--data", str(host.data), "--json")
         token = node.folder / "token"
@@ -291,6 +304,12 @@ class KeptCluster:
             node.data.mkdir(mode=0o700)
             raise NotHereError(f"{host.name}, which has invited it, was ended") from None
         host.invited_at = time.monotonic()
+        node.distance = host.distance + 1
+
+    @property
+    def is_worn(self) -> bool:
+        """True if so many nodes have followed others that some can soon admit no more of them."""
+        return max(node.distance for node in self.nodes) > limits.CHAIN_CERTIFICATES_MAX // 2
 
     # -- the network --------------------------------------------------------------------------------
     def cut(self, side: Sequence[KeptNode], *, one_way: bool = False) -> None:

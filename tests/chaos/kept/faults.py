@@ -160,7 +160,7 @@ class Faults:
             return
         try:
             self._cluster.follow(node)
-        except (NotHereError, StopIteration) as error:
+        except NotHereError as error:
             self._say(f"  {node.name} cannot join yet: {error}")
             return
         self._away.discard(node.number)

@@ -74,6 +74,12 @@ class Machinery:
         for name, value in fields.items():
             _NUMBER.pack_into(self._memory, _NUMBER.size * _FIELDS.index(name), value)
 
+    @property
+    def is_stalled(self) -> bool:
+        """True if no sync ends at the moment."""
+        (stalled,) = _NUMBER.unpack_from(self._memory, _NUMBER.size * _FIELDS.index("stalled"))
+        return bool(stalled)
+
     def heal(self) -> None:
         """Let the disk work, and let no clock jump any more; a clock that is wrong stays wrong."""
         self.set(strobe_ns=0, sync_delay_ns=0, stalled=0)

@@ -18,6 +18,9 @@ from tests.chaos.kept.client import Note
 STALE_NS: Final = (limits.CATALOGUE_FRESH_MS + 50) * 1_000_000
 """The time for which a reader on a node with a replica of the list may miss a change of another program."""
 
+_BRINGING_BACK: Final = frozenset({"read", "tier in"})
+"""The operations that may store a file's bytes in the cluster again, in an object that no program notes."""
+
 
 @dataclass(slots=True)
 class Notes:
@@ -63,6 +66,8 @@ def _add(found: Notes, program: str, notes: list[Note], former_ns: int) -> None:
     found.objects |= named
     if begun.operation == "put" and not named:
         found.unnamed += len(begun.values)
+    elif begun.operation in _BRINGING_BACK and outcome is Outcome.UNKNOWN:
+        found.unnamed += 1
     if answer is not None:
         found.last_ns = max(found.last_ns, answer.moment_ns)
         if answer.why.startswith("unexpected"):

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Final
 
 import dios
+from dios import limits
 from dios.errors import DiosError
 from tests.chaos.kept import client
 from tests.chaos.kept.client import Program
@@ -26,7 +27,8 @@ from tests.chaos.kept.notes import Notes, read_notes
 from tests.chaos.kept.plan import Plan
 from tests.chaos.kept.verdict import Broken, Finding, Observation, judge, judge_orphans
 
-_END_S: Final = 60.0
+_END_S: Final = limits.CATALOGUE_EDIT_S + 30.0
+"""A program whose list others change without a pause is refused after CATALOGUE_EDIT_S."""
 _STACKS_S: Final = 2.0
 _SHOWN_CALLS: Final = 12
 _ORPHANS_S: Final = 10.0

@@ -13,7 +13,15 @@ from msgspec.structs import replace
 
 from dios import limits
 from dios.client.ops.cluster import Gathered, Member
-from dios.errors import DamagedError, InvalidError, LimitError, NoSpaceError, TooLargeError, UnreachableError
+from dios.errors import (
+    Busy,
+    DamagedError,
+    InvalidError,
+    LimitError,
+    NoSpaceError,
+    TooLargeError,
+    UnreachableError,
+)
 from dios.lib.kept import records as kept_records
 from dios.lib.supervised import kept_state, records, services, user_records
 from dios.lib.supervised.decisions import Replica, Start, next_steps
@@ -386,6 +394,34 @@ def test_a_change_that_no_node_could_store_is_an_error(monkeypatch: pytest.Monke
     monkeypatch.setattr(user_records, "StoredCatalogue", StoredCopy)
     with pytest.raises(NoSpaceError):
         services.Services(cast("Node", NodeOfCopies(*copies))).scale("web", 2)
+
+
+class WrittenCopy(StoredCopy):
+    """A copy that is being written: it is busy when it is read for the first times."""
+
+    left = 0
+
+    def read(self) -> tuple[bytes, int]:
+        """The content, when nobody writes any more."""
+        if self.copy.full and WrittenCopy.left:
+            WrittenCopy.left -= 1
+            raise Busy("other requests are active")
+        return super().read()
+
+
+@pytest.mark.parametrize("busy", [1, 3])
+def test_records_that_are_being_written_are_not_missing(monkeypatch: pytest.MonkeyPatch, busy: int) -> None:
+    """The copy of this node is read in another moment, or those of the others are."""
+
+    class NearNode(NodeOfCopies):
+        def lookup(self, name: bytes, *, local_only: bool = False) -> list[CopyOnFullDisk]:
+            return super().lookup(name)[: 1 if local_only else 2]
+
+    monkeypatch.setattr(user_records, "StoredCatalogue", WrittenCopy)
+    monkeypatch.setattr(WrittenCopy, "left", busy)
+    copies = [CopyOnFullDisk(f"n{number}", full=True) for number in range(2)]
+    known = user_records.UserRecords(cast("Node", NearNode(*copies)), records.SERVICE_RECORDS)
+    assert known.read_near()["web"].replicas == 3
 
 
 def test_records_on_a_node_that_does_not_answer_are_not_known() -> None:

@@ -28,6 +28,7 @@ from dios.lib.catalogue import CatalogueEntry, Note, Part, Tiered, UnfinishedFil
 from dios.lib.files import group_files
 from dios.lib.files.cached_catalogue import CachedCatalogue
 from dios.lib.files.catalogue_places import CataloguePlace
+from dios.lib.files.downloads import copy_out
 from dios.lib.files.former_files import copy_former
 from dios.lib.files.group_files import GroupFiles
 from dios.lib.files.sources import MemorySource
@@ -706,3 +707,45 @@ def test_a_former_file_is_read_from_a_replica_that_has_its_bytes(files: Files) -
     files.cluster.objects[former.name].clear()
     with pytest.raises(StaleError):
         copy_former(files, former, written)
+
+
+# -- files that are in a store, too -----------------------------------------------------------------
+PIECES = (b"aaaa", b"bbbb", b"cc")
+
+
+def in_parts(files: Files, mark: str) -> CatalogueEntry:
+    """Store a file in parts, whose store has it, too."""
+    names = [blake3(f"{mark} {number}".encode()).digest() for number in range(len(PIECES))]
+    files.cluster.objects |= {name: {"n1": piece} for name, piece in zip(names, PIECES, strict=True)}
+    parts = (Part(name, blake3(piece).digest()) for name, piece in zip(names, PIECES, strict=True))
+    whole = b"".join(PIECES)
+    tier = Tiered(Store.place, bytes(32), stored=False, left=True, manifest=b"a list")
+    return CatalogueEntry(
+        "large", names[0], len(whole), 0, blake3(whole).digest(), len(PIECES[0]), pack_parts(parts), tier
+    )
+
+
+@pytest.mark.parametrize("number", range(len(PIECES)))
+def test_a_copy_goes_on_with_what_the_store_has(
+    files: Files, monkeypatch: pytest.MonkeyPatch, number: int
+) -> None:
+    """A part without a sound replica is fetched again, and what was written before is not written twice."""
+    entry, again = in_parts(files, "first"), in_parts(files, "again")
+    files.edit(lambda tree: [*tree.entries, entry])
+    files.cluster.objects[entry.parts()[number].name] = {"n1": b"****"[: len(PIECES[number])]}
+    monkeypatch.setattr(files, "fetched_again", lambda _: again)
+    written = io.BytesIO()
+    copy_out(files, entry, written)
+    assert written.getvalue() == b"".join(PIECES)
+
+
+def test_a_copy_does_not_go_on_with_another_file(files: Files, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It was replaced while its first parts were written."""
+    entry = in_parts(files, "first")
+    files.edit(lambda tree: [*tree.entries, entry])
+    files.cluster.objects[entry.parts()[1].name] = {"n1": b"****"}
+    monkeypatch.setattr(files, "fetched_again", lambda _: files.entry("a"))
+    written = io.BytesIO()
+    with pytest.raises(StaleError):
+        copy_out(files, entry, written)
+    assert written.getvalue() == PIECES[0]

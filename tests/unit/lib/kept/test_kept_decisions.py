@@ -11,7 +11,15 @@ from hypothesis import strategies as st
 
 from dios import limits
 from dios.lib.kept.decisions import Copied, KeptSteps, KeptWish, Place, next_steps
-from dios.lib.kept.versions import CREATED, Seen, VersionState, is_behind, latest, noted
+from dios.lib.kept.versions import (
+    CREATED,
+    Seen,
+    VersionState,
+    is_behind,
+    is_beyond_repair,
+    latest,
+    noted,
+)
 
 FIVE = tuple(Place(f"n{number}", f"r{number % 3}") for number in range(5))
 THREE = KeptWish(3)
@@ -285,3 +293,15 @@ def test_a_replica_that_was_away_for_long_is_behind() -> None:
     seen = noted(seen, {4: state(v_w)})
     seen = noted(seen, {4: state(v_w + 1)})
     assert latest([state(7), state(v_w + 1)], seen) == [state(v_w + 1)]
+
+
+def test_a_damaged_replica_of_a_version_that_no_other_one_has_is_beyond_repair() -> None:
+    """Others may have other bytes with its number, which does not help. The latest version stays, anyway."""
+    lost, other, later = VersionState(1, b"lost"), VersionState(1, b"other"), VersionState(2, b"later")
+    seen = [Seen(*lost, 7), Seen(*other, 8), Seen(*later, 8)]
+    assert is_beyond_repair(7, 1, [other, later], seen)
+    assert not is_beyond_repair(7, 1, [other, lost, later], seen)
+    assert not is_beyond_repair(7, 1, [other, later], seen[1:]), "nobody saw what it had"
+    assert not is_beyond_repair(7, 1, [other], seen), "nothing is later"
+    assert is_beyond_repair(7, 0, [other, later], [])
+    assert not is_beyond_repair(7, 3, [later], [])
