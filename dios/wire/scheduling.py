@@ -215,8 +215,8 @@ class PromisedStart(Struct, frozen=True, array_like=True, forbid_unknown_fields=
 class Place(Call, frozen=True, tag=44):
     """Start submissions of the node called ``host``, and stop tasks that run there and may be restarted.
 
-    Each is handled separately: one that is already placed or gone is refused alone. ``promised`` starts are
-    noted for whoever reads the queue. For the node's own user and root.
+    Each is handled separately: one that is already placed or gone is refused alone. The queue shows
+    ``promised`` starts to all its readers. For the node's own user and root.
     """
 
     host: Text = ""

@@ -1,8 +1,8 @@
 """Runs of the scheduler in which nobody within his right may wait for ever (SDRF paper, Proposition 6).
 
 Three users keep the cluster full of small tasks. Two others hold nothing and submit a large task, or a gang,
-from time to time: they are within their right. Machines fail and return, and coordinators follow each other,
-which know of each other's reservations only what queues show. Two claims hold under every cost model:
+from time to time: they are within their right. Machines fail and return, and coordinators follow each other.
+A new one learns of reservations only from the queues. Two claims hold under every cost model:
 
 - *start*: a large job starts in the longest remaining time of what runs when its machines are kept, and a
   grace time before that; each other large job that waits or runs meanwhile adds its run time.
@@ -199,7 +199,7 @@ class _World:
             self.scheduler.add_machine(self.machines[number], self.now)
 
     def _fail(self, number: int) -> None:
-        """Lose a machine for a while; its tasks wait again, and reservations there begin anew."""
+        """Lose a machine for a while; its tasks wait again, and reservations there begin again."""
         self.faults["failed machine"] += 1
         self.absent[number] = self.now + self.random.choice((5.0, 40.0))
         for task in self.scheduler.remove_machine(number, self.now):
