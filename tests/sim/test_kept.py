@@ -35,7 +35,7 @@ from dios.sim.kept.surroundings import tier_store
 from dios.sim.kept.users import Users
 from dios.sim.kept.world import GROUP, BrokenClaimsError, simulate_kept
 from dios.sim.node.checker import BrokenPromiseError
-from dios.wire.types import ObjectType
+from dios.wire.types import ObjectType, Semantics
 
 SEEDS_TO_FIND = 60
 
@@ -361,6 +361,26 @@ def test_a_promise_that_is_learned_late_acknowledges_all_files(monkeypatch: pyte
 
         await ModelProgram(put).run()
         assert [len({one.node for one in cluster.living(name)}) for name in names] == [2, 2]
+
+    in_cluster(work)
+
+
+def test_a_keeper_that_is_cancelled_leaves_no_request_open() -> None:
+    """At whichever moment it is cancelled: others can write to what it was reading."""
+
+    async def work(cluster: ModelCluster, nursery: trio.Nursery) -> None:
+        del nursery
+        read = cluster.store(object_name("read"), 1, b"x", cluster.history.begin())
+        node = async_node(ModelSession(cluster, 0, GROUP, keeps=True))
+        group = await node.group(GROUP)
+        assert group is not None
+        (one,) = await node.lookup(read.name, group=group)
+        for number in range(60):
+            with trio.move_on_after(cluster.delay_s * number / 20):
+                async with one.read(Semantics.MRSW):
+                    pass
+            await pass_time(1)
+            assert not read.buffers
 
     in_cluster(work)
 

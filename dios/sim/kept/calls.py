@@ -124,8 +124,16 @@ class ModelSession:
         self.close()
         return Killed()
 
-    async def run(self, operation: Operation[T]) -> T:
-        """Run an operation of a client."""
+    def give_back(self, result: AnyResult) -> None:
+        """Release the requests that a call has begun for a caller that was cancelled."""
+        for one in result.results if isinstance(result, messages.Results) else (result,):
+            if isinstance(one, messages.Buffer) and one.buffer in self._buffers:
+                self._end(self._buffers[one.buffer])
+
+    async def run(
+        self, operation: Operation[T], make: Callable[[AnyCall], Awaitable[AnyResult]] | None = None
+    ) -> T:
+        """Run an operation of a client, which makes its calls with ``make``."""
         answer: tuple[AnyResult, tuple[int, ...]] | None = None
         error: DiosError | None = None
         while True:
@@ -138,7 +146,7 @@ class ModelSession:
                 return cast("T", done.value)
             error = None
             try:
-                answer = await self.call(call), ()
+                answer = await (make or self.call)(call), ()
             except DiosError as failure:
                 error = failure
 

@@ -20,8 +20,14 @@ from dios.client.sync.connection import Connection
 from dios.client.sync.node import Node
 from dios.errors import DiosError
 from dios.sim.kept.calls import Killed, ModelSession
+from dios.wire import messages
+from dios.wire.call_table import GIVING_BACK
+from dios.wire.messages import AnyCall, AnyResult
 
 T = TypeVar("T")
+
+_REQUESTS: Final = GIVING_BACK | {messages.AcquireRead, messages.AcquireWrite}
+"""The calls after which a request is open at a node, or not any more."""
 
 
 class AsyncModelLink:
@@ -40,7 +46,20 @@ class AsyncModelLink:
 
     async def run(self, operation: Operation[T]) -> T:
         """Run an operation."""
-        return await self._session.run(operation)
+        return await self._session.run(operation, self._call)
+
+    async def _call(self, call: AnyCall) -> AnyResult:
+        """Make a call. As with the real client, a cancellation leaves no request open at a node."""
+        if not any(type(part) in _REQUESTS for part in messages.calls_of(call)):
+            return await self._session.call(call)
+        with trio.CancelScope(shield=True):
+            result = await self._session.call(call)
+        try:
+            await trio.lowlevel.checkpoint_if_cancelled()
+        except trio.Cancelled:
+            self._session.give_back(result)
+            raise
+        return result
 
     async def shielded(self, function: Callable[[], Awaitable[T]]) -> T:
         """Run a function to its end, also after a cancellation."""

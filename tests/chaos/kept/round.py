@@ -26,6 +26,7 @@ from tests.chaos.kept.group import KeptGroup, make_recipient, settled
 from tests.chaos.kept.notes import Notes, read_notes
 from tests.chaos.kept.plan import Plan
 from tests.chaos.kept.verdict import Broken, Finding, Observation, judge, judge_orphans
+from tests.support.lab.namespaces import NotHereError
 
 _END_S: Final = limits.CATALOGUE_EDIT_S + 30.0
 """A program whose list others change without a pause is refused after CATALOGUE_EDIT_S."""
@@ -189,7 +190,7 @@ class Rounds:
         laps.end("faults")
         try:
             cluster.wait_whole()
-        except AssertionError as error:
+        except (AssertionError, NotHereError) as error:
             troubles.append(Finding(Broken.NODE, str(error)))
         laps.end("heal")
         troubles += [Finding(Broken.UNEXPECTED, text) for text in programs.end()]
