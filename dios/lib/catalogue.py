@@ -394,10 +394,6 @@ class ReplaceableObject(Protocol[V]):
 class CatalogueObject(ReplaceableObject[V], Protocol[V]):
     """The object of a catalogue."""
 
-    def replace(self, data: bytes, version: V, renew: Callable[[bytes], bytes] | None = None, /) -> V | None:
-        """Write the content; ``renew`` may return another one for the content that others wrote meanwhile."""
-        ...
-
     def version(self) -> V | None:
         """Return the present version without a call; None if that is not possible."""
         ...

@@ -98,38 +98,28 @@ class CachedCatalogue(Generic[V]):
         exception that they raise ends the edit. Raises LimitError if the catalogue is full, and Busy or
         Conflict after CATALOGUE_EDIT_S.
         """
-        after = FileTree(())
-
-        def encoded(tree: FileTree) -> bytes:
-            nonlocal after
-            entries = tuple(change(tree))
-            begun = tree.unfinished.values() if unfinished is None else unfinished(tree)
-            noted = followed(tree, entries) if notes is None else notes(tree)
-            after = FileTree(entries, begun, noted)
-            return encode(after.entries, after.unfinished.values(), after.notes)
-
-        def renewed(content: bytes) -> bytes:
-            return encoded(FileTree(*decode_all(content)))
-
         with self._lock:
             pauses = _pauses()
             likely = True
             while True:
-                # The replacement is renewed or fails if others know a later version than this node.
+                # The replacement fails if others know a later version than this node.
                 known = self._likely() if likely else self._current()
                 try:
-                    data = encoded(known.tree)
+                    entries = tuple(change(known.tree))
+                    begun = known.tree.unfinished.values() if unfinished is None else unfinished(known.tree)
+                    noted = followed(known.tree, entries) if notes is None else notes(known.tree)
+                    after = FileTree(entries, begun, noted)
+                    data = encode(after.entries, after.unfinished.values(), after.notes)
                 except Exception:
                     if not likely or self._current() is known:
                         raise
                     likely = False
                     continue
+                likely = False
                 try:
-                    version = self._stored.replace(data, known.version, renewed)
+                    version = self._stored.replace(data, known.version)
                 except (Busy, Conflict) as conflict:
-                    likely = isinstance(conflict, Busy)
-                    if not likely:
-                        self._known = None
+                    self._known = None
                     if pauses.is_over:
                         raise
                     pauses.wait(conflict)

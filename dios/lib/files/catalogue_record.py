@@ -121,14 +121,11 @@ class CatalogueRecord:
         self._note(reading, near, began)
         return reading
 
-    def replace(
-        self, data: bytes, version: CatalogueVersion, renew: Callable[[bytes], bytes] | None = None
-    ) -> CatalogueVersion | None:
+    def replace(self, data: bytes, version: CatalogueVersion) -> CatalogueVersion | None:
         """Write the content if the catalogue has ``version``, and return the new version.
 
-        If a record has a later one, ``renew`` returns the content to write for that one. Return None if
-        others have changed it again since. Raises Conflict and Busy if others write, and UnreachableError
-        without a majority of the replicas.
+        Return None if others have changed it again since. Raises Conflict and Busy if others write, and
+        UnreachableError without a majority of the replicas.
         """
         only = self._only
         if only is not None and (only.object_id, version[1]) == version:
@@ -137,14 +134,7 @@ class CatalogueRecord:
         if reading is None or _version(reading.value) != version:
             raise Conflict("another task changed the catalogue")
         began = time.monotonic()
-        written_data = data
-
-        def renewed(content: bytes) -> bytes:
-            nonlocal written_data
-            written_data = content if renew is None else renew(content)
-            return written_data
-
-        steps = protocol.replace(reading.value, data, None if renew is None else renewed)
+        steps = protocol.replace(reading.value, data)
         try:
             outcome = self._replicas.run(steps)
         except DiosError:
@@ -152,7 +142,7 @@ class CatalogueRecord:
             raise
         written = Reading(outcome.value, outcome.holders, decided=True, is_plain=False)
         self._note(written, self._replicas.near_commit, began)
-        return _version(outcome.value) if outcome.value.content == written_data else None
+        return _version(outcome.value) if outcome.value.content == data else None
 
     @property
     def _only(self) -> Reference | None:

@@ -36,16 +36,13 @@ async def edit_list(
     or Conflict after CATALOGUE_EDIT_S.
     """
     pauses = Pauses(limits.CATALOGUE_EDIT_S, most_us=limits.CATALOGUE_PAUSE_US_MAX)
-
-    def changed(content: bytes) -> bytes:
-        return catalogue.encode(*change(catalogue.decode_all(content)))
-
     while True:
         try:
             async with AsyncReplicas(node, promise.target, group) as record:
                 reading = await record.run(protocol.read_record())
-                data = changed(reading.value.content or b"")
-                await record.run(protocol.replace(reading.value, data, changed))
+                listed = catalogue.decode_all(reading.value.content or b"")
+                data = catalogue.encode(*change(listed))
+                await record.run(protocol.replace(reading.value, data))
         except (Busy, Conflict) as conflict:
             if pauses.is_over:
                 raise

@@ -43,7 +43,7 @@ from dios.lib.replicated_record.steps import (
 _ATTEMPTS: Final = 32
 _READS: Final = 256
 _LOOKS_BEFORE_SETTLING: Final = 5
-_HOLDS: Final = 16
+_HOLDS: Final = 8
 _ROOM_BYTES: Final = HEADER_BYTES_MAX + 4 * limits.KIB
 """The room for a header, and for the growth of the content by one change."""
 
@@ -314,33 +314,26 @@ def _divided(found: _States, value: Value) -> tuple[bytes, ...]:
 
 
 # -- changing ---------------------------------------------------------------------------------------
-def replace(base: Value, content: bytes, renew: Callable[[bytes], bytes] | None = None) -> Steps[Outcome]:
+def replace(base: Value, content: bytes) -> Steps[Outcome]:
     """Replace the content if the record still has ``base``.
 
-    If it has another one, which nobody else can change at the moment, ``renew`` returns the new content for
-    that one. So a client whose turn it is makes its change, however often others have made theirs since it
-    read. ``renew`` is not called after a proposal, and an exception of it ends the attempt.
-
-    Raises Conflict if the record has another value, Busy if others write at the same time; nothing was
-    changed then. Raises UnreachableError without a majority: then the change was made, or may be made later.
+    Raises Conflict if it has another value, Busy if others write at the same time; nothing was changed then.
+    Raises UnreachableError without a majority: then the change was made, or may be made later.
     """
     mark = secrets.randbits(62)
     proposed = overtaken = False
     if not base.former and base.ballot != ZERO:
-        base, outcome = yield from _replace_held(base, content, mark, renew)
-        if outcome is not None:
-            if is_decided(outcome.value, outcome.accepted, None):
-                return outcome
-            proposed, content = True, outcome.value.content or b""
+        outcome = yield from _replace_held(base, content, mark)
+        if outcome is not None and is_decided(outcome.value, outcome.accepted, None):
+            return outcome
+        proposed = outcome is not None
 
     def decide(present: Value) -> Value:
-        nonlocal base, content, overtaken, proposed
+        nonlocal overtaken, proposed
         if mark in present.changes:
             overtaken = False  # whatever an earlier attempt has found
             return present
         overtaken = (present.version, present.digest) != (base.version, base.digest)
-        if overtaken and not proposed and renew is not None and present.content is not None:
-            base, content, overtaken = present, renew(present.content), False
         if proposed and overtaken and present.version - base.version > CHANGES_KEPT:
             raise UnreachableError("so many others have changed the record that the outcome is not known")
         proposed = proposed or not overtaken
@@ -358,48 +351,35 @@ def replace(base: Value, content: bytes, renew: Callable[[bytes], bytes] | None 
     return outcome
 
 
-def _replace_held(
-    base: Value, content: bytes, mark: int, renew: Callable[[bytes], bytes] | None
-) -> Steps[tuple[Value, Outcome | None]]:
+def _replace_held(base: Value, content: bytes, mark: int) -> Steps[Outcome | None]:
     """Replace the content while all members are held; None if one of them cannot be, or has another value.
 
-    The value that was replaced is ``base``, or the later one for which ``renew`` returned the content. The
-    outcome may have fewer members than a decision needs.
+    The outcome may have fewer members than a decision needs.
     """
     ids = tuple(member.object_id for member in base.members)
-    size = len(content) + _ROOM_BYTES
-    held, errors = yield from _hold_all(ids, size)
+    held, errors = yield from _hold_all(ids, len(content) + HEADER_BYTES_MAX)
     missing = list(errors)
     busy = bool(errors) and all(isinstance(error, Busy | Conflict) for error in errors.values())
-    known = {member.object_id: member for member in base.members}
     states: list[ReplicaState] = []
     if not missing:
+        known = {member.object_id: member for member in base.members}
         for object_id, one in held.items():
             try:
                 states.append(frame.decode(one.data, known[object_id], whole=False))
             except DamagedError:
                 missing.append(object_id)
     ballots = {state.value.ballot for state in states}
-    later = any(state.value.version > base.version for state in states)
-    if later and renew is not None and not missing and len(ballots) == 1:
-        latest = states[0].value
-        same = latest.members == base.members and not any(_differs(state, latest) for state in states)
-        if same and latest.size <= size:
-            first = next(iter(held))
-            base = frame.decode(held[first].data, known[first]).value
-            content = renew(base.content or b"")
-    missing += [one for one in held if len(content) + HEADER_BYTES_MAX > size]
     if missing or len(ballots) > 1 or any(_differs(state, base) for state in states):
         yield ReleaseReplicas(tuple(held))
         if busy:
             raise Busy("another client changes the record")
-        if later:
+        if any(state.value.version > base.version for state in states):
             raise Conflict("another client changed the record")
-        return base, None
+        return None
     value = base.with_content(content, (max(ballots)[0] + 1, 0), mark)
     data = frame.encode(ReplicaState(value.ballot, value))
     committed = cast("Results[Committed]", (yield CommitReplicas(dict.fromkeys(ids, data))))
-    return base, Outcome(value, _without_errors(value, committed))
+    return Outcome(value, _without_errors(value, committed))
 
 
 def _hold_all(
@@ -407,35 +387,25 @@ def _hold_all(
 ) -> Steps[tuple[dict[int, Held], dict[int, DiosError]]]:
     """Hold replicas, and return those that are held and the errors of the others.
 
-    Of clients that hold some of them, the one with the first goes on. The others give way, and wait for the
-    first alone, so that they are in nobody's way meanwhile.
+    Of clients that hold some of them, the one with the first goes on, and the others give way.
     """
     held: dict[int, Held] = {}
-    failed: dict[int, DiosError] = {}
-    busy: dict[int, DiosError] = {}
-    wanted = tuple(ids)
+    missing = tuple(ids)
+    errors: dict[int, DiosError] = {}
     for _ in range(_HOLDS):
-        results = cast("Results[Held]", (yield HoldReplicas(wanted, size, blank)))
-        busy = {one: error for one, error in results.items() if isinstance(error, Busy | Conflict)}
-        for object_id, one in results.items():
-            if isinstance(one, Held):
-                held[object_id] = one
-            elif object_id not in busy:
-                failed[object_id] = one
-        if busy and min(busy) < min(held, default=min(busy) + 1):
-            yield ReleaseReplicas(tuple(held))
-            held.clear()
-            wanted = (min(busy),)
-        else:
-            wanted = tuple(one for one in ids if one not in held and one not in failed)
-        if not wanted:
+        results = cast("Results[Held]", (yield HoldReplicas(missing, size, blank)))
+        errors = {} if missing == tuple(ids) else errors
+        errors |= {object_id: one for object_id, one in results.items() if isinstance(one, DiosError)}
+        held |= {object_id: one for object_id, one in results.items() if not isinstance(one, DiosError)}
+        errors = {object_id: one for object_id, one in errors.items() if object_id not in held}
+        missing = tuple(one for one, error in errors.items() if isinstance(error, Busy | Conflict))
+        if not missing:
             break
-        if busy:
-            yield Wait(Busy("another client holds a replica"))
-    untried = Busy("another client holds a replica")
-    return held, failed | {
-        one: busy.get(one, untried) for one in ids if one not in held and one not in failed
-    }
+        if min(ids) in missing:
+            yield ReleaseReplicas(tuple(held))
+            return {}, errors
+        yield Wait(Busy("another client holds a replica"))
+    return held, errors
 
 
 def _differs(state: ReplicaState, base: Value) -> bool:
@@ -490,8 +460,8 @@ def propose(
         if unite is None and _divided(found, hint):
             raise _conflict()
         rounds = max(rounds, hint.ballot[0], *(state.promised[0] for state in found.states.values())) + 1
-        prepared = yield from _prepare(hint, (rounds, client), found)
-        rounds = prepared.ballot[0]
+        ballot = (rounds, client)
+        prepared = yield from _prepare(hint, ballot, found)
         present = prepared.found.latest()
         if prepared.overtaken:
             yield ReleaseReplicas(prepared.held)
@@ -511,7 +481,7 @@ def propose(
         except BaseException:
             yield ReleaseReplicas(prepared.held)
             raise
-        proposal = proposal._replace(ballot=prepared.ballot)
+        proposal = proposal._replace(ballot=ballot)
         outcome = yield from _accept(proposal, prepared, found)
         if outcome is None:
             yield Wait(Conflict("another client changes the record"))
@@ -521,7 +491,7 @@ def propose(
         if proposal.members != present.members:
             # What is left is to forget the former members.
             decide = _unchanged
-        decided = prepared.ballot
+        decided = ballot
     raise Conflict("other clients change the record without a pause. Try again.")
 
 
@@ -560,23 +530,18 @@ def _may_decide(present: Value, prepared: Collection[int], existing: Collection[
 class _Prepared(NamedTuple):
     """The members that have promised: their states, and the versions of their objects after that.
 
-    They accept nothing below ``ballot``. Those in ``held`` are held on, for at most ``room`` bytes, so that
-    no other client can come between.
+    Those in ``held`` are held on, for at most ``room`` bytes, so that no other client can come between.
     """
 
     found: _States
     versions: dict[int, int]
-    ballot: Ballot
     held: tuple[int, ...] = ()
     room: int = 0
     overtaken: bool = False
 
 
 def _prepare(hint: Value, ballot: Ballot, seen: _States) -> Steps[_Prepared]:
-    """Let all members that answer promise to accept nothing below a ballot.
-
-    It is of a later round if those that are held have promised more meanwhile: nobody else can change them.
-    """
+    """Let all members that answer promise to accept nothing below a ballot."""
     sighting = seen.sighting
     members = {member.object_id: member for member in sighting.replicas if member.object_id in seen.states}
     ids = tuple(object_id for object_id in members if object_id in hint.object_ids)
@@ -589,16 +554,17 @@ def _prepare(hint: Value, ballot: Ballot, seen: _States) -> Steps[_Prepared]:
     size = _ROOM_BYTES + max(state.value.size for state in seen.states.values())
     held, errors = yield from _hold_all(ids, size)
     prepared = _States(sighting, {}, errors)
+    data: dict[int, bytes] = {}
     refused: list[int] = []
     for object_id, one in held.items():
         try:
-            prepared.states[object_id] = _held_state(one, members[object_id], hint, seen)
+            state = _held_state(one, members[object_id], hint, ballot, seen)
         except (DamagedError, Conflict) as error:
             prepared.errors[object_id] = error
             refused.append(object_id)
-    states = prepared.states
-    ballot = max(ballot[0], *(state.promised[0] + 1 for state in states.values()), 0), ballot[1]
-    data = {one: frame.encode(ReplicaState(ballot, state.value)) for one, state in states.items()}
+        else:
+            prepared.states[object_id] = state
+            data[object_id] = frame.encode(ReplicaState(ballot, state.value))
     if refused:
         yield ReleaseReplicas(tuple(refused))
     committed = cast("Results[Committed]", (yield CommitReplicas(data, hold=True))) if data else {}
@@ -613,13 +579,13 @@ def _prepare(hint: Value, ballot: Ballot, seen: _States) -> Steps[_Prepared]:
             holding += [object_id] if done.is_held else []
     overtaken = any(isinstance(error, Busy | Conflict) for error in prepared.errors.values())
     enough = _may_decide(hint, versions, seen.existing)
-    return _Prepared(prepared, versions, ballot, tuple(holding), size, overtaken and not enough)
+    return _Prepared(prepared, versions, tuple(holding), size, overtaken and not enough)
 
 
-def _held_state(held: Held, here: Member, hint: Value, seen: _States) -> ReplicaState:
+def _held_state(held: Held, here: Member, hint: Value, ballot: Ballot, seen: _States) -> ReplicaState:
     """Return the whole state of a replica that is held.
 
-    Raises DamagedError, and Conflict if a program has written to it directly, or if it has grown too much.
+    Raises DamagedError, and Conflict if it has promised something else or was changed meanwhile.
     """
     before = seen.states[here.object_id]
     if before.plain:
@@ -627,7 +593,7 @@ def _held_state(held: Held, here: Member, hint: Value, seen: _States) -> Replica
             raise Conflict("another client changed the record")
         return ReplicaState(ZERO, before.value._replace(members=hint.members))
     state = frame.decode(held.data, here, whole=False)
-    if state.plain or state.value.size > len(held.data):
+    if state.plain or state.promised >= ballot or state.value.size > len(held.data):
         raise Conflict("another client changed the record")
     return frame.decode(held.data, here)
 

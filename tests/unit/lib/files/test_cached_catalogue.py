@@ -1,7 +1,5 @@
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import pytest
 
 from dios.errors import Conflict
@@ -46,7 +44,7 @@ class Memory:
         self.reads += 1
         return self.data, self.number
 
-    def replace(self, data: bytes, version: int, _: Callable[[bytes], bytes] | None = None) -> int:
+    def replace(self, data: bytes, version: int) -> int:
         """Write, if the version is the one that was read; another writer may come first."""
         if self.interrupt:
             other = self.interrupt if self.always else [self.interrupt.pop()]
@@ -71,9 +69,7 @@ def test_an_edit_that_others_have_changed_again_is_read_again() -> None:
     """Their changes are not lost with the next edit, which begins with what is stored then."""
 
     class Followed(Memory):
-        def replace(  # type: ignore[override]
-            self, data: bytes, version: int, _: Callable[[bytes], bytes] | None = None
-        ) -> int | None:
+        def replace(self, data: bytes, version: int) -> int | None:  # type: ignore[override]
             super().replace(data, version)
             self.data = encode([*decode(self.data), entry("theirs", self.number)])
             return None

@@ -249,11 +249,6 @@ class History:
         assert must_have <= set(words), "an acknowledged change is missing"
 
 
-def _with_word(word: bytes, content: bytes) -> bytes:
-    """Return a content with one word more, for clients that change whatever the record has by then."""
-    return content + word + b" "
-
-
 def writing(client: Client, history: History, changes: int) -> Steps[None]:
     """Append words, one after the other; stop at an outcome that is not known."""
     for number in range(changes):
@@ -264,8 +259,7 @@ def writing(client: Client, history: History, changes: int) -> Steps[None]:
                 reading = yield from client.run(protocol.read_record())
                 if reading.decided:
                     history.see(reading.value.content or b"", before)
-                renew = None if client.writer % 2 else partial(_with_word, word)
-                steps = protocol.replace(reading.value, appended(reading.value, word), renew)
+                steps = protocol.replace(reading.value, appended(reading.value, word))
                 outcome = yield from client.run(steps)
             except (Busy, Conflict) as conflict:
                 yield Wait(conflict)
@@ -484,78 +478,3 @@ def test_a_replica_whose_header_was_damaged_accepts_nothing() -> None:
     assert not protocol._may_accept(Held(1, bytes(data)), here, (3, 1))
     data[8] ^= 0x55
     assert not protocol._may_accept(Held(1, bytes(data)), here, (9, 9))
-
-
-# -- clients whose turn it is -----------------------------------------------------------------------
-@pytest.mark.parametrize("down", ["", "c"])
-def test_a_client_whose_turn_it_is_changes_what_the_record_has_by_then(down: str) -> None:
-    """With and without promises it makes its change, though others have made theirs since it read."""
-    cluster = Cluster(Random(1))  # noqa: S311 - repeatable on purpose
-    record_on(cluster, ["a", "b", "c"])
-    cluster.down = set(down)
-    late = Client(cluster, "a", 1)
-    base = finish(late, protocol.read_record()).value
-    for number in range(3):
-        client = Client(cluster, "b", 2 + number)
-        present = finish(client, protocol.read_record()).value
-        finish(client, protocol.replace(present, appended(present, b"%d" % number)))
-    with pytest.raises(Conflict):
-        finish(late, protocol.replace(base, b"late "))
-    outcome = finish(late, protocol.replace(base, b"late ", partial(_with_word, b"late")))
-    assert outcome.value.content == b"0 1 2 late "
-    assert finish(Client(cluster, "b", 9), protocol.read_record()).value.content == b"0 1 2 late "
-
-
-def test_a_change_that_is_not_possible_any_more_is_not_made() -> None:
-    """What ``renew`` raises ends the attempt, and nobody is held up."""
-    cluster = Cluster(Random(1))  # noqa: S311 - repeatable on purpose
-    record_on(cluster, ["a", "b", "c"])
-    late, client = Client(cluster, "a", 1), Client(cluster, "b", 2)
-    base = finish(late, protocol.read_record()).value
-    finish(client, protocol.replace(base, b"first "))
-
-    def refuse(_: bytes) -> bytes:
-        raise FileExistsError(17, "there is a file with this path", "x")
-
-    with pytest.raises(FileExistsError):
-        finish(late, protocol.replace(base, b"late ", refuse))
-    present = finish(client, protocol.read_record()).value
-    assert finish(client, protocol.replace(present, b"second ")).value.content == b"second "
-
-
-def test_a_client_that_waits_for_its_turn_holds_nothing() -> None:
-    """It asks for the first member alone, so that the one whose turn it is gets the others."""
-    cluster = Cluster(Random(1))  # noqa: S311 - repeatable on purpose
-    record_on(cluster, ["a", "b", "c"])
-    client = Client(cluster, "b", 1)
-    base = finish(client, protocol.read_record()).value
-    first = min(cluster.replicas.values(), key=lambda one: one.member)
-    first.holder = object()
-    asked: list[tuple[int, ...]] = []
-    steps = protocol.replace(base, b"x ")
-    running = client.run(_noting(steps, asked))
-    while len(asked) < 2:
-        next(running)
-    assert all(one.holder is not client for one in cluster.replicas.values())
-    first.holder = None
-    for _ in running:
-        pass
-    ids = [one.member.object_id for one in sorted(cluster.replicas.values(), key=lambda one: one.member)]
-    assert set(asked[0]) == set(ids)
-    assert asked[1] == (ids[0],)
-    assert set(asked[-1]) == set(ids[1:])
-    assert all(one.holder is None for one in cluster.replicas.values())
-
-
-def _noting(steps: Steps[T], asked: list[tuple[int, ...]]) -> Steps[T]:
-    """Make the steps, and note for which replicas they ask."""
-    result: object = None
-    while True:
-        try:
-            step = steps.send(result)
-        except StopIteration as end:
-            value: T = end.value
-            return value
-        if isinstance(step, HoldReplicas):
-            asked.append(step.object_ids)
-        result = yield step
