@@ -50,6 +50,7 @@ SHOWN: Final = {
     "border": "ADDRESS  HOST:PORT for trusted clusters",
     "link-rate": "RATE     bytes/s of the network, like '110 MiB'",
     "store-rate": "RATE     bytes/s of the store's disk",
+    "measure": "yes | no  measure disk and loopback at the start",
     "shape": "NAME     limit this interface to link-rate (root)",
     "coordinator": "WHEN     auto, on or off: run a coordinator",
     "scheduling": "HOW      centralised, hierarchical or distributed",
