@@ -115,21 +115,22 @@ class Reservations:
                 self._keep_room(room, ends, [places[machine]], demand, until)
 
     def add(self, state: ClusterState, heads: Iterable[Head], allowed: Callable[[int], Flags]) -> None:
-        """Make reservations for those of these heads that fit on no machine.
+        """Make reservations for these heads, except for single tasks that fit on a machine.
 
-        A cost model may leave one waiting that fits, for a better place. One without a deadline starts after
-        PRIORITY_AGE_S, so that none is left out for ever.
+        A cost model may let such a task wait for a better place. If the task has no deadline, it starts after
+        PRIORITY_AGE_S, so that none is left out for ever. No model lets a gang wait by choice: the network
+        had no solution with it.
         """
         new = [head for head in heads if int(state.tasks.id[head.tasks[0]]) not in self.present]
         machines = _usable(state)
         free = free_amounts(state, machines)
         free[np.isin(machines, list(self.spare))] = 0
-        racks = state.resources.rack[machines]
         new = [
             head
             for head in new
-            if _is_left_out(state, int(head.tasks[0]))
-            or not _fits(state, head, free, allowed(int(head.tasks[0]))[machines], racks)
+            if len(head.tasks) > 1
+            or _is_left_out(state, int(head.tasks[0]))
+            or not _fits(state, head.tasks, free, allowed(int(head.tasks[0]))[machines])
         ]
         if new:
             self._make(state, new, allowed, {})
@@ -228,7 +229,7 @@ class Reservations:
     def awaited(self, state: ClusterState, task: int) -> Ints:
         """Return the rows of the tasks that end on a task's machines before it starts, in their order.
 
-        Only those count that have something of which there is too little for it now.
+        Only tasks count that hold a resource which it lacks now.
         """
         reservation = self.present.get(task)
         rows = None if reservation is None else _rows(state, reservation)
@@ -306,13 +307,9 @@ def _is_left_out(state: ClusterState, row: int) -> bool:
     return bool(waited >= PRIORITY_AGE_S and np.isinf(state.tasks.deadline[row]))
 
 
-def _fits(state: ClusterState, head: Head, free: Floats, may: Flags, racks: Ints) -> bool:
-    """Return True if tasks fit into ``free`` (M, 1 + DIMENSIONS) now, where they may run."""
-    demand = amounts(state, head.tasks).max(axis=0)
-    places = fitting(free, demand, may)
-    if len(head.tasks) == 1:
-        return bool(places.any())
-    return len(spread_out(places, len(head.tasks), head.affinity, racks)) == len(head.tasks)
+def _fits(state: ClusterState, task: Ints, free: Floats, may: Flags) -> bool:
+    """Return True if a task (1,) fits into ``free`` (M, 1 + DIMENSIONS) now, where it may run."""
+    return bool(fitting(free, amounts(state, task)[0], may).any())
 
 
 def _waiting(state: ClusterState, reservations: Iterable[Reservation]) -> Iterable[Head]:
