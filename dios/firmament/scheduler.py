@@ -423,12 +423,14 @@ class FlowScheduler:
             which = "the next round" if rounds == 1 else f"one of the next {rounds} rounds"
             reason = f"{which} places it on {name}"
             return replace(self.copy()._explain_entered(task), reason=reason, free=free)  # noqa: SLF001 - as above
-        found = trial._explain_entered(task)
+        explained = trial._explain_entered(task)
         search = CounterfactualSearch(self, task, budget_s)
         changes, unsolved = search.solve()
-        enough = [one for one in found.enough if one.machine is None or search.starts_with_slot(one.machine)]
+        enough = [
+            one for one in explained.enough if one.machine is None or search.starts_with_slot(one.machine)
+        ]
         return replace(
-            found, round=number, free=free, counterfactuals=changes, enough=enough, unsolved=unsolved
+            explained, round=number, free=free, counterfactuals=changes, enough=enough, unsolved=unsolved
         )
 
     def _explain_entered(self, task: int) -> Explanation:

@@ -1,4 +1,4 @@
-"""The capacity of this node's link and disk: found out at the start, and again until it is known well.
+"""The capacity of this node's link and disk: measured at the start, and again until the figure is good.
 
 The order of the sources is: the settings, else the largest of the speed of the interface, a measurement, and
 the most that was seen. Each of the latter can be too small: a machine was busy, or a receiver slow. Until one
@@ -90,14 +90,14 @@ class CapacitySources:
         if self._measure is None:
             return
         try:
-            found = self._measure()
+            measurement = self._measure()
         except MeasurementError as error:
             self._why_unknown = error.message
             return
-        self._measured = max(self._measured, found.bytes_s)
-        self._busy_attempts += found.was_busy
-        self.is_settled = not found.was_busy or self._busy_attempts >= limits.CAPACITY_BUSY_ATTEMPTS_MAX
-        self._remark = "while the machine was busy" if found.was_busy else ""
+        self._measured = max(self._measured, measurement.bytes_s)
+        self._busy_attempts += measurement.was_busy
+        self.is_settled = not measurement.was_busy or self._busy_attempts >= limits.CAPACITY_BUSY_ATTEMPTS_MAX
+        self._remark = "while the machine was busy" if measurement.was_busy else ""
 
 
 class NodeCapacity:

@@ -87,7 +87,7 @@ class NodeRow(TypedDict):
 
 
 class NodeCapacityRow(TypedDict):
-    """What a node's disk or network carries, null if that is unknown, and its source."""
+    """The capacity of a node's disk or network, null if it is unknown, and its source."""
 
     bytes_s: int | None
     source: str

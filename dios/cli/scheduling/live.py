@@ -365,19 +365,19 @@ def explain(
             raise ExistsError(f"cannot write {picture}: it exists. Add --force, or choose another file.")
         with opened(node) as place:
             tasks = place.node.tasks()
-            found: Mapping[str, object] = (
+            explained: Mapping[str, object] = (
                 start_queues.explanation(tasks, task)
                 or start_queues.explanation_of_job(place, task)
                 or ask_at(place, {"ask": "explain", "task": task})
             )
         if picture is not None:
-            read = next((one.secrecy for one in tasks if one.fingerprint == found.get("task")), ())
-            page = decision_page(found, time.time_ns(), read)
+            read = next((one.secrecy for one in tasks if one.fingerprint == explained.get("task")), ())
+            page = decision_page(explained, time.time_ns(), read)
             write_file(picture, page, is_new=not force)
         if as_json:
-            write_json(found)
+            write_json(explained)
             return
-        for line in _texts(found, "lines"):
+        for line in _texts(explained, "lines"):
             write_line(line)
         if picture is not None:
             say(f"written: {picture}")

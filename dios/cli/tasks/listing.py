@@ -70,17 +70,17 @@ def ps(
     either: `dios pack ls` lists it.
     """
     with reporting("dios ps", as_json=as_json), opened(node) as place:
-        found = place.node.tasks(local_only=here)
-        known = [task for task in found if everything or not task.ended]
-        jobs = None if here else _jobs_among(place, found)
+        tasks = place.node.tasks(local_only=here)
+        known = [task for task in tasks if everything or not task.ended]
+        jobs = None if here else _jobs_among(place, tasks)
         promises = _promises(place, known)
         if as_json:
             write_json([_listed(task, jobs, promises) for task in known])
         else:
             _show(known, jobs, promises, everything=everything)
             _tell_promises(known, promises)
-            _tell_why(place, [task for task in found if task.fingerprint not in promises], found)
-        if found.incomplete:
+            _tell_why(place, [task for task in tasks if task.fingerprint not in promises], tasks)
+        if tasks.incomplete:
             who = silent(place.node.nodes())
             say(f"{who} did not answer, so tasks there are not shown; see `dios node ls`")
 

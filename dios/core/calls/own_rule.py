@@ -61,7 +61,7 @@ def _judge(step: Step, oldest: QueuedRun) -> None:
             "bar",
             "ok",
             oldest.fingerprint,
-            f"the scheduler of {name} placed no run of this node for {waited_s} s, and this one fits here",
+            f"the scheduler of {name} placed no run of this node for {waited_s} s, and this run fits here",
         )
     table.bar(tuple(one.barred(now) if one in late else one for one in table.schedulers), now)
 

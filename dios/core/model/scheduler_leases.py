@@ -69,7 +69,7 @@ def renewed(schedulers: Schedulers, node: NodeId, now: int) -> Schedulers:
     if before is None or _is_forgotten(before, now):
         before = LeasedScheduler(node, now, now)
     elif now - before.asked > _GONE_NS or before.asked < before.barred_until <= now:
-        # It begins anew: after an absence, or when it may try again.
+        # Its time begins again after an absence, or when it may try again.
         before = replace(before, since=now, hold_until=0)
     return (*known, replace(before, asked=now))
 

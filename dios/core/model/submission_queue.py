@@ -56,8 +56,8 @@ class SubmissionQueue:
     the runs and tasks that have left, with versions. Both are complete since the version
     ``complete_since``: a reader of an older version has to read everything again.
 
-    ``kept`` has the runs with a promised start, its node and its time, and ``kept_version`` the version in
-    which it changed last.
+    ``kept`` has the runs with a promised start, its node and its time. It changed last in the version
+    ``kept_version``.
     """
 
     __slots__ = (

@@ -61,9 +61,9 @@ def assign_nodes(own: int, nodes: Sequence[CandidateNode], set_up: SetUp, delega
     dies or a smaller one joins. ``delegation_s`` is the time that a rack's coordinator has for its own runs.
     Queues of nodes that have barred the coordinator which would attend them have the next one of all.
     """
-    found = _assigned(own, nodes, set_up, delegation_s)
+    assigned = _assigned(own, nodes, set_up, delegation_s)
     if not any(one.barred for one in nodes):
-        return found
+        return assigned
     able = sorted(one.node for one in nodes if one.coordinated)
     everybody = frozenset(one.name for one in nodes)
     attended = {able_one: _assigned(able_one, nodes, set_up, delegation_s).attend for able_one in able}
@@ -73,10 +73,10 @@ def assign_nodes(own: int, nodes: Sequence[CandidateNode], set_up: SetUp, delega
         trusted = [other for other in mine if other not in node.barred]
         if own in trusted or (mine and not trusted and own == _next_of(able, node)):
             attend.add(node.name)
-    if attend == found.attend:
-        return found
-    machines = everybody if attend - found.attend else found.machines
-    return replace(found, attend=frozenset(attend), machines=machines, below=found.below & attend)
+    if attend == assigned.attend:
+        return assigned
+    machines = everybody if attend - assigned.attend else assigned.machines
+    return replace(assigned, attend=frozenset(attend), machines=machines, below=assigned.below & attend)
 
 
 def _next_of(able: Sequence[int], node: CandidateNode) -> int | None:

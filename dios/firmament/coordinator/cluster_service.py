@@ -42,7 +42,7 @@ class NodeActions(NamedTuple):
     threads: dict[int, tuple[int, ...]]
     """The hardware threads that the scheduler chose for submissions; its node chooses for all others."""
     promised: Sequence[PromisedStart] = ()
-    """Where room is kept for submissions that wait there, and until when."""
+    """The nodes that are kept for submissions which wait there, and the expected starts."""
 
     @property
     def changes_tasks(self) -> bool:

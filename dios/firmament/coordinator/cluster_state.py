@@ -313,7 +313,7 @@ class TrackedCluster:
     def waiting_principals(self, now: float, most: int) -> tuple[str, ...]:
         """Return principals whose runs have waited for more than a moment, at most ``most`` of them.
 
-        Of each node the runs that wait longest are looked at.
+        Only the runs that wait longest on each node count.
         """
         names: dict[str, None] = {}
         for waiting in self._waiting.values():

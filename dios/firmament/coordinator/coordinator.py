@@ -641,7 +641,7 @@ class Coordinator:
     async def _enforce(self) -> None:
         """Send the nodes the quotas and holdings that they enforce, and the reasons why runs wait.
 
-        While nothing is known that a node has to hear again, this waits for a change.
+        It waits for a change while no node has to hear anything again.
         """
         while True:
             with trio.move_on_after(math.inf if self._admissions.is_idle else REFRESH_S / 2):

@@ -1,7 +1,7 @@
 """Promised starts in the queues of nodes, by which coordinators know of each other's reservations.
 
 A coordinator notes the reservations of its scheduler (``policies.reservations``) in the queue where the task
-waits. Whoever places the task after it continues with them, and other coordinators leave the room.
+waits. The next coordinator of this queue continues with them, and other coordinators leave the room.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class KeptRooms:
         """The node that was noted last for a task, and when; empty: none."""
 
     def apply(self, noted: Mapping[str, Sequence[NotedStart]], now: float) -> None:
-        """Tell the scheduler before a round what the queues show, by node; a start long past is void."""
+        """Give the scheduler the promised starts of the queues before a round; a start long past is void."""
         recalled: dict[int, int] = {}
         elsewhere: list[RemoteReservation] = []
         for one in (one for several in noted.values() for one in several):
@@ -64,7 +64,7 @@ class KeptRooms:
         shown = {one.row.submission: one for several in noted.values() for one in several}
         self._own = {task for task in self._own | wanted.keys() if task in wanted or task in shown}
         self._sent = {task: sent for task, sent in self._sent.items() if task in self._own}
-        found: dict[str, list[PromisedStart]] = {}
+        changed: dict[str, list[PromisedStart]] = {}
         for task in sorted(self._own):
             tracked = self._cluster.tasks.get(task)
             node, start = wanted.get(task, ("", now))
@@ -73,8 +73,8 @@ class KeptRooms:
             if self._differs(shown.get(task), node, start, now) and self._may_send(task, node, now):
                 self._sent[task] = node, now
                 in_ms = max(0, round(1000 * (start - now)))
-                found.setdefault(tracked.host, []).append(PromisedStart(task, node, in_ms))
-        return found
+                changed.setdefault(tracked.host, []).append(PromisedStart(task, node, in_ms))
+        return changed
 
     def _differs(self, shown: NotedStart | None, node: str, start: float, now: float) -> bool:
         """Return True if a queue shows another promised start; that of a node unknown here is left alone."""

@@ -89,7 +89,7 @@ class OutsideLoad:
                 del self._machines[key]
 
     def processors(self, node: str, now: float) -> float:
-        """Return the processors of a node that count as in use by others; 0 if nothing is known.
+        """Return the number of a node's processors that others use; 0 without a measurement.
 
         A machine whose memory is short counts as all in use, in addition to its processors.
         """

@@ -228,7 +228,7 @@ class QueryHandler(ClusterQueries):
         """Return when the caller's waiting tasks start for which machines are kept."""
         del question
         state, known = self._scheduler.state, self._cluster.tasks
-        found: list[PromiseAnswer] = []
+        promises: list[PromiseAnswer] = []
         for task, tracked in known.items():
             if tracked.phase is not Phase.WAITING or tracked.row.principal != asked.principal:
                 continue
@@ -238,7 +238,7 @@ class QueryHandler(ClusterQueries):
             awaited = [known[one].row for one in promised.awaited if one in known]
             own = [row.fingerprint for row in awaited if row.principal == asked.principal]
             names = [state.resources.names[state.machine_row(machine)] for machine in promised.machines]
-            found.append(
+            promises.append(
                 {
                     "task": tracked.row.fingerprint,
                     "nodes": names,
@@ -247,8 +247,8 @@ class QueryHandler(ClusterQueries):
                     "others": len(promised.awaited) - len(own),
                 }
             )
-        found.sort(key=lambda one: (one["starts_in_s"], one["task"]))
-        return {"promises": found[:RESERVATIONS_MAX]}
+        promises.sort(key=lambda one: (one["starts_in_s"], one["task"]))
+        return {"promises": promises[:RESERVATIONS_MAX]}
 
     def _shares(self, asked: Asked, question: Question) -> SharesAnswer:
         """Return all accounts to the nodes' own user, and to others their own and the number of accounts."""

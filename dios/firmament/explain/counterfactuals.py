@@ -293,10 +293,10 @@ class CounterfactualSearch:
             f"{exact_text(name, amount)} instead of {amount_text(name, getattr(demand, name))}"
             for name, amount in solved.amounts.items()
         ]
-        each = " for each task of its gang" if len(self._group) > 1 else ""
+        suffix = " for each task of its gang" if len(self._group) > 1 else ""
         self._note(
             CounterfactualKind.DEMAND,
-            " and ".join(parts) + each,
+            " and ".join(parts) + suffix,
             solved.machine,
             self._reduction(solved.amounts),
             amounts=solved.amounts,

@@ -60,12 +60,12 @@ class Counterfactual:
     also: CounterfactualKind | None = None
     """The kind of a second change, without amounts, that has to be made as well."""
     also_value: str = ""
-    """The ``value`` of that one."""
+    """The ``value`` of the second change."""
 
 
 @dataclass(frozen=True, slots=True)
 class FreeAmounts:
-    """What a machine has free, and its capacity; None if the capacity is not known."""
+    """The free amounts of a machine, and its capacity; None if the capacity is not known."""
 
     machine: int
     name: str
@@ -173,7 +173,7 @@ class Explanation:
     before: int | None = None
     """The number of waiting tasks of its principal that come before it; None if it takes part in rounds."""
     free: list[FreeAmounts] = field(default_factory=list)
-    """What machines have free, those nearest to the demand of a waiting task first, EXPLAIN_NODES at most."""
+    """The free amounts of up to EXPLAIN_NODES machines, the nearest to the demand of a waiting task first."""
     counterfactuals: list[Counterfactual] = field(default_factory=list)
     """Changes that would start a waiting task, the smallest first."""
     unsolved: str = ""

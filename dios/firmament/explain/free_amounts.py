@@ -1,4 +1,4 @@
-"""What machines have free of the resources that a task demands."""
+"""The free amounts of machines, of the resources that a task demands."""
 
 from __future__ import annotations
 

@@ -68,7 +68,7 @@ class BackloggedTask:
     number: int
     """The order of submissions."""
     version: int = 0
-    """The number of its descriptions before this one."""
+    """The number of its earlier descriptions."""
     inside: bool = False
     """True if it is in the tables."""
     gone: bool = False

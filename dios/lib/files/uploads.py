@@ -303,7 +303,7 @@ class PartsUpload:
 
     # -- the catalogue ------------------------------------------------------------------------------
     def _list_own(self, unfinished: Callable[[FileTree], Iterable[UnfinishedFile]]) -> None:
-        """Change the unfinished files to those with this one."""
+        """Change the unfinished files of the list so that they include this file."""
         self._list(unfinished)
         self._announced = True
 

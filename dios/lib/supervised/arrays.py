@@ -35,10 +35,10 @@ def parse_array(text: str) -> ArrayShape:
     at_once = int(most) if percent else limits.JOB_ARRAY_AT_ONCE_MAX
     indices: set[int] = set()
     for part in listed.split(","):
-        found = _RANGE.fullmatch(part.strip())
-        if found is None:
+        bounds = _RANGE.fullmatch(part.strip())
+        if bounds is None:
             raise InvalidError(f"an array is like 1-100%8 or 1,3,10-20:2, not {text!r}")
-        first, last, step = int(found[1]), int(found[2] or found[1]), int(found[3] or 1)
+        first, last, step = int(bounds[1]), int(bounds[2] or bounds[1]), int(bounds[3] or 1)
         if last < first or step < 1:
             raise InvalidError(f"the range {part.strip()!r} is empty: give FIRST-LAST or FIRST-LAST:STEP")
         # Checked first, because a range may be too long to be made.

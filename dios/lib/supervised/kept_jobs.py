@@ -171,14 +171,14 @@ class KeptJobs:
         The records are those of the asked node if it has them.
         """
         known = list(records.living(self._services.read_near(), jobs=True))
-        found = [self._status(record, rows, {}, incomplete=rows.incomplete) for record in known]
+        statuses = [self._status(record, rows, {}, incomplete=rows.incomplete) for record in known]
         places = {
             row.fingerprint: (record.name, place[0])
             for record in known
             for row in rows
             if (place := record.place(row.label)) is not None
         }
-        return JobTasks(sorted(found, key=lambda one: one.created_ns), places)
+        return JobTasks(sorted(statuses, key=lambda one: one.created_ns), places)
 
     def status(self, name: str) -> JobStatus:
         """Return the status of one job; InvalidError if there is none of this name."""

@@ -62,7 +62,7 @@ def named(view: View, word: str, condition: Condition) -> tuple[Predecessor, ...
 
     Raises:
         InvalidError: there is no such run.
-        UnreachableError: none is known, and a node that may have it does not answer.
+        UnreachableError: a node that may have the run does not answer, and no other one has it.
     """
     with suppress(InvalidError):
         record, index = found_element(view.services, word)
@@ -71,7 +71,9 @@ def named(view: View, word: str, condition: Condition) -> tuple[Predecessor, ...
     if tasks:
         return tuple(Predecessor(_word_for(one), condition, task=one.fingerprint) for one in tasks)
     if not view.complete:
-        raise UnreachableError(f"no run {word!r} is known, and a node does not answer. Try again later.")
+        raise UnreachableError(
+            f"a node does not answer, and no other one has a run {word!r}. Try again later."
+        )
     raise InvalidError(f"there is no run {word!r}. `dios ps --all` and `dios job ls` list your runs.")
 
 

@@ -111,7 +111,7 @@ class JobEnd(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
 
 
 class Condition(IntEnum):
-    """What another run has to do before a job begins."""
+    """The event of another run for which a job waits."""
 
     STARTED = 0  # begin, or end without that
     SUCCEEDED = 1  # end with 0

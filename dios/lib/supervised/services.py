@@ -121,13 +121,13 @@ class Services:
         state: list[JobState | None] = []
 
         def stored() -> tuple[ServiceGeneration, list[bytes]]:
-            spec, made = self._stored(program, ends=job is not None)
+            spec, names = self._stored(program, ends=job is not None)
             try:
-                state.append(None if job is None else job(made))
+                state.append(None if job is None else job(names))
             except BaseException:
-                self._destroy(made)
+                self._destroy(names)
                 raise
-            return spec, made
+            return spec, names
 
         self._change_spec(
             stored, lambda services, spec: records.created(services, name, spec, replicas, state[0])
