@@ -14,7 +14,7 @@ from __future__ import annotations
 import hashlib
 import random
 from collections import Counter
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Final, NamedTuple
 
 from dios.errors import InvariantError
@@ -226,8 +226,12 @@ class _World:
         for number in sorted({self._job_of(task) for task in (*self.waiting, *self.ends)}):
             job = self.jobs[number]
             living = [task for task in job.tasks if task.task in self.waiting or task.task in self.ends]
-            after.submit(job.described, living, job.submitted)
-            for task in (task.task for task in living if task.task in self.ends):
+            running = [task.task for task in living if task.task in self.ends]
+            # As a coordinator does: a gang that has started is none any more.
+            has_started = bool(running) or len(living) < len(job.tasks)
+            described = replace(job.described, gang=0) if has_started else job.described
+            after.submit(described, living, job.submitted)
+            for task in running:
                 after.started(task, self.places[task], self.now, ran=self.now - self._began(task))
         after.state.now = self.now
         self.accounts.take_over(after.state, stored, commitments=True)
