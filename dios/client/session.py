@@ -31,7 +31,7 @@ Operation: TypeAlias = Generator[AnyCall, Answer, T]
 """One operation of a handle, as the calls that it needs; a Failure is thrown into it as its exception."""
 
 _DESCRIPTORS_OF_STREAM: Final = 3
-_VALID: Final[frozenset[type]] = kinds(lambda row: Exemption.VALID in row.exemptions)
+_SENT_UNVALIDATED: Final[frozenset[type]] = kinds(lambda row: Exemption.VALID in row.exemptions)
 _DESCRIPTORS: Final[dict[type, int]] = {kind: row.descriptors for kind, row in CALLS.items()}
 
 _OF_NO_REQUEST: Final = 0
@@ -63,7 +63,7 @@ class Session:
         try:
             trace = None if active.recorder is None else self._begin_span(active.recorder, seq, call)
             frame = encode_request(seq, call, trace)
-            if type(call) not in _VALID:
+            if type(call) not in _SENT_UNVALIDATED:
                 decode_request(memoryview(frame)[4:])
         except (ProtocolError, TypeError, OverflowError, UnicodeEncodeError) as error:
             self._spans.pop(seq, None)

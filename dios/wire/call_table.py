@@ -228,15 +228,30 @@ _ROWS: Final = (
 # fmt: on
 
 
-def _leaves(kind: type[Call]) -> set[type[Call]]:
-    return {kind}.union(*map(_leaves, kind.__subclasses__()))
+_WITHOUT_REFERENCE: Final = frozenset({Flow.NONE, Flow.FILTERED, Flow.CREATE, Flow.CHILD, Flow.AUTHORITY})
+"""The rules for calls that name no reference."""
+_CLOSING_FIELDS: Final = {Closing.ALONE: "semantics", Closing.COMMIT: "flags", Closing.END: "flags"}
+"""The field by which a call says if it closes its object to leases."""
+
+
+def _kinds_below(kind: type[Call]) -> set[type[Call]]:
+    return {kind}.union(*map(_kinds_below, kind.__subclasses__()))
+
+
+def _fits(row: CallRow) -> bool:
+    """Return True if a row agrees with its message, and its cells with each other."""
+    fields = row.message.__struct_fields__
+    if row.reference is None:
+        needs_none = not row.right and row.closing is Closing.NEVER
+        return needs_none and row.flow in _WITHOUT_REFERENCE
+    return row.reference in fields and _CLOSING_FIELDS.get(row.closing, row.reference) in fields
 
 
 def _complete(rows: tuple[CallRow, ...]) -> dict[type[Call], CallRow]:
     """Return the rows by message. Raise InvariantError unless each message has one that fits it."""
     table = {row.message: row for row in rows}
-    without = (_leaves(Call) - {Call}) ^ table.keys()
-    unfit = {row.message for row in rows if row.reference not in {None, *row.message.__struct_fields__}}
+    without = (_kinds_below(Call) - {Call}) ^ table.keys()
+    unfit = {row.message for row in rows if not _fits(row)}
     if without or unfit or len(table) < len(rows):
         names = ", ".join(sorted(kind.__name__ for kind in without | unfit)) or "a message has two"
         raise InvariantError(f"the table of calls has no row that fits: {names}")

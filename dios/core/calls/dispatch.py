@@ -51,7 +51,7 @@ _TOO_MUCH: Final = (
     "the earlier calls of this vector took all the work of one message. Send this call in another."
 )
 _IN_VECTORS: Final = kinds(lambda row: Exemption.VECTOR in row.exemptions)
-_COMMITTING: Final = kinds(lambda row: row.effect in {Effect.COMMITS, Effect.ENDS_WRITE})
+_WITH_ATTACHED_BYTES: Final = kinds(lambda row: row.effect in {Effect.COMMITS, Effect.ENDS_WRITE})
 """The calls whose bytes may have come next to the message."""
 
 
@@ -206,7 +206,7 @@ def _answers(
         if type(call) not in _IN_VECTORS:
             step.refuse(task, seq, InvalidError(f"{type(call).__name__.lower()} cannot be part of a vector"))
             continue
-        dispatch(step, task, seq, call, payload, attached if type(call) in _COMMITTING else 0)
+        dispatch(step, task, seq, call, payload, attached if type(call) in _WITH_ATTACHED_BYTES else 0)
         if carried_bytes(call) is not None:
             payload = PayloadId(payload + 1)
     parts, step.parts = step.parts, None

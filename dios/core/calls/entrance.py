@@ -34,7 +34,8 @@ def closed_by(task: Holder, calls: Iterable[messages.AnyCall]) -> tuple[Physical
     found: dict[int, PhysicalObject] = {}
     for call in calls:
         row = _CLOSING.get(type(call))
-        reference = None if row is None else task.table.find(getattr(call, "ref", 0))
+        field = None if row is None else row.reference
+        reference = None if field is None else task.table.find(getattr(call, field))
         if row is not None and reference is not None and _closes(reference, call, row):
             found[reference.object.id] = reference.object
     return tuple(found.values())
@@ -50,7 +51,7 @@ def _closes(reference: Reference, call: messages.AnyCall, row: CallRow) -> bool:
     flags: int = getattr(call, "flags", 0)
     match row.closing:
         case Closing.ALONE:
-            return getattr(call, "semantics", None) in _ALONE
+            return call.semantics in _ALONE  # type: ignore[union-attr] # each row has it (``call_table``)
         case Closing.COMMIT:
             return bool(flags & Flag.RELEASE_COMMIT)
         case Closing.END:

@@ -331,12 +331,13 @@ def _keep_failed_program(step: Step, task: Task) -> None:
     """Keep the program of a failed task for a while, so that the run can be repeated.
 
     Only a program without a name is kept, because no task can observe that it still exists. A program with a
-    name goes with its last reference.
+    name goes with its last reference. That of a labelled task is kept however the task ended: the number of
+    objects, which others see, would show its exit code.
     """
     if task.recipe is None:
         return
     program = task.recipe.executable
-    succeeded = task.cause is Cause.EXITED and task.exit_code == 0
+    succeeded = task.cause is Cause.EXITED and task.exit_code == 0 and not task.secrecy
     too_big = program.size > limits.FAILED_PROGRAM_BYTES_MAX
     # A program of another node cannot be kept by this node.
     if succeeded or program.zombie or program.name is not None or too_big or program.home:

@@ -13,6 +13,7 @@ from dios.core.calls import access, groups, waiting_starts
 from dios.core.calls.handlers import handles
 from dios.core.model.accounts import Account
 from dios.core.model.records import Holder, PhysicalObject, Task
+from dios.core.model.secrecy import Label
 from dios.core.step import Step
 from dios.errors import InvalidError, NoSuchTaskError, NotPermittedError
 from dios.ids import Principal, TaskId
@@ -63,14 +64,16 @@ def set_limits(step: Step, task: Holder, seq: int, call: messages.SetLimits) -> 
     access.refuse_pure(task)
     if not access.is_nodes_own(step.state, task):
         raise NotPermittedError("only the node's own user and root may set limits")
+    label = ""
+    secrecy: Label = ()
     if call.scope is Scope.TASK:
-        account, label = _account_of_task(step, task, call)
+        account, label, secrecy = _account_of_task(step, task, call)
         account.bind(call.bounds)
     elif call.scope is Scope.GROUP:
         group = access.typed(access.living(access.held(task, call.ref)), ObjectType.GROUP).object
         if group.account is None or step.state.homes.get(group.owner) is group:
             raise InvalidError("a home group has no limits of its own; set those of its principal instead")
-        account, label = group.account, ""
+        account = group.account
         _store_limits(step, group, call.bounds)
     elif call.scope is Scope.NODE:
         raise InvalidError("the limits of the whole node are settings; change them in the node's settings")
@@ -78,10 +81,10 @@ def set_limits(step: Step, task: Holder, seq: int, call: messages.SetLimits) -> 
         if not _is_principal(call.principal):
             raise InvalidError(f"{call.principal!r} is not a principal; write a user like uid:1000")
         principal = Principal(call.principal)
-        account, label = step.state.account_of(principal), ""
+        account = step.state.account_of(principal)
         _store_limits(step, groups.home_of(step, principal), call.bounds)
     waiting_starts.serve(step)
-    row = account.row(label)
+    row = account.row(label, secrecy)
     changes = ", ".join(f"{bound.resource} {_value(bound)}" for bound in call.bounds)
     step.audit(
         task, "limit", "ok", "" if call.scope is Scope.PRINCIPAL else row.subject, f"{row.subject}: {changes}"
@@ -89,12 +92,13 @@ def set_limits(step: Step, task: Holder, seq: int, call: messages.SetLimits) -> 
     step.answer(task, seq, messages.LimitRows((row,)))
 
 
-def _account_of_task(step: Step, task: Holder, call: messages.SetLimits) -> tuple[Account, str]:
+def _account_of_task(step: Step, task: Holder, call: messages.SetLimits) -> tuple[Account, str, Label]:
+    """Return the account of a living task, its title, and its label."""
     reference = access.typed(access.held(task, call.ref), ObjectType.TASK)
     other = step.state.tasks.get(TaskId(reference.object.id))
     if not isinstance(other, Task) or not other.alive:
         raise NoSuchTaskError("the task has ended", fingerprint=reference.object.fingerprint)
-    return other.account, other.label
+    return other.account, other.label, other.secrecy
 
 
 def _store_limits(step: Step, group: PhysicalObject, bounds: tuple[Bound, ...]) -> None:

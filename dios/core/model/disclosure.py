@@ -1,7 +1,8 @@
-"""The fields of rows about tasks by which a task could tell others what it has read.
+"""The fields of rows about tasks by which a task could show others what it has read.
 
 A task that has read something labelled chose them, or its parent did. Each answer passes here before it
-leaves the core (``Step.answer``), and shows these fields only to readers that may know what the task knows.
+leaves the core (``Step.answer``; ``remote.forwarding`` for answers of other nodes). It shows these fields
+only to readers that may know what the task knows.
 The other fields of a row are chosen by the node. The needs of a run are shown as far as a scheduler needs
 them, which are the numbers and conditions that restrict its place.
 """
@@ -40,7 +41,7 @@ CHOSEN: Final[dict[type[Struct], dict[str, object]]] = {
     },
     messages.LimitRow: {"label": "", "used": (0,) * len(Resource), "limits": (None,) * len(Resource)},
     messages.Submission: {"label": ""},
-    messages.Occupant: {"label": "", "progress": None},
+    messages.Occupant: {"label": "", "progress": None, "completed": True},
     messages.KeptRoom: {},
 }
 """The fields that tasks choose, and their values for other readers."""

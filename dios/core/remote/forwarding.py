@@ -14,6 +14,7 @@ from dios import limits
 from dios.core import effects, lifetimes
 from dios.core.calls import access, flows
 from dios.core.effects import WriteSource
+from dios.core.model import disclosure
 from dios.core.model.accounts import buffer_version, require_bytes
 from dios.core.model.records import Holder, Pending, Provenance, Reference, RemoteBuffer
 from dios.core.remote import held_leases, proxies, requests
@@ -242,7 +243,9 @@ def fit(
             return _fit_references(step, task, seq, reference, call, answer)
         case messages.TaskDetail():
             flows.receive(step, task, target, answer.status.secrecy)
-        case messages.LimitRows() | messages.Info():
+        case messages.LimitRows():
+            return effects.Answer(task.id, seq, disclosure.shown(task, answer))
+        case messages.Info():
             pass
         case _:
             raise ProtocolError(f"cannot accept the answer: a {type(answer).__name__} does not fit the call")

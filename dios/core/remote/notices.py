@@ -15,7 +15,7 @@ from dios.wire import dcp, messages
 def notify(step: Step, task: Holder, event: messages.SelfEvent) -> None:
     """Queue an event for a task of this node, or send it to the node of a remote task."""
     if isinstance(task, LocalHolder):
-        if isinstance(event, messages.ChildEnded):
+        if isinstance(event, messages.ChildEnded) and event.status.secrecy:
             # An event is read without a check: what the child's program chose is in its status alone.
             event = replace(event, status=disclosure.row_for(task, event.status))
         task.push_event(event)

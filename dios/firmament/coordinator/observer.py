@@ -222,7 +222,8 @@ class Observer:
             )
             node = self.knowledge.node
             self._add(
-                Sample.of(_class_of(row), self.machine_type, node, time.time_ns(), found, beside=beside)
+                row,
+                Sample.of(_class_of(row), self.machine_type, node, time.time_ns(), found, beside=beside),
             )
         followed.seen, followed.counted = reading, counted
 
@@ -235,6 +236,7 @@ class Observer:
         also = derived(counted, row.age_ms * 1_000_000) if counted and row.age_ms else {}
         node = self.knowledge.node
         self._add(
+            row,
             Sample.at_end(
                 _class_of(row),
                 self.machine_type,
@@ -244,10 +246,13 @@ class Observer:
                 row.id,
                 beside=beside,
                 also=also,
-            )
+            ),
         )
 
-    def _add(self, sample: Sample) -> None:
+    def _add(self, row: Occupant, sample: Sample) -> None:
+        """Keep a measurement of a task. A labelled one has no profile, which others would share or see."""
+        if row.secrecy:
+            return
         try:
             self.knowledge.add(sample)
         except InvalidError as error:

@@ -13,7 +13,17 @@ from dios.core import events
 from dios.core.model.names import deterministic_name
 from dios.ids import Name, Principal
 from dios.wire import messages
-from dios.wire.types import Brand, Cause, Flag, NameKind, NodeWish, ObjectType, Permission
+from dios.wire.types import (
+    Brand,
+    Cause,
+    Flag,
+    NameKind,
+    NodeWish,
+    ObjectType,
+    Permission,
+    Resource,
+    Scope,
+)
 from tests.support.core.cluster import Citizen, Cluster
 from tests.support.core.harness import OWNER, Client
 
@@ -31,6 +41,7 @@ class Run:
     """
 
     def __init__(self, secret: int, owner: Principal) -> None:
+        self.secret: Final = secret
         self.rng: Final = random.Random(secret)  # noqa: S311 - values of a test
         self.cluster: Final = Cluster(("r1", "r1"))
         self.here, self.away = self.cluster.nodes
@@ -44,6 +55,11 @@ class Run:
         }
         if owner != OWNER:
             self.parties["administrator"] = self.administrator
+        else:
+            groups = (self.owner.groups[0],)
+            self.parties["limbo parent"] = self.child_of(
+                self.owner, brand=Brand.LIMBO, groups=groups, host="n1"
+            )
         self.transcript: Final[list[tuple[str, str]]] = []
         self.public: Final = self.owner.create(data=b"public").reference.ref
         self.hidden: Final = self.labelled(b"hidden")
@@ -70,15 +86,15 @@ class Run:
         return self.owner.ask(messages.Created, call).reference.ref
 
     def word(self, length: int = 8) -> str:
-        """Return a word that tells the secret."""
+        """Return a word that depends on the secret."""
         return "".join(self.rng.choices(_LETTERS, k=length))
 
     def number(self, bound: int = 1_000) -> int:
-        """Return a number that tells the secret, and is not 0."""
+        """Return a number that depends on the secret, and is not 0."""
         return self.rng.randrange(1, bound)
 
     # -- the tasks that know the secret -------------------------------------------------------------------
-    def tell(self) -> None:
+    def choose_all(self) -> None:
         """Let tasks that know the secret choose every value that they can."""
         parent = self.parties["parent"]
         self.owner.delegate(self.hidden, parent.reference.ref)
@@ -100,6 +116,9 @@ class Run:
         self.create(knowing)
         self.write(knowing, hidden, public)
         self.delegate(knowing)
+        if "limbo parent" in self.parties:
+            for host in ("n1", "n2"):
+                self.fill(self.parties["limbo parent"], host)
         self.start(knowing)
         self.others(knowing)
         self.observe()
@@ -127,6 +146,19 @@ class Run:
                 knowing.call(messages.ReleaseWrite(ref, buffer.buffer))
         knowing.call(messages.Retire(public, int(Flag.EVERYONE), self.word()))
         knowing.call(messages.Delete(public, int(Flag.DESTROY)))
+
+    def fill(self, parent: Citizen, host: str) -> None:
+        """Let two children of a limbo task, which may set their limits, choose what each of them uses."""
+        self.owner.delegate(self.hidden, parent.reference.ref)
+        hidden = messages.Handed(parent.given().ref, int(Permission.ALL))
+        options = {"groups": (parent.groups[0],), "inputs": (hidden,), "host": host}
+        children = [self.child_of(parent, brand=Brand.PURE, **options) for _ in range(2)]
+        for child in children:
+            child.read(child.welcome.inputs[0].ref)
+        for number in range(10):
+            child = children[number < 3 + self.secret]
+            child.create(groups=(), name_kind=NameKind.ANONYMOUS, data=b"x")
+        self.observe()
 
     def delegate(self, knowing: Client) -> None:
         """Choose the references of a task that does not know the secret."""
@@ -160,6 +192,7 @@ class Run:
         for place in range(10):
             (child if place < share else sibling).create(groups=(), name_kind=NameKind.ANONYMOUS, data=b"x")
         self.end(self.child_of(knowing, host="n1", **options))
+        self.end(self.child_of(knowing, host="n1", **options), Cause.EXITED)
         self.administrator.call(messages.ReadQueue(attend=True))  # from now on, runs wait for this scheduler
         program = knowing.create(groups=(), name_kind=NameKind.ANONYMOUS, data=b"pass").reference.ref
         knowing.send(messages.Run(program, **options))  # type: ignore[arg-type] # fields of Run
@@ -182,14 +215,14 @@ class Run:
         ):
             knowing.call(call)
 
-    def end(self, task: Citizen) -> None:
-        """Choose the end of a task."""
+    def end(self, task: Citizen, cause: Cause = Cause.SIGNAL) -> None:
+        """Choose the end of a task of this cause; one that exits does so with 0 or not."""
         self.here.step(
             events.TaskEnded(
                 self.here.now,
                 task.task,
-                Cause.SIGNAL,
-                exit_code=self.number(100),
+                cause,
+                exit_code=self.number(100) if cause is Cause.SIGNAL else self.secret % 2,
                 signal=self.number(30),
                 detail=self.word(),
             )
@@ -221,6 +254,11 @@ class Run:
                 self.transcript.append((name, f"{type(call).__name__}: {party.call(call)}"))
             for reference in list(party.node.core.state.tasks[party.task].table):
                 self.transcript.append((name, f"Stat: {party.call(messages.Stat(reference.id))}"))
+                if reference.object.type is ObjectType.TASK:
+                    limit = messages.SetLimits(
+                        Scope.TASK, (messages.Bound(Resource.OBJECTS, 900),), reference.id
+                    )
+                    self.transcript.append((name, f"SetLimits: {party.call(limit)}"))
                 if reference.object.type is ObjectType.SHMEM_BLOB and not reference.object.secrecy:
                     self.transcript.append((name, f"bytes: {party.read(reference.id)!r}"))
 
@@ -234,6 +272,6 @@ class Run:
 def transcript(secret: int, owner: Principal) -> list[tuple[str, str]]:
     """Return all that parties without the label see in a run with this secret, each with its name."""
     run = Run(secret, owner)
-    run.tell()
+    run.choose_all()
     run.pushed()
     return run.transcript

@@ -22,7 +22,7 @@ payload b'abc'
 rates True
 audit True
 fuzzer True
-page True
+page | Append | ref, write | Committed | object | write | recorded | stores | right | vector |
 here Committed(v_r=0, v_w=3)
 vector Committed(v_r=0, v_w=3)
 leases 1
