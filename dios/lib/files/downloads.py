@@ -17,7 +17,7 @@ from typing import BinaryIO, Final, Protocol
 from blake3 import blake3
 
 from dios.client.written_files import naming
-from dios.errors import Busy, DamagedError, InvalidError, StaleError
+from dios.errors import Busy, DamagedError, InvalidError, StaleError, UnreachableError
 from dios.lib.catalogue import CatalogueEntry
 from dios.lib.files.group_files import GroupFiles
 from dios.lib.files.paths import stored_path
@@ -79,22 +79,33 @@ def copy_out(files: GroupFiles, entry: CatalogueEntry, file: Output, moved: Move
     if not entry.in_parts:
         copy_view(files.read_again(entry, files.checked_view), file, moved)
         return
-    whole, written = blake3(), 0
-
-    def copy_rest(found: CatalogueEntry) -> None:
-        nonlocal written
-        if found.digest != entry.digest:
-            raise StaleError(f"{entry.file} was replaced while it was read. Read it again.")
-        first, skipped = divmod(written, found.part_bytes)
-        for part in files.parts(found).checked(first):
-            with part[skipped:] as view:
-                whole.update(view)
-                copy_view(view, file, moved)
-                written += view.nbytes
-            skipped = 0
-
-    files.read_again(entry, copy_rest)
+    whole = blake3()
+    for part in _sound_parts(files, entry):
+        whole.update(part)
+        copy_view(part, file, moved)
     _require_whole(entry, whole)
+
+
+def _sound_parts(files: GroupFiles, entry: CatalogueEntry) -> Iterator[memoryview]:
+    """Yield the bytes of a large file in order; after a damaged part the rest comes from the store."""
+    given = 0
+    try:
+        for part in files.parts(entry).checked(0):
+            nbytes = part.nbytes
+            yield part
+            given += nbytes
+    except (DamagedError, UnreachableError):
+        if not entry.in_store:
+            raise
+    else:
+        return
+    fetched = files.fetched_again(entry)
+    if fetched.digest != entry.digest:
+        raise StaleError(f"{entry.file} was replaced while it was read. Read it again.")
+    first, skipped = divmod(given, fetched.part_bytes)
+    for part in files.parts(fetched).checked(first):
+        yield part[skipped:]
+        skipped = 0
 
 
 def _copy_parts(files: GroupFiles, entry: CatalogueEntry, fd: int, moved: Moved) -> None:

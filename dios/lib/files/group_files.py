@@ -140,8 +140,9 @@ class GroupFiles:
     def default_disks(self) -> int:
         """Return the number of disks that acknowledge new files by default: that which is promised.
 
-        It is not more than the cluster has nodes, and 1 for tasks, which do not know the promise. A change of
-        the promise is noticed after CATALOGUE_LOOK_MS. Raises the errors of reading the promises.
+        It is not more than the cluster has nodes, and 1 for tasks, which do not know the promise, and if no
+        node that answers has the promises. A change of the promise is noticed after CATALOGUE_LOOK_MS. Raises
+        the errors of reading the promises.
         """
         now = time.monotonic()
         if self._disks is None or self._disks[0] < now:

@@ -710,33 +710,57 @@ def test_a_former_file_is_read_from_a_replica_that_has_its_bytes(files: Files) -
 
 
 # -- files that are in a store, too -----------------------------------------------------------------
+WHOLE = b"aaaabbbbcc"
 PIECES = (b"aaaa", b"bbbb", b"cc")
 
 
-def in_parts(files: Files, mark: str) -> CatalogueEntry:
+def in_parts(files: Files, mark: str, part_bytes: int = 4) -> CatalogueEntry:
     """Store a file in parts, whose store has it, too."""
-    names = [blake3(f"{mark} {number}".encode()).digest() for number in range(len(PIECES))]
-    files.cluster.objects |= {name: {"n1": piece} for name, piece in zip(names, PIECES, strict=True)}
-    parts = (Part(name, blake3(piece).digest()) for name, piece in zip(names, PIECES, strict=True))
-    whole = b"".join(PIECES)
+    pieces = [WHOLE[start : start + part_bytes] for start in range(0, len(WHOLE), part_bytes)]
+    names = [blake3(f"{mark} {number}".encode()).digest() for number in range(len(pieces))]
+    files.cluster.objects |= {name: {"n1": piece} for name, piece in zip(names, pieces, strict=True)}
+    parts = (Part(name, blake3(piece).digest()) for name, piece in zip(names, pieces, strict=True))
     tier = Tiered(Store.place, bytes(32), stored=False, left=True, manifest=b"a list")
     return CatalogueEntry(
-        "large", names[0], len(whole), 0, blake3(whole).digest(), len(PIECES[0]), pack_parts(parts), tier
+        "large", names[0], len(WHOLE), 0, blake3(WHOLE).digest(), part_bytes, pack_parts(parts), tier
     )
 
 
+@pytest.mark.parametrize("part_bytes", [3, 4])
 @pytest.mark.parametrize("number", range(len(PIECES)))
 def test_a_copy_goes_on_with_what_the_store_has(
-    files: Files, monkeypatch: pytest.MonkeyPatch, number: int
+    files: Files, monkeypatch: pytest.MonkeyPatch, number: int, part_bytes: int
 ) -> None:
     """A part without a sound replica is fetched again, and what was written before is not written twice."""
-    entry, again = in_parts(files, "first"), in_parts(files, "again")
+    entry, again = in_parts(files, "first"), in_parts(files, "again", part_bytes)
     files.edit(lambda tree: [*tree.entries, entry])
     files.cluster.objects[entry.parts()[number].name] = {"n1": b"****"[: len(PIECES[number])]}
     monkeypatch.setattr(files, "fetched_again", lambda _: again)
     written = io.BytesIO()
     copy_out(files, entry, written)
-    assert written.getvalue() == b"".join(PIECES)
+    assert written.getvalue() == WHOLE
+
+
+class ClosedOutput:
+    """An output whose far end is away, and which notes what it was given."""
+
+    def __init__(self) -> None:
+        self.given: list[bytes] = []
+
+    def write(self, data: memoryview, /) -> None:
+        """Note the bytes, and raise an error."""
+        self.given.append(bytes(data))
+        raise UnreachableError("the reader is away")
+
+
+def test_an_output_that_fails_is_no_damaged_file(files: Files, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its error ends the copy: nothing is fetched, and no byte is written after it."""
+    entry, output, fetches = in_parts(files, "first"), ClosedOutput(), list[CatalogueEntry]()
+    files.edit(lambda tree: [*tree.entries, entry])
+    monkeypatch.setattr(files, "fetched_again", fetches.append)
+    with pytest.raises(UnreachableError):
+        copy_out(files, entry, output)
+    assert (fetches, output.given) == ([], [PIECES[0]])
 
 
 def test_a_copy_does_not_go_on_with_another_file(files: Files, monkeypatch: pytest.MonkeyPatch) -> None:
