@@ -18,6 +18,7 @@ from typing import Final
 import dios
 from dios import limits
 from dios.errors import DiosError
+from dios.host.audit.reader import read
 from tests.chaos.kept import client
 from tests.chaos.kept.client import Program
 from tests.chaos.kept.cluster import KeptCluster
@@ -140,6 +141,7 @@ class Rounds:
         nodes = self._cluster.nodes
         laps = _Laps()
         group = KeptGroup(name, plan.replicas, len(nodes))
+        self._forget_left()
         try:
             group.create(nodes[0].socket)
         except (AssertionError, DiosError) as error:
@@ -160,8 +162,6 @@ class Rounds:
         findings = [*troubles, *judge(notes, seen, group.wanted)]
         group.destroy(nodes[0].socket)
         laps.end("clean")
-        if findings:
-            self._forget_left()
         return Result(plan, folder, findings, notes, faults.carried_out, laps.seconds)
 
     def _maker(self, plan: Plan, alias: str, folder: Path) -> Callable[[int], Program]:
@@ -208,13 +208,24 @@ class Rounds:
                 }
             return not judge_orphans(notes, seen.orphans)
 
-        settled(orphans_are_gone, _ORPHANS_S if seen.kept else 0.0)
+        if not settled(orphans_are_gone, _ORPHANS_S if seen.kept else 0.0):
+            self._write_history({mark for marks in seen.orphans.values() for mark in marks})
         self._left.update(mark for marks in seen.orphans.values() for mark in marks)
         for node in self._cluster.nodes:
             seen.reads[node.name] = group.read_all(node.socket, set(notes.operations))
 
+    def _write_history(self, marks: set[str]) -> None:
+        """Write down what the audit logs of all nodes say of objects that are left over."""
+        with (self._folder / "left_over.txt").open("a") as file:
+            for node in self._cluster.nodes:
+                with contextlib.suppress(DiosError, OSError):
+                    for entry in read(node.data / "audit"):
+                        record = entry.record
+                        if record.subject in marks:
+                            file.write(f"{node.name} {record}\n")
+
     def _forget_left(self) -> None:
-        """Leave out in later rounds the objects that this round could not destroy."""
+        """Leave out the objects of former rounds, whose groups were destroyed as far as nodes answered."""
         for node in self._cluster.nodes:
             with contextlib.suppress(DiosError, OSError):
                 self._left.update(stored_objects(node.socket))
