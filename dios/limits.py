@@ -40,6 +40,7 @@ SPIN_NS_MAX: Final = 60_000  # one adaptive spin before a blocking wait
 SPIN_BACKOFF_WAITS_MIN: Final = 16  # waits without a spin after a failed spin; doubled each time
 SPIN_BACKOFF_WAITS_MAX: Final = 1_024
 PENDING_PER_TASK_MAX: Final = 256  # waiting calls
+STORY_ENTRIES_MAX: Final = 1_024  # calls and events that a node remembers for whoever looks for a defect
 CALLS_UNDER_WAY_MAX: Final = 64  # that a thread makes at a time; other threads of its program wait, too
 REFERENCES_PER_TASK_MAX: Final = 16_384
 BUFFERS_PER_TASK_MAX: Final = 4_096

@@ -12,5 +12,6 @@ the machine. Read in this order:
 - ``calls``: the system calls, one module for each family.
 - ``remote``: requests to other nodes, and their requests to this node.
 - ``membership``: the nodes of the cluster and their status (SWIM).
-- ``snapshot``: the whole state as bytes, to continue from; ``recording``: the format of a recorded node.
+- ``snapshot``: the whole state as bytes, to continue from; ``recording``: the format of a
+  recorded node, and ``replay``: its events in a new core.
 """

@@ -100,6 +100,7 @@ class Core:
     def step(self, event: events.Event) -> Outcome:
         """Handle one event: change the tables and return the outcome."""
         step = Step(self.state, event.now)
+        self.state.story.now = event.now
         next_expiry = self.state.expiries.next()
         if next_expiry is not None and next_expiry <= event.now:
             expire(step, limits.STEP_UNITS if type(event) is events.TimerFired else limits.STEP_UNITS // 8)
@@ -151,7 +152,7 @@ class Core:
 
     def _called(self, step: Step, event: events.Called) -> None:
         task = self.state.tasks.get(event.task)
-        if task is None or not task.alive or task.cause is not Cause.NONE:
+        if task is None or task.ended_ns or task.cause is not Cause.NONE:
             return  # the last messages of a task that is ending
         call = event.call
         if self.state.shutting_down:
@@ -169,7 +170,18 @@ class Core:
         else:
             enter(step, task, event.seq, call, event.payload)
 
-    def _other(self, step: Step, event: events.Event) -> None:  # noqa: PLR0915 - one case for each event
+    def _other(self, step: Step, event: events.Event) -> None:
+        task = getattr(event, "task", None)
+        if task:
+            holder = self.state.tasks.get(task)
+            self._handle(step, event)
+            holder = holder or self.state.tasks.get(task)
+            if holder is not None:
+                self.state.story.note(type(event).__name__, holder.object.fingerprint, "")
+        else:
+            self._handle(step, event)
+
+    def _handle(self, step: Step, event: events.Event) -> None:  # noqa: PLR0915 - one case for each event
         match event:
             case events.SessionOpened():
                 lifecycle.open_session(step, event)

@@ -1,6 +1,8 @@
-"""The format of a recorded node. The host writes recordings, and the simulator replays them."""
+"""The format of a recorded node. The host writes recordings, and ``dios.core.replay`` runs them."""
 
 from __future__ import annotations
+
+from typing import Final
 
 from msgspec import Struct
 
@@ -8,6 +10,8 @@ from dios.core.events import Event
 from dios.core.model.accounts import Defaults
 from dios.core.remote.peers import Here
 from dios.ids import NodeId, Principal
+
+RECORDING_VERSION: Final = 2
 
 
 class RecordingHeader(Struct, frozen=True, array_like=True):

@@ -56,6 +56,7 @@ from dios.core.model import (
     scheduler_leases,
     start_queue,
     state,
+    story,
     submission_queue,
     type_states,
     work_items,
@@ -114,6 +115,7 @@ _MODULES: Final[tuple[ModuleType, ...]] = (
 _INJECTED: Final = {
     (state.State, "entropy"),
     (state.State, "rows"),
+    (state.State, "story"),
     (probes.Probes, "_entropy"),
     (peers.Cluster, "placement"),
 }
@@ -483,6 +485,7 @@ def decode(
     injected: dict[tuple[type, str], object] = {
         (state.State, "entropy"): entropy,
         (state.State, "rows"): source,
+        (state.State, "story"): story.Story(),
         (probes.Probes, "_entropy"): entropy,
         (peers.Cluster, "placement"): policy,
     }

@@ -7,6 +7,7 @@ creation and the end of references and objects are in ``dios.core.lifetimes``.
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Sequence
 from typing import Final, NamedTuple, TypeAlias
 
 from dios import limits
@@ -54,62 +55,41 @@ class ReceivedAnswer(NamedTuple):
 class Step:
     """The state, the event's time and caller, and the growing outcome."""
 
-    __slots__ = (
-        "_changed",
-        "_ticket",
-        "_wait",
-        "after",
-        "answers",
-        "decisions",
-        "defects",
-        "informed",
-        "known",
-        "now",
-        "opened_in_vector",
-        "parts",
-        "payload",
-        "payload_size",
-        "persist",
-        "read_in_vector",
-        "served",
-        "started",
-        "state",
-        "units",
-        "units_max",
-        "unsent",
-        "wants_lease",
-        "woken",
-        "writing",
-        "written",
-    )
+    # Defaults of the class, which most steps never set: a step is made for each event.
+    answers: tuple[ReceivedAnswer, ...] = ()
+    decisions: tuple[Decision, ...] = ()
+    defects: Sequence[Defect] = ()
+    parts: list[Reply] | None = None
+    served: tuple[Peer, int] | None = None
+    """The node and the number of the request of this step."""
+    payload = PayloadId(0)
+    payload_size = 0
+    unsent = False
+    """True while the failure of a request is handled that never left this node."""
+    units = 0
+    units_max: int = limits.STEP_UNITS
+    writing: PhysicalObject | None = None
+    """An object whose attributes and bytes may not fit each other."""
+    informed = NodeId(0)
+    """The node to which the answer itself carries the new versions."""
+    known: int | None = None
+    """The version that the asking node has, of the object of its call."""
+    wants_lease = False
+    """True if the asking node wants a lease for the reference of its call."""
+    _ticket = Ticket(0)
+    _wait = Ticket(0)
 
     def __init__(self, state: State, now: int) -> None:
         self.state: Final = state
         self.now: Final = now
         self.persist: list[StoreOperation] = []
         self.after: list[Effect] = []
-        self.answers: tuple[ReceivedAnswer, ...] = ()
-        self.decisions: tuple[Decision, ...] = ()
-        self.defects: list[Defect] = []
-        self.parts: list[Reply] | None = None
-        self.served: tuple[Peer, int] | None = None  # the node and the number of the request of this step
-        self.payload = PayloadId(0)
-        self.payload_size = 0
-        self.unsent = False  # True while the failure of a request is handled that never left this node
-        self.units = 0
-        self.units_max: int = limits.STEP_UNITS
         self.started: deque[WorkItem] = deque()
         self.woken: dict[tuple[int, int], Pending] = {}
         self.written: set[int] = set()  # objects whose volatile bytes this step writes
         self.read_in_vector: set[int] = set()
-        self.writing: PhysicalObject | None = None  # its attributes and its bytes may not fit each other
-        self.informed = NodeId(0)  # the node to which the answer itself carries the new versions
-        self.known: int | None = None  # the version that the asking node has, of the object of its call
-        self.wants_lease = False  # the asking node wants a lease for the reference of its call
         self.opened_in_vector: set[int] = set()
         self._changed: dict[int, PhysicalObject] = {}
-        self._ticket = Ticket(0)
-        self._wait = Ticket(0)
 
     def require_cluster(self) -> Cluster:
         """Return the state of the cluster; raise UnreachableError on a node without a cluster."""
@@ -120,7 +100,7 @@ class Step:
 
     def note_defect(self, party: Party, error: Exception) -> None:
         """Note an exception in the work for a party, which ``dios.core.containment`` then ends."""
-        self.defects.append(Defect(party, error))
+        self.defects = [*self.defects, Defect(party, error)]
 
     def abandon_vector(self) -> None:
         """Forget the vector that was being answered: its calls stay without an answer."""
@@ -321,8 +301,13 @@ class Step:
     def outcome(self) -> Outcome:
         """Return everything that the host has to do."""
         self.flush_counters()
-        moments = (self.state.pending.next_deadline(), self.state.expiries.next(), self.state.moves.next())
-        deadline = min((one for one in moments if one is not None), default=None)
+        deadline = self.state.pending.next_deadline()
+        expiry = self.state.expiries.next()
+        if expiry is not None and (deadline is None or expiry < deadline):
+            deadline = expiry
+        move = self.state.moves.next()
+        if move is not None and (deadline is None or move < deadline):
+            deadline = move
         if self.state.work or (deadline is not None and deadline < self.now):
             deadline = self.now  # there is work left, or there are more references that have expired
         cluster = self.state.cluster

@@ -5,10 +5,15 @@ Not for: what it was told to keep (``tests/crash``), the store alone (``test_sto
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
+from typer.testing import CliRunner
+
 import dios
-from dios.sim.node.replay import replay
+from dios.cli.nodes.daemon import app
+from dios.cli.nodes.inspection import ReplayRow, StateTables
+from dios.core.replay import Replay
 from tests.support.node.running_node import exists, running_node, wait_until
 
 
@@ -32,6 +37,61 @@ def test_recorded_daemon_replays(tmp_path: Path) -> None:
             task = session.run(b"print('hello')")
             assert task.wait(timeout=30).exit_code == 0
         node.stop()
-    replayed = replay(record)
-    assert replayed.first_difference is None
-    assert replayed.events > 8
+    steps = list(Replay(record.read_bytes()).steps())
+    assert not any(step.difference for step in steps)
+    assert len(steps) > 8
+
+
+def test_a_node_and_its_recording_show_the_same_story(tmp_path: Path) -> None:
+    """What a running node shows of an object is in the replay of its recording, also after its end."""
+    record = tmp_path / "record"
+    with running_node(tmp_path / "node", record=str(record)) as node:
+        with dios.connect(node.place, groups=()) as session:
+            blob = session.create(dios.DURABLE_BLOB, groups=session.groups[:1], data=b"abc")
+            mark = blob.fingerprint
+            shown = dumped(mark, node.place)
+            blob.destroy()
+        story = dumped(mark, node.place)["story"]
+        node.stop()
+    assert [row["size"] for row in shown["objects"]] == [3]
+    again = replayed(record, "--story", mark)["story"]
+    assert [row["event"] for row in again] == [row["event"] for row in story]
+    assert again[-1]["event"] == "leaves"
+    end = again[-1]["step"]
+    before = replayed(record, "--until", str(end - 1), "--show", mark)["tables"]
+    assert [row["size"] for row in before["objects"]] == [3]
+    changes = replayed(record, "--until", str(end), "--diff")["changes"]
+    assert [row["sign"] for row in changes if row["row"].get("fingerprint") == mark] == ["-"]
+
+
+def test_a_changed_recording_ends_with_status_1(tmp_path: Path) -> None:
+    """The command says what differs, at the step where it does."""
+    record = tmp_path / "record"
+    with running_node(tmp_path / "node", record=str(record)) as node:
+        node.stop()
+    steps = replayed(record)["steps"]
+    data = bytearray(record.read_bytes())
+    data[-8] ^= 1  # in the digest of the last outcome, before that of the state, which is empty
+    record.write_bytes(data)
+    told = replayed(record, status=1)
+    assert told["steps"] == steps
+    assert told["difference"]
+
+
+def dumped(subject: str, node: str) -> StateTables:
+    """The rows of a running node that have a fingerprint."""
+    tables: StateTables = json.loads(said("dump", subject, "--node", node))
+    return tables
+
+
+def replayed(record: Path, *options: str, status: int = 0) -> ReplayRow:
+    """What the replay of a recording shows."""
+    row: ReplayRow = json.loads(said("replay", str(record), *options, status=status))
+    return row
+
+
+def said(*arguments: str, status: int = 0) -> str:
+    """The output of a command of ``dios-node`` with --json."""
+    ended = CliRunner().invoke(app, [*arguments, "--json"])
+    assert ended.exit_code == status, ended.output
+    return ended.stdout

@@ -462,7 +462,8 @@ JSON: Final[Mapping[str, Output]] = {
     "dios-node status": Output(
         ("cli.nodes.daemon:RunningDaemonRow", "cli.nodes.daemon:AbsentDaemonRow"), many=False
     ),
-    "dios-node state": Output(("cli.nodes.daemon:StateTables",), many=False),
+    "dios-node dump": Output(("cli.nodes.inspection:StateTables",), many=False),
+    "dios-node replay": Output(("cli.nodes.inspection:ReplayRow",), many=False),
     "dios-node stop": Output(
         ("cli.nodes.daemon:StoppedDaemonRow", "cli.nodes.daemon:NotStoppedDaemonRow"), many=False
     ),

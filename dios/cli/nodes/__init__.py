@@ -3,6 +3,7 @@
 - ``daemon``: ``dios-node start``, ``status``, ``stop``; ``setting_options`` are its options.
 - ``joining``: ``dios-node init`` and ``token``, and the first start with ``--join``.
 - ``trust``: ``dios-node trust``.
+- ``inspection``: ``dios-node dump`` and ``replay``; ``target``: the node that a command is about.
 - ``check``: ``dios-node check``; ``orphans``: ``dios-node orphans``.
 - ``local_cluster``: ``dios up`` and ``dios down``; ``compose`` does the same with containers.
 - ``members``: ``dios node``; ``node_logs``: ``dios node logs``; ``limits``: ``dios limits``; ``audit``:

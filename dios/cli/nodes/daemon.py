@@ -5,18 +5,13 @@ Commands for objects and tasks are in ``dios.cli.main``.
 
 from __future__ import annotations
 
-import contextlib
 import os
-import signal
-from collections.abc import Iterator
 from contextlib import nullcontext
 from pathlib import Path
-from types import FrameType
-from typing import Annotated, Final, Literal, NoReturn, NotRequired, TypeAlias, TypedDict
+from typing import Annotated, Final, Literal, NotRequired, TypedDict
 
 import typer
 
-from dios import limits
 from dios.cli.common.application import CommandApplication
 from dios.cli.common.output import (
     FAILED,
@@ -32,15 +27,16 @@ from dios.cli.common.output import (
     write_json,
 )
 from dios.cli.common.streams import run
-from dios.cli.nodes import check, config, joining, orphans, trust
+from dios.cli.nodes import check, config, inspection, joining, orphans, trust
 from dios.cli.nodes.fitness import wait_known
 from dios.cli.nodes.joining import InvitationFileOption, InvitationOption, JoinOption
 from dios.cli.nodes.setting_options import SHOWN, own_options, settings_given
-from dios.client.locate import PID_FILE_NAME, default_socket, resolve_node
+from dios.cli.nodes.target import MaybeData, socket_of, time_limit
+from dios.client.locate import PID_FILE_NAME, default_socket
 from dios.client.node_socket import data_directory, start_command
 from dios.client.ops.cluster import Member
 from dios.client.sync.node import connect
-from dios.errors import InvalidError, TimeLimitError
+from dios.errors import InvalidError
 from dios.host.sandbox.mechanisms import PURE_TASKS
 from dios.node import daemon, restart_status
 from dios.node.limit_text import parse_time_ms
@@ -100,10 +96,6 @@ class RunningDaemonRow(TypedDict):
     nodes: dict[str, str]
 
 
-StateTables: TypeAlias = dict[str, list[dict[str, int | str]]]
-"""The rows of each table of a node's core."""
-
-
 class StoppedDaemonRow(TypedDict):
     """A node that was stopped, and ``how``."""
 
@@ -139,9 +131,6 @@ class NotRestartedDaemonRow(TypedDict):
 
 DataOption = Annotated[
     Path, typer.Option("--data", metavar="DIR", help="The node's data directory; created if missing.")
-]
-MaybeData = Annotated[
-    Path | None, typer.Option("--data", metavar="DIR", help="The node with this data directory.")
 ]
 
 
@@ -230,36 +219,6 @@ def _quiet(word: str) -> None:
     del word
 
 
-class _TooLate(BaseException):
-    """The time is over; raised wherever the command is, and no handler of the client's errors takes it."""
-
-
-@contextlib.contextmanager
-def _within(limit_ms: int) -> Iterator[None]:
-    """Raise TimeLimitError after ``limit_ms``, because even a hanging node accepts connections."""
-
-    def give_up(number: int, frame: FrameType | None) -> NoReturn:
-        del number, frame
-        raise _TooLate
-
-    before = signal.signal(signal.SIGALRM, give_up)
-    signal.setitimer(signal.ITIMER_REAL, limit_ms / 1000)
-    try:
-        yield
-    except _TooLate:
-        raise TimeLimitError(f"the node did not answer within {limit_ms // 1000} s") from None
-    finally:
-        signal.setitimer(signal.ITIMER_REAL, 0)
-        signal.signal(signal.SIGALRM, before)
-
-
-def _target(data: Path | None, node: str | None) -> Path:
-    """Return the socket of the node that the command is about."""
-    if data is not None:
-        return load(data).socket
-    return resolve_node(node)
-
-
 @app.command(
     epilog="\b\nExamples:\n  dios-node status\n  dios-node status --data ./node0 --json\n"
     "  dios-node status --fit      (for health checks)"
@@ -278,7 +237,7 @@ def status(
     The exit status is 0 if the node runs, else 3. A node that recovers its store does not run yet.
     """
     with reporting("dios-node status", as_json=as_json):
-        path = _target(data, node)
+        path = socket_of(data, node)
         running = daemon.find(path)
         if running is None:
             place = data or data_directory(path)
@@ -292,7 +251,7 @@ def status(
                 facts([("node", "not running"), ("socket", str(path))])
                 say(f"next: {start_command(path)}")
             raise typer.Exit(NOT_RUNNING)
-        with _within(limits.NODE_ANSWER_MS_MAX), connect(str(path), groups=()) as connected:
+        with time_limit(), connect(str(path), groups=()) as connected:
             info, cluster = connected.info(), connected.nodes()
         if as_json:
             found: RunningDaemonRow = {
@@ -343,27 +302,6 @@ def _show_recovery(recovery: daemon.Recovery, path: Path, *, as_json: bool) -> N
     say("next: wait until it answers; its log is node.log in the data directory")
 
 
-@app.command(epilog="\b\nExamples:\n  dios-node state --json\n  dios-node state --data ./node0 --json")
-def state(*, data: MaybeData = None, node: NodeOption = None, as_json: JsonOption = False) -> None:
-    """Print the tables of a running node: fingerprints, counts and states, never names.
-
-    For the node's own user and root. Without --json only the number of rows of each table is printed. Exit
-    status 3 when no node runs.
-    """
-    with reporting("dios-node state", as_json=as_json):
-        path = _target(data, node)
-        if daemon.find(path) is None:
-            say(f"no node runs at {path}; next: {start_command(path)}")
-            raise typer.Exit(NOT_RUNNING)
-        with _within(limits.NODE_ANSWER_MS_MAX), connect(str(path), groups=()) as connected:
-            tables = connected.read_state()
-        if as_json:
-            shown: StateTables = tables
-            write_json(shown)
-        else:
-            facts([(name, counted(len(rows), "row")) for name, rows in tables.items()])
-
-
 def _of_cluster(members: list[Member]) -> list[tuple[str, str]]:
     """Return a line about the cluster, or nothing for a node without one."""
     if not members:
@@ -381,7 +319,7 @@ def stop(*, data: MaybeData = None, node: NodeOption = None, as_json: JsonOption
     kept in every case.
     """
     with reporting("dios-node stop", as_json=as_json):
-        path = _target(data, node)
+        path = socket_of(data, node)
         running = daemon.find(path)
         if running is None:
             if as_json:
@@ -392,7 +330,7 @@ def stop(*, data: MaybeData = None, node: NodeOption = None, as_json: JsonOption
             return
 
         def ask() -> None:
-            with _within(limits.NODE_ANSWER_MS_MAX), connect(str(path), groups=()) as connected:
+            with time_limit(), connect(str(path), groups=()) as connected:
                 connected.shutdown()
 
         with waiting("stopping the node"):
@@ -430,7 +368,7 @@ def restart(
     goes on as before, and the exit status is 1. Calls wait for about half a second meanwhile.
     """
     with reporting("dios-node restart", as_json=as_json):
-        path = _target(data, node)
+        path = socket_of(data, node)
         running = daemon.find(path)
         if running is None:
             if as_json:
@@ -439,7 +377,7 @@ def restart(
             say(f"no node runs at {path}; next: {start_command(path)}")
             raise typer.Exit(NOT_RUNNING)
         if data is None:
-            with _within(limits.NODE_ANSWER_MS_MAX), connect(str(path), groups=()) as connected:
+            with time_limit(), connect(str(path), groups=()) as connected:
                 data = Path(connected.info().node)
         limit_ms = _span(within, "--within")
         with nullcontext(_quiet) if as_json else progress("restarting the node") as show:
@@ -464,6 +402,7 @@ def restart(
         )
 
 
+app.add_typer(inspection.app)
 app.add_typer(check.app)
 app.add_typer(orphans.app)
 app.add_typer(config.node_app)

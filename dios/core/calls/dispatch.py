@@ -136,6 +136,9 @@ def dispatch(
     The host stores the call's inline bytes under ``payload``. A call without inline bytes may have
     ``attached`` bytes that came next to it. A call on an object of another node is forwarded to that node.
     """
+    reference = task.table.find(getattr(call, "ref", 0))
+    touched = "" if reference is None else reference.object.fingerprint
+    step.state.story.append((step.now, type(call).__name__, task.object.fingerprint, touched, seq))
     # As ``carried_bytes``, without a call on the hot path.
     data: bytes | None = getattr(call, "data", None) if type(call) in CARRYING else None
     if data is None:

@@ -38,7 +38,7 @@ LOG_COLUMNS: Final = ("position", "number", "level", "from", "message", "fields"
 Row: TypeAlias = tuple[int | str, ...]
 
 
-class _Table(NamedTuple):
+class Table(NamedTuple):
     """A table: its columns, and a function that returns its rows from an index on."""
 
     columns: tuple[str, ...]
@@ -63,7 +63,7 @@ def read_table(step: Step, task: Holder, seq: int, call: messages.ReadTable) -> 
         raise NotPermittedError(
             "the tables have numbers that labelled tasks chose; on this node only a user's process reads them"
         )
-    names = tuple(_TABLES)
+    names = tuple(TABLES)
     name, _, host = call.table.partition("@")
     if host:
         peer = remote_calls.peer_named(step, host)
@@ -78,7 +78,7 @@ def read_table(step: Step, task: Holder, seq: int, call: messages.ReadTable) -> 
     if not call.table:
         step.answer(task, seq, messages.TableRows("", (), (), 0, names))
         return
-    table = _TABLES.get(call.table)
+    table = TABLES.get(call.table)
     if table is None:
         raise InvalidError(f"no table is called {call.table[:40]!r}; choose one of {', '.join(names)}")
     if call.table == LOG:
@@ -270,14 +270,18 @@ def _kept(state: State, start: int) -> Iterator[Row]:
     return ((principal,) for principal in islice(user_records.principals(state, KEPT), start, None))
 
 
+def _story(state: State, start: int) -> Iterator[Row]:
+    return islice(state.story, start, None)
+
+
 def _no_rows(state: State, start: int) -> Iterator[Row]:
     del state, start
     return iter(())
 
 
-_TABLES: Final[dict[str, _Table]] = {
-    "node": _Table(("fact", "value"), _node),
-    "objects": _Table(
+TABLES: Final[dict[str, Table]] = {
+    "node": Table(("fact", "value"), _node),
+    "objects": Table(
         (
             "fingerprint", "type", "persistence", "deletion", "owner", "size", "v_r", "v_w", "a_r", "a_w",
             "dirty", "zombie", "pinned", "references", "waiters", "watchers", "ticket", "undo",
@@ -285,37 +289,38 @@ _TABLES: Final[dict[str, _Table]] = {
         ),
         _objects,
     ),
-    "tasks": _Table(
+    "tasks": Table(
         (
             "fingerprint", "kind", "home", "state", "brand", "cause", "principal", "pid", "memberships",
             "references", "buffers", "remote_buffers", "waiting", "events", "children", "remote_children",
         ),
         _tasks,
     ),
-    "references": _Table(
+    "references": Table(
         (
             "task", "object", "permissions", "provenance", "slot", "home", "expires_ns", "buffers",
             "descendants", "origin", "secrecy",
         ),
         _references,
     ),
-    "waiting": _Table(
+    "waiting": Table(
         ("task", "seq", "call", "watched", "deadline_ns", "requests", "progress", "objects"), _waiting
     ),
-    "requests": _Table(
+    "requests": Table(
         ("node", "number", "request", "continuation", "repeats", "silent_since_ns", "repeat_at_ns"),
         _requests,
     ),
-    "peers": _Table(
+    "peers": Table(
         (
             "node", "epoch", "connected", "cut_off", "dead_since_ns", "requests", "answers", "remote_tasks",
             "proxies", "notices",
         ),
         _peers,
     ),
-    "services": _Table(("principal",), _services),
-    "kept": _Table(("principal",), _kept),
-    "metrics": _Table(node_metrics.COLUMNS, node_metrics.rows),
-    LOG: _Table(LOG_COLUMNS, _no_rows),
-    "accounts": _Table(("scope", "subject", *(one.name.lower() for one in Resource)), _accounts),
+    "story": Table(("now_ns", "event", "task", "object", "seq"), _story),
+    "services": Table(("principal",), _services),
+    "kept": Table(("principal",), _kept),
+    "metrics": Table(node_metrics.COLUMNS, node_metrics.rows),
+    LOG: Table(LOG_COLUMNS, _no_rows),
+    "accounts": Table(("scope", "subject", *(one.name.lower() for one in Resource)), _accounts),
 }  # fmt: skip

@@ -8,7 +8,7 @@
 - ``rows``: the source of stored rows that the core reads when they are named.
 - ``accounts``: the use and the limits of tasks, groups, principals and the node.
 - ``io_requests``: admission and validity of requests (Table 4.5), as arithmetic on one object.
-- ``history``: what is kept of ended tasks, divided among principals.
+- ``history``: what is kept of ended tasks, divided among principals. ``story``: the newest events.
 - ``names``: the construction of names. ``secrecy``: labels of objects and tasks;
   ``disclosure``: what a reader is shown of labelled tasks.
 - ``type_rules`` and ``type_states``: the abilities and the state of each type.

@@ -632,8 +632,8 @@ class ReferenceTable:
             BadReferenceError: the task has no such reference. It is the same error for a deleted reference,
                 one of another task, and one that never existed.
         """
-        reference = self.find(ref_id)
-        if reference is None:
+        reference = self._references.get(ref_id)
+        if reference is None or 0 < reference.expires_ns <= self.now:
             raise BadReferenceError("this task has no such reference: it was deleted, or is another task's")
         return reference
 

@@ -33,6 +33,7 @@ from dios.core.model.records import (
 )
 from dios.core.model.rows import NoRows, RowSource, is_dormant
 from dios.core.model.start_queue import StartQueue
+from dios.core.model.story import Story
 from dios.core.model.submission_queue import SubmissionQueue
 from dios.core.model.type_states import StreamState
 from dios.core.model.work_items import WorkQueue
@@ -96,6 +97,7 @@ class State:
         "share_holders",
         "shutting_down",
         "starts",
+        "story",
         "tasks",
         "unsettled",
         "why_not_fit",
@@ -168,6 +170,7 @@ class State:
         self.why_not_fit = ""
         self.defects: Final = DefectAccounts()
         self.next_buffer = 1
+        self.story: Final = Story()
 
     # -- identifiers ----------------------------------------------------------------------------
     def fresh_id(self) -> int:
@@ -392,6 +395,7 @@ class State:
         if target.secrecy:
             self.labelled = True
         self.objects[target.id] = target
+        self.story.note("enters", "", target.fingerprint)
         self._count(target, 1)
         self.names.insert(target, is_stored=is_stored)
 
@@ -409,6 +413,7 @@ class State:
     def forget_object(self, target: PhysicalObject) -> None:
         """Remove a destroyed object from every table of the node."""
         if self.objects.pop(target.id, None) is not None:
+            self.story.note("leaves", "", target.fingerprint)
             self._count(target, -1)
             target.version.supersede()
         self.names.remove(target)

@@ -1,4 +1,4 @@
-"""Records every step of a node's core, so that ``dios.sim.node.replay`` can run it again.
+"""Records every step of a node's core, so that ``dios.core.replay`` can run it again.
 
 Off by default: a recording contains names and small values. Only the node's user can read the file.
 """
@@ -19,12 +19,11 @@ from dios.core.effects import Outcome
 from dios.core.events import Event
 from dios.core.machine import Core
 from dios.core.model.accounts import Defaults
-from dios.core.recording import Recorded, RecordingHeader
+from dios.core.recording import RECORDING_VERSION, Recorded, RecordingHeader
 from dios.core.remote.peers import Here
 from dios.ids import NodeId, Principal, TaskId
 
 _LENGTH: Final = struct.Struct("<I")
-_VERSION: Final = 2
 DIGEST_EVERY: Final = 16
 """Steps from one digest of the state to the next; a digest takes milliseconds in a node with many objects."""
 
@@ -47,11 +46,15 @@ class Recorder:
         self._entropy: Final = entropy
         self._drawn = bytearray()
         descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
-        self._file: Final = os.fdopen(descriptor, "wb")
+        self._file: Final = os.fdopen(
+            descriptor, "wb", buffering=0
+        )  # the steps before a kill are wanted most
         self._core: Final = Core(
             self._draw, owner, restricted=restricted, defaults=defaults, here=here, forgotten=forgotten
         )
-        header = RecordingHeader(_VERSION, owner, restricted, defaults, here, forgotten, digest_every)
+        header = RecordingHeader(
+            RECORDING_VERSION, owner, restricted, defaults, here, forgotten, digest_every
+        )
         self._digest_every: Final = digest_every
         self._steps = 0
         self._write(msgpack.encode(header))
@@ -80,7 +83,7 @@ class Recorder:
         return self._core.holder_id(node, task)
 
     def close(self) -> None:
-        """Flush the recording and close its file."""
+        """Close the file of the recording."""
         self._file.close()
 
     def _draw(self, size: int) -> bytes:
@@ -89,5 +92,7 @@ class Recorder:
         return drawn
 
     def _write(self, frame: bytes) -> None:
-        self._file.write(_LENGTH.pack(len(frame)))
-        self._file.write(frame)
+        with memoryview(_LENGTH.pack(len(frame)) + frame) as data:
+            done = 0
+            while done < len(data):
+                done += self._file.write(data[done:])

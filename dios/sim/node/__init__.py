@@ -10,5 +10,4 @@ Read the modules in this order:
 - ``checker``: compares the node with these promises after every crash.
 - ``world``: the run of one seed.
 - ``systematic``: repeats one run with one more fault at each disk operation in turn.
-- ``replay``: runs the recording of a real node through a new core.
 """

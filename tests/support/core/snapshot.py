@@ -15,8 +15,10 @@ from msgspec import Struct
 from dios.core.model.records import HandedReference, Recipe
 from dios.core.model.state import State
 
-_LEFT_OUT = frozenset({"entropy", "_deadlines", "_moments"})
-"""Entropy is the test's own; rows carry their deadlines, references their ends: heaps only find the first."""
+_LEFT_OUT = frozenset({"entropy", "story", "_deadlines", "_moments"})
+"""Entropy is the test's own, and the story is no state. Rows carry their deadlines, references their ends:
+heaps only find the first.
+"""
 
 _HOLDING_OBJECTS = (Recipe, HandedReference)
 

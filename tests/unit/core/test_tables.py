@@ -23,6 +23,7 @@ TABLES = (
     "waiting",
     "requests",
     "peers",
+    "story",
     "services",
     "kept",
     "metrics",

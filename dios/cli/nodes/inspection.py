@@ -1,0 +1,268 @@
+"""``dios-node dump`` and ``dios-node replay``: the tables of a running node, and of a recorded one."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from itertools import islice
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Final, TypeAlias, TypedDict
+
+import typer
+
+from dios.cli.common.application import CommandApplication
+from dios.cli.common.output import (
+    FAILED,
+    NOT_RUNNING,
+    JsonOption,
+    NodeOption,
+    counted,
+    facts,
+    progress,
+    reporting,
+    say,
+    table,
+    write_json,
+    write_line,
+)
+from dios.cli.nodes.target import MaybeData, socket_of, time_limit
+from dios.client.node_socket import start_command
+from dios.client.sync.node import connect
+from dios.errors import InvalidError
+from dios.node import daemon
+
+if TYPE_CHECKING:
+    from dios.core.model.state import State
+    from dios.core.replay import ReplayedStep
+
+app: Final = CommandApplication()
+
+Row: TypeAlias = dict[str, int | str]
+StateTables: TypeAlias = dict[str, list[Row]]
+"""The rows of each table of a node's core."""
+
+_PROGRESS_STEPS: Final = 1_000
+
+
+class StoryRow(TypedDict):
+    """A call or event of a recorded node that touched the task or object: its step and its time."""
+
+    step: int
+    now_ns: int
+    event: str
+    task: str
+    object: str
+    seq: int
+
+
+class ChangeRow(TypedDict):
+    """A row of a table before (-) or after (+) the last step."""
+
+    table: str
+    sign: str
+    row: dict[str, int | str]
+
+
+class ReplayRow(TypedDict):
+    """A replayed recording. ``difference`` is empty if every step was as recorded, else that of the last."""
+
+    steps: int
+    difference: str
+    tables: dict[str, list[dict[str, int | str]]]
+    changes: list[ChangeRow]
+    story: list[StoryRow]
+
+
+@app.command(
+    epilog="\b\nExamples:\n  dios-node dump\n  dios-node dump tasks\n  dios-node dump 3f2a90c1b7de\n"
+    "  dios-node dump story --json"
+)
+def dump(
+    subject: Annotated[
+        str, typer.Argument(metavar="[TABLE|ID]", help="A table, or the fingerprint or number of anything.")
+    ] = "",
+    *,
+    data: MaybeData = None,
+    node: NodeOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Show the tables of a running node: fingerprints, counts and states, never names.
+
+    For the node's own user and root. Without TABLE or ID the number of rows of each table is printed, or
+    with --json every row. With the fingerprint of a task or object, or the number of a node or request, the
+    rows of all tables that have it are shown. The table `story` has the newest calls and events. Exit status
+    3 when no node runs.
+    """
+    from dios.core.calls.tables import TABLES  # noqa: PLC0415 - starting a node's process loads no core
+
+    with reporting("dios-node dump", as_json=as_json):
+        path = socket_of(data, node)
+        if daemon.find(path) is None:
+            say(f"no node runs at {path}; next: {start_command(path)}")
+            raise typer.Exit(NOT_RUNNING)
+        with time_limit(), connect(str(path), groups=()) as connected:
+            if subject in TABLES:
+                tables = {subject: connected.read_table(subject)}
+            else:
+                tables = connected.read_state()
+        if subject and subject not in TABLES:
+            tables = _mentioning(tables, subject)
+            if not tables:
+                raise InvalidError(f"no table has {subject}. The tables are {', '.join(TABLES)}.")
+        if as_json:
+            write_json(tables)
+        elif subject:
+            _show(tables)
+        else:
+            facts([(name, counted(len(rows), "row")) for name, rows in tables.items()])
+
+
+@app.command(
+    epilog="\b\nExamples:\n  dios-node start --data ./node0 --record ./steps --detach\n"
+    "  dios-node replay ./steps\n  dios-node replay ./steps --until 120 --show 3f2a90c1b7de --diff\n"
+    "  dios-node replay ./steps --story 3f2a90c1b7de"
+)
+def replay(
+    recording: Annotated[Path, typer.Argument(metavar="RECORD", help="The file of the setting `record`.")],
+    *,
+    until: Annotated[
+        int, typer.Option(metavar="N", min=0, help="Stop after this step; 0 is the end.", show_default=False)
+    ] = 0,
+    show: Annotated[
+        str,
+        typer.Option("--show", metavar="TABLE|ID", help="Show these rows as they are after the last step."),
+    ] = "",
+    diff: Annotated[
+        bool, typer.Option("--diff", help="Show the rows of all tables that the last step changed.")
+    ] = False,
+    story: Annotated[
+        str, typer.Option("--story", metavar="ID", help="Show all steps that touched a task or object.")
+    ] = "",
+    as_json: JsonOption = False,
+) -> None:
+    """Run the recorded events of a node again, and say if each step does what it did.
+
+    Nothing is started, stored or sent: the events of the recording go through the core of a node that
+    exists only in this command. It stops at the first step that differs, and ends with status 1 then. A
+    recording has the names and small values of objects: keep it as secret as these.
+    """
+    from dios.core.replay import Replay  # noqa: PLC0415 - see above
+
+    with reporting("dios-node replay", as_json=as_json):
+        content = _content(recording)
+        replayed = Replay(content)
+        rows: list[StoryRow] = []
+        last: ReplayedStep | None = None
+        with progress("replaying") as tell:
+            for step in replayed.steps():
+                last = step
+                rows += _story_rows(step, story)
+                if step.number == until:
+                    break
+                if not step.number % _PROGRESS_STEPS:
+                    tell(f"step {step.number}")
+        if last is None or (until and last.number < until and not last.difference):
+            count = counted(0 if last is None else last.number, "step")
+            raise InvalidError(f"the recording has {count}. Choose an earlier one.")
+        after = _tables_of(replayed.core.state) if show or diff else {}
+        result: ReplayRow = {
+            "steps": last.number,
+            "difference": last.difference,
+            "tables": _chosen(after, show) if show else {},
+            "changes": list(_changes(_tables_before(content, last), after)) if diff else [],
+            "story": rows,
+        }
+        if as_json:
+            write_json(result)
+        else:
+            _show_replay(result, last)
+        if last.difference:
+            raise typer.Exit(FAILED)
+
+
+def _content(recording: Path) -> bytes:
+    try:
+        return recording.read_bytes()
+    except OSError as error:
+        raise InvalidError(f"cannot read {recording}: {error.strerror}") from None
+
+
+def _show_replay(result: ReplayRow, last: ReplayedStep) -> None:
+    verdict = f"{result['difference']} differs" if result["difference"] else "each is as recorded"
+    facts([("steps", f"{result['steps']}, {verdict}"), ("last", type(last.event).__name__)])
+    if result["story"]:
+        write_line("")
+        columns = ("step", "now_ns", "event", "task", "object", "seq")
+        table(columns, ([str(value) for value in row.values()] for row in result["story"]), whole=True)
+    _show(result["tables"])
+    for change in result["changes"]:
+        cells = "  ".join(f"{name}={value}" for name, value in change["row"].items())
+        write_line(f"{change['sign']} {change['table']}: {cells}")
+
+
+def _show(tables: Mapping[str, list[Row]]) -> None:
+    """Write tables with their names."""
+    for name, rows in tables.items():
+        if rows:
+            write_line(f"\n{name}")
+            columns = tuple(rows[0])
+            table(columns, ([str(value) for value in row.values()] for row in rows), whole=True)
+
+
+def _tables_before(content: bytes, last: ReplayedStep) -> StateTables:
+    """Return all tables of a recorded node as they are before a step."""
+    from dios.core.replay import Replay  # noqa: PLC0415 - see above
+
+    replayed = Replay(content)
+    for _ in islice(replayed.steps(), last.number - 1):
+        pass
+    return _tables_of(replayed.core.state)
+
+
+def _tables_of(state: State) -> StateTables:
+    """Return all tables of a core, without the story of its last step."""
+    from dios.core.calls.tables import TABLES  # noqa: PLC0415 - see above
+
+    return {
+        name: [dict(zip(of.columns, row, strict=True)) for row in of.rows(state, 0)]
+        for name, of in TABLES.items()
+        if name != "story"
+    }
+
+
+def _chosen(tables: StateTables, subject: str) -> StateTables:
+    return {subject: tables[subject]} if subject in tables else _mentioning(tables, subject)
+
+
+def _mentioning(tables: Mapping[str, list[Row]], subject: str) -> StateTables:
+    """Return the rows that have a fingerprint or number, by their table."""
+    chosen = {
+        name: [row for row in rows if any(subject in str(value).split() for value in row.values())]
+        for name, rows in tables.items()
+    }
+    return {name: rows for name, rows in chosen.items() if rows}
+
+
+def _changes(before: StateTables, after: StateTables) -> Iterator[ChangeRow]:
+    """Yield the rows that are only in one of two states of the tables."""
+    for name, rows in after.items():
+        former = before.get(name, [])
+        for sign, first, second in (("-", former, rows), ("+", rows, former)):
+            others = {tuple(row.values()) for row in second}
+            for row in first:
+                if tuple(row.values()) not in others:
+                    yield {"table": name, "sign": sign, "row": row}
+
+
+def _story_rows(step: ReplayedStep, subject: str) -> Iterable[StoryRow]:
+    if not subject:
+        return
+    for now, event, task, object_, seq in step.story:
+        if subject in {task, object_}:
+            yield {
+                "step": step.number,
+                "now_ns": now,
+                "event": event,
+                "task": task,
+                "object": object_,
+                "seq": seq,
+            }

@@ -1,0 +1,51 @@
+"""The node of this machine that a command of ``dios-node`` is about, and the time that it has to answer."""
+
+from __future__ import annotations
+
+import contextlib
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+from types import FrameType
+from typing import Annotated, NoReturn
+
+import typer
+
+from dios import limits
+from dios.client.locate import resolve_node
+from dios.errors import TimeLimitError
+from dios.node.settings import load
+
+MaybeData = Annotated[
+    Path | None, typer.Option("--data", metavar="DIR", help="The node with this data directory.")
+]
+
+
+class _TooLate(BaseException):
+    """The time is over; raised wherever the command is, and no handler of the client's errors takes it."""
+
+
+@contextlib.contextmanager
+def time_limit(limit_ms: int = limits.NODE_ANSWER_MS_MAX) -> Iterator[None]:
+    """Raise TimeLimitError after ``limit_ms``, because even a hanging node accepts connections."""
+
+    def give_up(number: int, frame: FrameType | None) -> NoReturn:
+        del number, frame
+        raise _TooLate
+
+    before = signal.signal(signal.SIGALRM, give_up)
+    signal.setitimer(signal.ITIMER_REAL, limit_ms / 1000)
+    try:
+        yield
+    except _TooLate:
+        raise TimeLimitError(f"the node did not answer within {limit_ms // 1000} s") from None
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+
+
+def socket_of(data: Path | None, node: str | None) -> Path:
+    """Return the socket of the node that the command is about."""
+    if data is not None:
+        return load(data).socket
+    return resolve_node(node)
