@@ -31,6 +31,7 @@ from dios.core.model.records import (
     Holder,
     Pending,
     Provenance,
+    QueueStay,
     earlier,
 )
 from dios.core.model.start_queue import QueuedStart
@@ -49,7 +50,7 @@ from dios.errors import (
     UnreachableError,
     WouldBlockError,
 )
-from dios.ids import Principal
+from dios.ids import NodeId, Principal
 from dios.wire import dcp, messages
 from dios.wire.types import Brand, Flag, Permission, Resource
 
@@ -203,6 +204,8 @@ def start(
             raise InvalidError("cannot wait for a task in a vector. Add NON_BLOCKING, or send the run alone.")
         step.state.pending.require_room(task)
     child = starting.begin(step, task, order, budget, chosen)
+    if chosen is not None:
+        submissions.note_started(step, chosen)
     child.ends_with_session = bool(flags & Flag.WITH_SESSION)
     starting.welcome_child(step, child, order, ends)
     reference = lifetimes.grant(step, task, child.object, Permission.ALL, Provenance.CREATED)
@@ -219,7 +222,9 @@ def _wait_for_room(
     waiting_starts.require_place(step, task.principal)
     row = Pending(task, seq, call, {})
     step.wait(row)
-    waiting_starts.wait(step, row, chosen or lifecycle.fresh_identity(step, access.local(task)))
+    identity = chosen or lifecycle.fresh_identity(step, access.local(task))
+    stay = QueueStay(step.now) if identity.stay is None else replace(identity.stay, placed_by=None)
+    waiting_starts.wait(step, row, replace(identity, stay=stay))
 
 
 # -- the start queue --------------------------------------------------------------------------------
@@ -262,7 +267,7 @@ def _start_one(step: Step, queued: QueuedStart) -> bool:
     except WouldBlockError as error:
         _leave_queue(step, row)
         if queued.body is None and row.progress is None and step.state.queue.attended(step.now):
-            submissions.wait(step, task, seq, cast("messages.Run", row.call), queued.chosen, queued.since)
+            submissions.wait(step, task, seq, cast("messages.Run", row.call), queued.chosen)
         else:
             step.refuse(task, seq, error)
     except DiosError as error:
@@ -370,18 +375,25 @@ def take(step: Step, queued: QueuedRun) -> None:
     submissions.changed(step)
 
 
-def start_submission(step: Step, queued: QueuedRun, call: messages.Run) -> None:
-    """Start a run that has waited; if there is no room for it, let it wait again."""
+def start_submission(
+    step: Step, queued: QueuedRun, call: messages.Run, placed_by: NodeId | None = None
+) -> None:
+    """Start a run that has waited; if there is no room for it, let it wait again.
+
+    ``placed_by`` is the node whose scheduler has placed it, or None if this node starts it by itself.
+    """
     task, seq = queued.row.task, queued.row.seq
+    stay = QueueStay(queued.since, queued.fits_since, queued.row.deadline, placed_by)
+    chosen = replace(queued.chosen, stay=stay)
     try:
-        start(step, task, seq, call, queued.chosen)
+        start(step, task, seq, call, chosen)
     except WouldBlockError:
-        submissions.wait(step, task, seq, queued.call, queued.chosen, queued.since)
+        submissions.wait(step, task, seq, queued.call, chosen)
     except UnreachableError as error:
         # Nothing was started. If the scheduler chose the node, it will choose another one.
         if call.host == queued.call.host:
             step.refuse(task, seq, error)
         else:
-            submissions.wait(step, task, seq, queued.call, queued.chosen, queued.since)
+            submissions.wait(step, task, seq, queued.call, chosen)
     except DiosError as error:
         step.refuse(task, seq, error)

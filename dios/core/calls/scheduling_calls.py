@@ -54,6 +54,9 @@ def place(step: Step, task: Holder, seq: int, call: messages.Place) -> None:
             _preempt(step, task, TaskId(victim))
         except DiosError as error:
             refused.append((victim, error.message))
+    if call.placements:
+        table = step.state.queue
+        table.schedulers = scheduler_leases.renewed(table.schedulers, task.home, step.now)
     for placement in call.placements:
         try:
             _place(step, task, placement)
@@ -71,6 +74,8 @@ def place(step: Step, task: Holder, seq: int, call: messages.Place) -> None:
 
 def _place(step: Step, task: Holder, placement: messages.Placement) -> None:
     table = step.state.queue
+    if table.is_barred(task.home, step.now):
+        raise NotPermittedError("this scheduler started no run of the node for too long and is barred there")
     queued = table.waiting.get(TaskId(placement.submission))
     if queued is None:
         raise NoSuchTaskError("the submission is placed already, or its call was cancelled")
@@ -78,10 +83,10 @@ def _place(step: Step, task: Holder, placement: messages.Placement) -> None:
         raise InvalidError(f"its caller chose the node {queued.call.host}")
     remote_calls.peer_named(step, placement.node)  # raises for a dead node, so that the submission waits on
     run_calls.take(step, queued)
-    table.schedulers = scheduler_leases.progressed(table.schedulers, task.home, step.now)
     step.audit(task, "place", "ok", queued.fingerprint, f"on {placement.node}")
     work = replace(queued.call.work, threads=placement.threads)
-    run_calls.start_submission(step, queued, replace(queued.call, host=placement.node, work=work))
+    call = replace(queued.call, host=placement.node, work=work)
+    run_calls.start_submission(step, queued, call, task.home)
 
 
 def _promise(step: Step, promised: messages.PromisedStart) -> None:

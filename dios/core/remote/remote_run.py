@@ -296,6 +296,7 @@ def start_offered(step: Step, row: Pending, start: StartProgress) -> None:
         waiting_starts.require_turn(step, task, cast("messages.Run", row.call))
     admission.require_quota(step, task, start.recipe, start.label, scheduled=start.scheduled)
     child = starting.begin(step, task, order, budget, start.identity)
+    submissions.note_started(step, start.identity)
     child.ends_with_session = bool(cast("messages.Run", row.call).flags & Flag.WITH_SESSION)
     granted: list[messages.Reference] = []
     for held, origin, sharing in zip(start.held, own, start.shared, strict=True):
@@ -383,6 +384,7 @@ def answer_started(step: Step, then: StartAnswer, answer: dcp.Answer) -> Pending
     task, start = access.local(row.task), row.progress
     step.state.pending.remove(row)
     if isinstance(answer, messages.Created):
+        submissions.note_started(step, start.identity)
         try:
             reference = proxies.adopt(step, task, start.node, answer.reference, Provenance.CREATED)
         except DiosError as error:

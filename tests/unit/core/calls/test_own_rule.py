@@ -171,6 +171,42 @@ def test_a_scheduler_that_places_keeps_its_lease(site: Site) -> None:
     assert not site.tasks()
 
 
+@pytest.mark.parametrize("attends", [True, False])
+def test_placing_where_nothing_fits_is_no_progress(site: Site, *, attends: bool) -> None:
+    """A scheduler that sends runs to a full node again and again is barred, and they start here."""
+    site.third.session(GREEDY).run(host="n3", work=WHOLE)
+    site.read(site.liar if attends else site.third)
+    _, seq = site.submit()
+    (waiting,) = site.here.core.state.queue.waiting.values()
+    began = waiting.since
+    refused: list[str] = []
+    for _ in range((limits.SCHEDULER_PROGRESS_MS + 2 * REVIEWED_MS) // 1_000):
+        site.read(site.liar if attends else site.third)
+        call = messages.Place("n1", (Placement(waiting.chosen.task, "n3"),))
+        answer = site.schedulers[site.liar.node].ask(messages.Placed, call)
+        refused += [why for _, why in answer.refused]
+        site.cluster.settle()
+        site.cluster.advance(1_000, 1_000)
+        assert {queued.since for queued in site.here.core.state.queue.waiting.values()} <= {began}
+    assert 2 in site.here.core.state.queue.barred(site.here.now)
+    assert any("barred" in why for why in refused)
+    assert [task.id for task in site.tasks()] == [waiting.chosen.task]
+
+
+def test_a_start_on_another_node_is_progress(site: Site) -> None:
+    """The time of the scheduler that has placed it begins again when the other node has started the run."""
+    site.read(site.liar)
+    site.submit(WHOLE)
+    site.attend(2 * STEP_MS)
+    (row,) = site.read(site.liar).waiting
+    site.schedulers[site.liar.node].ask(messages.Placed, messages.Place("n1", (Placement(row.id, "n3"),)))
+    before = site.here.now
+    site.cluster.start_spawned()
+    site.cluster.settle()
+    (scheduler,) = site.here.core.state.queue.schedulers
+    assert scheduler.since >= before
+
+
 def test_a_reason_keeps_the_lease_for_a_bounded_time(site: Site) -> None:
     """A scheduler that always has a reason costs minutes, and less each time that it was found out."""
     site.hold_ms = 30_000
