@@ -62,13 +62,6 @@ def place(step: Step, task: Holder, seq: int, call: messages.Place) -> None:
             _place(step, task, placement)
         except DiosError as error:
             refused.append((placement.submission, error.message))
-    for promised in call.promised:
-        try:
-            _promise(step, promised)
-        except DiosError as error:
-            refused.append((promised.submission, error.message))
-    if call.promised:
-        submissions.changed(step)
     step.answer(task, seq, messages.Placed(tuple(refused), version))
 
 
@@ -87,6 +80,31 @@ def _place(step: Step, task: Holder, placement: messages.Placement) -> None:
     work = replace(queued.call.work, threads=placement.threads)
     call = replace(queued.call, host=placement.node, work=work)
     run_calls.start_submission(step, queued, call, task.home)
+
+
+@handles(messages.KeepRooms)
+def keep_rooms(step: Step, task: Holder, seq: int, call: messages.KeepRooms) -> None:
+    """Note the promised starts of submissions."""
+    require_cluster_user(step, task)
+    peer = remote_calls.peer_named(step, call.host) if call.host else None
+    if peer is not None:
+        if 0 < peer.version < ADMISSION_VERSION:
+            raise NotSupportedError(
+                f"node {peer.name} has an earlier release, which shows no promised starts"
+            )
+        forwarding.pass_on(step, task, seq, call, peer)
+        return
+    table = step.state.queue
+    table.tidy(step.state.pending.has)
+    version = table.version
+    refused: list[tuple[int, str]] = []
+    for promised in call.promised:
+        try:
+            _promise(step, promised)
+        except DiosError as error:
+            refused.append((promised.submission, error.message))
+    submissions.changed(step)
+    step.answer(task, seq, messages.Placed(tuple(refused), version))
 
 
 def _promise(step: Step, promised: messages.PromisedStart) -> None:

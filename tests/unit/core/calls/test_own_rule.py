@@ -233,7 +233,7 @@ def test_a_reason_that_the_node_sees_keeps_the_lease(site: Site) -> None:
     (owner,) = site.read(site.liar).waiting
     site.submit(HALF, GREEDY)
     site.hold_ms = 30_000
-    promise = messages.Place("n1", promised=(PromisedStart(owner.id, "n1", 1_000),))
+    promise = messages.KeepRooms("n1", (PromisedStart(owner.id, "n1", 1_000),))
     site.schedulers[site.liar.node].ask(messages.Placed, promise)
     site.cluster.spawned.clear()
     site.attend(limits.SCHEDULER_HOLD_MS_MAX + 3 * REVIEWED_MS)
