@@ -89,9 +89,7 @@ def keep_rooms(step: Step, task: Holder, seq: int, call: messages.KeepRooms) -> 
     peer = remote_calls.peer_named(step, call.host) if call.host else None
     if peer is not None:
         if 0 < peer.version < ADMISSION_VERSION:
-            raise NotSupportedError(
-                f"node {peer.name} has an earlier release, which shows no promised starts"
-            )
+            raise NotSupportedError(f"node {peer.name} has an earlier release, which keeps no rooms")
         forwarding.pass_on(step, task, seq, call, peer)
         return
     table = step.state.queue

@@ -673,12 +673,12 @@ class Coordinator:
         try:
             await self._node.set_admission(self._host(name), message)
         except NotSupportedError:
-            # A node of an earlier release enforces none; it need not hear the same again.
-            return
+            pass  # a node of an earlier release enforces none; it need not hear the same again
         except DiosError as error:
-            self._admissions.forget(name)
             if self._service is not None:
                 self._service.note(f"{name}: {error}")
+            return
+        self._admissions.confirm(name, message)
 
     # Shares -------------------------------------------------------------------------------------------
 

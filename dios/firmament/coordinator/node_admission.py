@@ -13,6 +13,7 @@ from dios.firmament.coordinator.assignment import Assignment
 from dios.firmament.coordinator.cluster_state import Phase, TrackedCluster
 from dios.limits import PRINCIPALS_WAITING_MAX, QUOTAS_MAX
 from dios.wire.admission import Holding, Quota, SetAdmission
+from dios.wire.fields import U63_MAX
 
 HOLD_S: Final = 30.0
 """The time for which a reason is stated; it is stated again as long as it holds."""
@@ -29,17 +30,25 @@ _ALL: Final = ""
 class _Sent(NamedTuple):
     message: SetAdmission
     at: float
+    is_heard: bool = False
 
 
 class NodeAdmissions:
-    """The last message to each node."""
+    """The last message to each node, and whether the node has answered it."""
 
     def __init__(self) -> None:
         self._sent: dict[str, _Sent] = {}
 
+    def confirm(self, name: str, message: SetAdmission) -> None:
+        """Note that a node has answered a message; until then it is due again and again."""
+        sent = self._sent.get(name)
+        if sent is not None and sent.message == message:
+            self._sent[name] = sent._replace(is_heard=True)
+
     def forget(self, name: str) -> None:
-        """Forget what a node knows, because it has restarted or did not answer."""
-        self._sent.pop(name, None)
+        """Forget what a node knows, because it has restarted."""
+        if name in self._sent:
+            self._sent[name] = self._sent[name]._replace(is_heard=False)
 
     def due(
         self,
@@ -67,7 +76,7 @@ class NodeAdmissions:
             message = SetAdmission("", rows, waiting if rows is not None else (), int(hold_s * 1000))
             sent = self._sent.get(name)
             is_late = sent is not None and now - sent.at >= REFRESH_S and bool(rows or waiting or hold_s)
-            if sent is None or sent.message != message or is_late:
+            if sent is None or not sent.is_heard or sent.message != message or is_late:
                 self._sent[name] = _Sent(message, now)
                 messages[name] = message
         return messages
@@ -75,8 +84,8 @@ class NodeAdmissions:
     @property
     def is_idle(self) -> bool:
         """Return True if no node has to hear again of what it knows."""
-        return not any(
-            sent.message.quotas or sent.message.waiting or sent.message.hold_ms
+        return all(
+            sent.is_heard and not (sent.message.quotas or sent.message.waiting or sent.message.hold_ms)
             for sent in self._sent.values()
         )
 
@@ -99,14 +108,17 @@ def _holdings(
     return holdings
 
 
+def _whole(most: float, scale: float) -> int | None:
+    """Return a quota in the units of a holding; None is no limit, as is one beyond all holdings."""
+    scaled = most * scale
+    return None if scaled >= U63_MAX else round(scaled)
+
+
 def _quotas(
     limited: Mapping[str, Sequence[float]], holdings: Mapping[str, Mapping[str, Holding]], name: str
 ) -> Iterator[Quota]:
     for principal in sorted(limited)[:QUOTAS_MAX]:
-        tasks, cpus, memory, disk_io, network, devices = (
-            None if math.isinf(most) else int(most * scale)
-            for most, scale in zip(limited[principal], _SCALES, strict=True)
-        )
+        tasks, cpus, memory, disk_io, network, devices = map(_whole, limited[principal], _SCALES)
         held = holdings.get(principal, {})
         elsewhere = held.get(_ALL, Holding()).minus(held.get(name, Holding()))
         yield Quota(principal, tasks, cpus, memory, disk_io, network, devices, elsewhere)

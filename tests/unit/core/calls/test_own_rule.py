@@ -176,7 +176,7 @@ def test_placing_where_nothing_fits_is_no_progress(site: Site, *, attends: bool)
     """A scheduler that sends runs to a full node again and again is barred, and they start here."""
     site.third.session(GREEDY).run(host="n3", work=WHOLE)
     site.read(site.liar if attends else site.third)
-    _, seq = site.submit()
+    site.submit()
     (waiting,) = site.here.core.state.queue.waiting.values()
     began = waiting.since
     refused: list[str] = []
