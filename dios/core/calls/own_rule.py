@@ -47,23 +47,27 @@ def review(step: Step) -> bool:
 
 
 def _judge(step: Step, oldest: QueuedRun) -> None:
-    """Bar the schedulers that should have placed a run, and have neither placed it nor any other one."""
+    """Bar the attending schedulers that should have placed a run, and have placed neither it nor others."""
     table, now = step.state.queue, step.now
-    asking = [one for one in table.schedulers if now >= one.barred_until]
     kept = _is_kept(step)
-    late = [one for one in asking if one.is_late(oldest.fits_since, now, kept=kept)]
+    late = [
+        scheduler
+        for scheduler in table.attending(now)
+        if scheduler.is_late(oldest.fits_since, now, kept=kept)
+    ]
     if not late:
         return
-    for one in late:
-        waited_s = (now - max(oldest.fits_since, one.since)) // (1_000 * _MS)
-        name = step.require_cluster().name_of(one.node)
+    for scheduler in late:
+        waited_s = (now - max(oldest.fits_since, scheduler.since)) // (1_000 * _MS)
+        name = step.require_cluster().name_of(scheduler.node)
         step.audit_node(
             "bar",
             "ok",
             oldest.fingerprint,
             f"the scheduler of {name} placed no run of this node for {waited_s} s, and this run fits here",
         )
-    table.bar(tuple(one.barred(now) if one in late else one for one in table.schedulers), now)
+    schedulers = table.schedulers
+    table.bar(tuple(known.barred(now) if known in late else known for known in schedulers), now)
 
 
 def _is_kept(step: Step) -> bool:

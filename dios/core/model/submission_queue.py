@@ -15,7 +15,7 @@ from msgspec import Struct
 from dios import limits
 from dios.core.model import scheduler_leases
 from dios.core.model.records import ChildIdentity, Holder, Pending
-from dios.core.model.scheduler_leases import Schedulers
+from dios.core.model.scheduler_leases import LeasedScheduler, Schedulers
 from dios.ids import NodeId, Principal, TaskId
 from dios.wire import messages
 
@@ -126,6 +126,16 @@ class SubmissionQueue:
         return now < self.attended_until or any(
             _reads(row).attend and not self.is_barred(row.task.home, now) for row in self.waiters.values()
         )
+
+    def attending(self, now: int) -> list[LeasedScheduler]:
+        """Return the schedulers with a lease that read this queue, or have asked during QUEUE_LEASE_MS."""
+        reading = {row.task.home for row in self.waiters.values() if _reads(row).attend}
+        return [
+            known
+            for known in self.schedulers
+            if now >= known.barred_until
+            and (known.node in reading or now - known.asked < limits.QUEUE_LEASE_MS * _MS)
+        ]
 
     def is_barred(self, node: NodeId, now: int) -> bool:
         """Return True if the scheduler of a node has lost its lease; 0 is this node."""

@@ -115,6 +115,15 @@ def test_the_next_scheduler_has_the_lease(site: Site) -> None:
     assert [node for node, _ in site.cluster.spawned] == [site.third]
 
 
+def test_a_scheduler_that_has_departed_is_not_barred(site: Site) -> None:
+    """It has left the queue to another one, as a coordinator does that gets another assignment."""
+    site.read(site.third)
+    site.read(site.liar)
+    site.submit()
+    site.attend(limits.SCHEDULER_PROGRESS_MS + 2 * REVIEWED_MS)
+    assert site.here.core.state.queue.barred(site.here.now) == [2]
+
+
 @pytest.mark.parametrize(
     "work",
     [
