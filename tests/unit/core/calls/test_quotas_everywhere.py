@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import pytest
 
 from dios import limits
-from dios.core import effects
+from dios.core import effects, events
 from dios.errors import Code
 from dios.ids import Principal, TaskId
 from dios.wire import messages
@@ -185,8 +185,12 @@ def test_other_nodes_count_until_nothing_is_heard_of_them(site: Site) -> None:
     site.admit(Quota(USER, tasks=1, elsewhere=Holding(1)))
     seq = site.send(Way(host="n1").call(site.program))
     assert site.running() == 0
-    site.cluster.advance(limits.ADMISSION_TOTALS_MS + 100, 1_000)
-    site.admit(Quota(USER, tasks=1))
+    here = site.nodes[0]
+    for milliseconds, running in ((limits.ADMISSION_TOTALS_MS - 2_000, 0), (4_000, 1)):
+        site.cluster.advance(milliseconds, 1_000)
+        here.step(events.LoadMeasured(here.now, 1 << 30))
+        site.cluster.settle()
+        assert site.running() == running
     site.cluster.start_spawned()
     assert isinstance(site.cluster.wait(site.user, seq), messages.Created)
 
