@@ -129,14 +129,20 @@ def _submit(step: Step, task: Holder, seq: int, call: messages.Run) -> None:
             "on this node for the scheduler. Make the call again later; the Python clients do so."
         )
     inputs = run_orders.ordered(step, task, call).recipe.inputs
-    cluster = step.require_cluster()
-    if call.flags & Flag.SPAWN_LOCAL:
-        call = replace(call, host=cluster.here.name)
-    elif call.host:
-        peer = remote_calls.peer_named(step, call.host)
-        call = replace(call, host=cluster.here.name if peer is None else peer.name)
-    chosen = replace(lifecycle.fresh_identity(step, access.local(task)), host=call.host)
+    chosen = _identity_for(step, task, call)
+    call = replace(call, host=chosen.host)
     submissions.wait(step, task, seq, submissions.near_inputs(call, inputs), chosen)
+
+
+def _identity_for(step: Step, task: Holder, call: messages.Run) -> ChildIdentity:
+    """Return the identity of the child of a run that waits, with the node that its caller chose."""
+    host, cluster = call.host, step.state.cluster
+    if cluster is not None and call.flags & Flag.SPAWN_LOCAL:
+        host = cluster.here.name
+    elif cluster is not None and host:
+        peer = remote_calls.peer_named(step, host)
+        host = cluster.here.name if peer is None else peer.name
+    return replace(lifecycle.fresh_identity(step, access.local(task)), host=host)
 
 
 def start(
@@ -178,14 +184,13 @@ def start(
             step.state.pending.remove(waited)
         remote_run.run_offered(step, task, seq, call, order, peer, chosen)
         return
-    submissions.require_fit(
-        step, order.recipe.work, order.recipe.brand, scheduled=chosen is not None and waited is None
-    )
+    was_submitted = chosen is not None and waited is None
+    submissions.require_fit(step, order.recipe.work, order.recipe.brand, scheduled=was_submitted)
     given = (*order.recipe.inputs, *order.recipe.outputs)
     ends = [earlier(end_of(step, item.lifetime_ns), item.expires_ns) for item in given]
     task.table.require_room()
     try:
-        scheduled = chosen is not None and waited is None
+        scheduled = was_submitted and chosen is not None and chosen.placed_by is not None
         admission.require_quota(step, task, order.recipe, order.label, scheduled=scheduled)
         budget = admission.admit(step, task, order)
         if waited is None and not admission.is_coordinator(
@@ -222,9 +227,8 @@ def _wait_for_room(
     waiting_starts.require_place(step, task.principal)
     row = Pending(task, seq, call, {})
     step.wait(row)
-    identity = chosen or lifecycle.fresh_identity(step, access.local(task))
-    stay = QueueStay(step.now) if identity.stay is None else replace(identity.stay, placed_by=None)
-    waiting_starts.wait(step, row, replace(identity, stay=stay))
+    identity = chosen or _identity_for(step, task, call)
+    waiting_starts.wait(step, row, replace(identity, stay=identity.stay or QueueStay(step.now)))
 
 
 # -- the start queue --------------------------------------------------------------------------------
@@ -267,7 +271,8 @@ def _start_one(step: Step, queued: QueuedStart) -> bool:
     except WouldBlockError as error:
         _leave_queue(step, row)
         if queued.body is None and row.progress is None and step.state.queue.attended(step.now):
-            submissions.wait(step, task, seq, cast("messages.Run", row.call), queued.chosen)
+            call = replace(cast("messages.Run", row.call), host=queued.chosen.host)
+            submissions.wait(step, task, seq, call, queued.chosen)
         else:
             step.refuse(task, seq, error)
     except DiosError as error:

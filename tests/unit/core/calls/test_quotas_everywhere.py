@@ -12,7 +12,7 @@ from dios.errors import Code
 from dios.ids import Principal, TaskId
 from dios.wire import messages
 from dios.wire.messages import Holding, Placement, Quota, SetAdmission, Work
-from dios.wire.types import Brand, Flag, NameKind, TaskState
+from dios.wire.types import Brand, Flag, NameKind, Resource, Scope, TaskState
 from tests.support.core.cluster import Citizen, Cluster
 from tests.support.core.harness import OWNER
 
@@ -204,6 +204,42 @@ def test_a_scheduled_run_counts_as_its_scheduler_counts_it(site: Site) -> None:
     assert site.place(row.id, "n2").refused == ()
     site.cluster.start_spawned()
     assert site.running() == 1
+
+
+def test_a_run_that_no_scheduler_has_placed_counts_everywhere(site: Site) -> None:
+    """When the lease of the scheduler is over, the chosen node counts what the principal holds elsewhere."""
+    quota = Quota(USER, tasks=1, elsewhere=Holding(1))
+    site.start(Way(host="n1"))
+    site.attend()
+    site.send(messages.Run(site.program))
+    for name in ("n2", "n3"):
+        site.scheduler.ask(messages.Done, SetAdmission(name, (quota,)))
+    site.cluster.advance(3 * limits.QUEUE_LEASE_MS, 500)
+    assert not site.nodes[0].core.state.queue.waiting, "it was placed without a scheduler"
+    assert site.running() == 1
+
+
+def test_a_placed_run_that_has_waited_for_room_may_be_placed_anew(site: Site) -> None:
+    """The node that had no room for it is not one that its caller has chosen."""
+    here = site.nodes[0]
+    owner = site.cluster.session(here)
+    bound = messages.Bound(Resource.TASKS, 1)
+    owner.ask(messages.LimitRows, messages.SetLimits(Scope.PRINCIPAL, (bound,), principal=str(USER)))
+    first, _ = site.start(Way(host="n1"))
+    site.attend()
+    needs = Work(cpus_milli=1_000)
+    site.send(messages.Run(site.program, work=needs))
+    (row,) = site.attend().waiting
+    assert site.place(row.id, "n1").refused == ()
+    assert not site.attend().waiting, "it waits in the start queue"
+    program = owner.create(name_kind=NameKind.ANONYMOUS, data=b"pass").reference.ref
+    site.send(messages.Run(program, host="n1", work=Work(cpus_milli=2_000)), owner)
+    site.attend()
+    site.cluster.end(first)
+    (row,) = site.attend().waiting
+    assert row.work == needs
+    assert site.place(row.id, "n2").refused == ()
+    assert [node for node, _ in site.cluster.spawned][-1:] == [site.nodes[1]]
 
 
 @pytest.mark.parametrize(
