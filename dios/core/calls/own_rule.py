@@ -73,7 +73,7 @@ def _judge(step: Step, oldest: QueuedRun) -> None:
 def _is_kept(step: Step) -> bool:
     """Return True if the room here is kept for a run of this queue that does not fit yet."""
     table, name = step.state.queue, step.require_cluster().here.name
-    owners = [table.waiting[task] for task, (node, _) in table.kept.items() if node == name]
+    owners = [owner for owner, node, _ in table.kept_rooms(step.now) if node == name]
     return any(_suits(step, owner) and not _has_room(step, owner) for owner in owners)
 
 

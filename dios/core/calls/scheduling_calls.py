@@ -221,17 +221,16 @@ def _rows(step: Step, call: messages.ReadQueue) -> messages.QueueRows:
 
 
 def _kept(step: Step) -> tuple[messages.KeptRoom, ...]:
-    """Return the promised starts of waiting runs, without those on nodes that have died."""
+    """Return the promised starts of waiting runs that are not void, and whose nodes have not died."""
     rows: list[messages.KeptRoom] = []
-    for task, (node, start) in step.state.queue.kept.items():
+    for queued, node, start in step.state.queue.kept_rooms(step.now):
         try:
             remote_calls.peer_named(step, node)
         except UnreachableError:
             continue
-        queued = step.state.queue.waiting[task]
         in_ms, waited_ms = max(0, start - step.now) // _MS, (step.now - queued.since) // _MS
         work, label = submissions.needs(queued.call.work), queued.row.task.secrecy
-        rows.append(messages.KeptRoom(task, node, in_ms, waited_ms, work, label))
+        rows.append(messages.KeptRoom(queued.chosen.task, node, in_ms, waited_ms, work, label))
     return tuple(rows)
 
 

@@ -6,7 +6,7 @@ The queue has no policy. Runs wait in it while a scheduler reads it, and each is
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from itertools import islice, takewhile
 from typing import ClassVar, Final, cast
 
@@ -202,6 +202,13 @@ class SubmissionQueue:
         elif self.kept.pop(task, None) is None:
             return
         self.kept_version = self.version + 1
+
+    def kept_rooms(self, now: int) -> Iterator[tuple[QueuedRun, str, int]]:
+        """Yield the runs for which room is kept, its node, and the expected start; one long past is void."""
+        void = now - int(limits.RESERVATION_UNKNOWN_S * 1000) * _MS
+        for task, (node, start) in self.kept.items():
+            if start >= void:
+                yield self.waiting[task], node, start
 
     def waiting_of(self, principal: Principal) -> Iterable[QueuedRun]:
         """Return the waiting runs of a principal."""

@@ -755,6 +755,20 @@ def test_a_promised_start_is_shown_to_all_readers_until_it_is_over(yard: Yard) -
     yard.cluster.check()
 
 
+def test_a_promised_start_long_past_is_void(yard: Yard) -> None:
+    """A coordinator that reads the queue for the first time does not take it for a start now."""
+    yard.board()
+    yard.submit(work=Work(cpus_milli=100_000))
+    (row,) = yard.board().waiting
+    promise(yard, row.id, "n2", in_ms=1_000)
+    unknown_s = int(limits.RESERVATION_UNKNOWN_S)
+    for seconds, kept in ((unknown_s - 10, 1), (15, 0)):
+        for _ in range(seconds):
+            yard.cluster.advance(1_000, 500)
+            rows = yard.board()
+        assert len(rows.kept or ()) == kept
+
+
 def test_a_node_of_an_earlier_release_gets_no_promised_starts(yard: Yard) -> None:
     """It would end the connection, because it does not know the call."""
     yard.board()
