@@ -71,7 +71,8 @@ def over_quota(step: Step, principal: Principal, work: Work, *, scheduled: bool)
     if known is None or principal not in known.quotas:
         return ""
     step.spend(len(step.state.tasks) // 64)
-    here = holdings(step.state.living_tasks()).get(principal, Holding())
+    own = (task for task in step.state.living_tasks() if task.principal == principal)
+    here = holdings(own).get(principal, Holding())
     return known.excess(principal, here, Holding.of(work), step.now, scheduled=scheduled)
 
 

@@ -353,8 +353,8 @@ def lease_over(step: Step, row: Pending) -> None:
         _start_own_runs(step)
     if table.of_call(row) is None:
         return
-    over = admission.over_quota(step, row.task.principal, work, scheduled=False)
-    if table.attended(step.now) or work.particular or over:
+    stays = table.attended(step.now) or work.particular
+    if stays or admission.over_quota(step, row.task.principal, work, scheduled=False):
         submissions.wait_on(step, queued)
         return
     take(step, queued)

@@ -9,6 +9,8 @@ import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Final, NamedTuple
 
+from msgspec.structs import replace
+
 from dios.firmament.coordinator.assignment import Assignment
 from dios.firmament.coordinator.cluster_state import Phase, TrackedCluster
 from dios.limits import PRINCIPALS_WAITING_MAX, QUOTAS_MAX
@@ -21,8 +23,6 @@ REFRESH_S: Final = 10.0
 """The longest time between two messages to a node while anything has to be known there."""
 _SCALES: Final = (1.0, 1000.0, 1.0, 1.0, 1.0, 1.0)
 """The units of a holding in one unit of the scheduler's resources."""
-
-
 _ALL: Final = ""
 """In place of a node's name: all nodes together."""
 
@@ -68,10 +68,11 @@ class NodeAdmissions:
         limited = {who: quota for who, quota in quotas.items() if not all(map(math.isinf, quota))}
         governed = assignment.governs & set(informed)
         holdings = _holdings(cluster, limited)
+        everywhere = tuple(_quotas(limited, holdings.get(_ALL, {})))
         waiting = cluster.waiting_principals(now, PRINCIPALS_WAITING_MAX)
         messages: dict[str, SetAdmission] = {}
         for name in sorted(assignment.attend | governed):
-            rows = tuple(_quotas(limited, holdings, name)) if name in governed else None
+            rows = _for_node(everywhere, holdings.get(name, {})) if name in governed else None
             hold_s = HOLD_S if name in assignment.attend and cluster.has_waiting(name) else 0.0
             message = SetAdmission("", rows, waiting if rows is not None else (), int(hold_s * 1000))
             sent = self._sent.get(name)
@@ -93,7 +94,7 @@ class NodeAdmissions:
 def _holdings(
     cluster: TrackedCluster, principals: Mapping[str, Sequence[float]]
 ) -> dict[str, dict[str, Holding]]:
-    """Return what each of these principals holds on each node and on all, with tasks on their way."""
+    """Return what each of these principals holds, by node and for all nodes, with tasks on their way."""
     holdings: dict[str, dict[str, Holding]] = {}
     if not principals:
         return holdings
@@ -101,10 +102,10 @@ def _holdings(
         principal = tracked.row.principal
         if principal not in principals or tracked.phase is Phase.WAITING:
             continue
-        place = tracked.place or tracked.host
-        here = holdings.setdefault(principal, {})
-        here[_ALL] = here.get(_ALL, Holding()).plus(Holding.of(tracked.row.work))
-        here[place] = here.get(place, Holding()).plus(Holding.of(tracked.row.work))
+        holding = Holding.of(tracked.row.work)
+        for name in (_ALL, tracked.place or tracked.host):
+            held = holdings.setdefault(name, {})
+            held[principal] = held.get(principal, Holding()).plus(holding)
     return holdings
 
 
@@ -114,11 +115,21 @@ def _whole(most: float, scale: float) -> int | None:
     return None if scaled >= U63_MAX else round(scaled)
 
 
-def _quotas(
-    limited: Mapping[str, Sequence[float]], holdings: Mapping[str, Mapping[str, Holding]], name: str
-) -> Iterator[Quota]:
+def _quotas(limited: Mapping[str, Sequence[float]], held: Mapping[str, Holding]) -> Iterator[Quota]:
+    """Yield the quotas as a node gets them on which the principals hold nothing."""
     for principal in sorted(limited)[:QUOTAS_MAX]:
         tasks, cpus, memory, disk_io, network, devices = map(_whole, limited[principal], _SCALES)
-        held = holdings.get(principal, {})
-        elsewhere = held.get(_ALL, Holding()).minus(held.get(name, Holding()))
+        elsewhere = held.get(principal, Holding())
         yield Quota(principal, tasks, cpus, memory, disk_io, network, devices, elsewhere)
+
+
+def _for_node(quotas: tuple[Quota, ...], held: Mapping[str, Holding]) -> tuple[Quota, ...]:
+    """Return the quotas as a node gets them on which these principals hold this."""
+    if not held:
+        return quotas
+    return tuple(
+        replace(quota, elsewhere=quota.elsewhere.minus(held[quota.principal]))
+        if quota.principal in held
+        else quota
+        for quota in quotas
+    )
