@@ -7,7 +7,7 @@ placed twice by two of them. ``dios.firmament`` decides; ``dios.core.calls.sched
 
 from __future__ import annotations
 
-from typing import Annotated, TypeAlias
+from typing import Annotated, Final, TypeAlias
 
 from msgspec import Meta, Struct
 
@@ -30,6 +30,9 @@ from dios.wire.fields import (
     Thousandths,
 )
 from dios.wire.types import Affinity, Fitness, Operator, TaskState
+
+COORDINATOR_LABEL: Final = "coordinator"
+"""The label of the tasks of the nodes' coordinators."""
 
 
 class Constraint(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):

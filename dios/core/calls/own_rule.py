@@ -34,7 +34,10 @@ _RUNS_MAX: Final = 8
 
 # -- schedulers without progress ------------------------------------------------------------------------
 def review(step: Step) -> bool:
-    """Check the progress of the schedulers that attend, once a second; return True if it was checked."""
+    """Check the progress of the schedulers that attend, at most once a second; return True if that was done.
+
+    Each end of a submission's lease is an occasion.
+    """
     table = step.state.queue
     if step.now - table.reviewed < _REVIEW_NS:
         return False

@@ -31,7 +31,7 @@ from dios.core.model.records import (
     Holder,
     Pending,
     Provenance,
-    QueueStay,
+    FormerEntry,
     earlier,
 )
 from dios.core.model.start_queue import QueuedStart
@@ -228,7 +228,7 @@ def _wait_for_room(
     row = Pending(task, seq, call, {})
     step.wait(row)
     identity = chosen or _identity_for(step, task, call)
-    waiting_starts.wait(step, row, replace(identity, stay=identity.stay or QueueStay(step.now)))
+    waiting_starts.wait(step, row, replace(identity, entry=identity.entry or FormerEntry(step.now)))
 
 
 # -- the start queue --------------------------------------------------------------------------------
@@ -388,8 +388,8 @@ def start_submission(
     ``placed_by`` is the node whose scheduler has placed it, or None if this node starts it by itself.
     """
     task, seq = queued.row.task, queued.row.seq
-    stay = QueueStay(queued.since, queued.fits_since, queued.row.deadline, placed_by)
-    chosen = replace(queued.chosen, stay=stay)
+    entry = FormerEntry(queued.since, queued.fits_since, queued.row.deadline, placed_by)
+    chosen = replace(queued.chosen, entry=entry)
     try:
         start(step, task, seq, call, chosen)
     except WouldBlockError:

@@ -311,7 +311,7 @@ def set_admission(step: Step, task: Holder, seq: int, call: messages.SetAdmissio
     if call.quotas is not None:
         step.spend(len(call.quotas) // 16)
         quotas = {quota.principal: quota for quota in call.quotas}
-        step.state.admission = Admission(quotas, step.now, call.waiting, step.now)
+        step.state.admission = Admission(quotas, step.now, call.waiting)
         if former is None or former.quotas != quotas:
             waiting_starts.serve(step)
     if call.hold_ms:

@@ -22,7 +22,7 @@ from dios.core.model.records import (
     Holder,
     LocalHolder,
     Pending,
-    QueueStay,
+    FormerEntry,
     Task,
 )
 from dios.core.model.state import State
@@ -55,11 +55,11 @@ def wait(step: Step, task: Holder, seq: int, call: messages.Run, chosen: ChildId
 
     A run that comes back keeps its lease: the node reviews it, however often a scheduler places it in vain.
     """
-    stay = chosen.stay or QueueStay(step.now)
-    row = _row(step, task, seq, call, stay.lease)
+    entry = chosen.entry or FormerEntry(step.now)
+    row = _row(step, task, seq, call, entry.lease)
     step.wait(row)
-    chosen = replace(chosen, stay=None)
-    queued = QueuedRun(row, call, chosen, fingerprint(chosen.name), stay.since, fits_since=stay.fits_since)
+    chosen = replace(chosen, entry=None)
+    queued = QueuedRun(row, call, chosen, fingerprint(chosen.name), entry.since, fits_since=entry.fits_since)
     step.state.queue.put(queued)
     changed(step)
 

@@ -808,7 +808,7 @@ class Reserved(Struct, frozen=True):
     cpu_ms: int = 0
 
 
-class QueueStay(Struct, frozen=True):
+class FormerEntry(Struct, frozen=True):
     """The data of a run that has left the submission queue, which hold again if it comes back.
 
     ``fits_since`` is the time since which its node could start it, and ``lease`` is the end of its lease.
@@ -825,18 +825,18 @@ class ChildIdentity(Struct, frozen=True):
     """The id and the name of a task that is not started yet.
 
     ``host`` is the node where it has to run if its caller chose one and it waits for its turn all the same.
-    ``stay`` is that of its run in the submission queue, while the run is out of it.
+    ``entry`` is that of its run in the submission queue, while the run is out of it.
     """
 
     task: TaskId
     name: Name
     host: str = ""
-    stay: QueueStay | None = None
+    entry: FormerEntry | None = None
 
     @property
     def placed_by(self) -> NodeId | None:
         """The node whose scheduler has placed the run, or None."""
-        return None if self.stay is None else self.stay.placed_by
+        return None if self.entry is None else self.entry.placed_by
 
 
 class HandedReference(Struct, frozen=True):

@@ -143,7 +143,7 @@ class SubmissionQueue:
 
     def barred(self, now: int) -> list[NodeId]:
         """Return the nodes whose schedulers have lost their leases; 0 is this node."""
-        return [one.node for one in self.schedulers if now < one.barred_until]
+        return [known.node for known in self.schedulers if now < known.barred_until]
 
     def coordinated(self, now: int) -> bool:
         """Return True if this node has a coordinator of its own."""
@@ -162,7 +162,7 @@ class SubmissionQueue:
     def bar(self, schedulers: Schedulers, now: int) -> None:
         """Replace the schedulers after some have lost their leases; the leases of the others go on."""
         self.schedulers = schedulers
-        asked = max((one.asked for one in schedulers if now >= one.barred_until), default=None)
+        asked = max((known.asked for known in schedulers if now >= known.barred_until), default=None)
         self.attended_until = 0 if asked is None else asked + limits.QUEUE_LEASE_MS * _MS
 
     def note_reader(self, row: Pending) -> None:

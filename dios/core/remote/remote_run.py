@@ -127,7 +127,7 @@ def run_offered(
 
 def _was_submitted(start: StartProgress) -> bool:
     """Return True if a run comes from the submission queue, to which it may return."""
-    return start.scheduled or start.identity.stay is not None
+    return start.scheduled or start.identity.entry is not None
 
 
 def _requeue(step: Step, row: Pending, start: StartProgress) -> None:
