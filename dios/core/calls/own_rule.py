@@ -92,7 +92,7 @@ def next_run(step: Step) -> QueuedRun | None:
     held = holdings(step.state.living_tasks())
     here = step.require_cluster().here
     for queued in sorted(
-        _first_runs(step), key=lambda one: _part_of(here, held.get(one.row.task.principal, Holding()))
+        _first_runs(step), key=lambda run: _part_of(here, held.get(run.row.task.principal, Holding()))
     ):
         if not _note_fit(step, queued):
             continue

@@ -28,10 +28,10 @@ from dios.core.calls.delegation import end_of
 from dios.core.calls.handlers import handles
 from dios.core.model.records import (
     ChildIdentity,
+    FormerEntry,
     Holder,
     Pending,
     Provenance,
-    FormerEntry,
     earlier,
 )
 from dios.core.model.start_queue import QueuedStart

@@ -18,11 +18,11 @@ from dios.core.calls import devices, threads, waiting_starts
 from dios.core.model import scheduler_leases
 from dios.core.model.records import (
     ChildIdentity,
+    FormerEntry,
     HandedReference,
     Holder,
     LocalHolder,
     Pending,
-    FormerEntry,
     Task,
 )
 from dios.core.model.state import State

@@ -270,13 +270,13 @@ def test_a_lost_lease_is_longer_each_time_and_comes_back(site: Site) -> None:
         site.submit()
         site.attend(limits.SCHEDULER_PROGRESS_MS + 2 * REVIEWED_MS)
         assert queue.barred(site.here.now) == [2]
-        (one,) = queue.schedulers
+        (scheduler,) = queue.schedulers
         began = site.here.now - 2 * REVIEWED_MS * 1_000_000
-        lost = one.barred_until
+        lost = scheduler.barred_until
         site.cluster.spawned.clear()
         while queue.barred(site.here.now):
             site.attend(STEP_MS)
-        assert one.lost == factor
+        assert scheduler.lost == factor
         assert 0 <= site.here.now - lost <= 2 * STEP_MS * 1_000_000
         assert lost - began >= factor * limits.SCHEDULER_BARRED_MS * 1_000_000
 
