@@ -219,6 +219,26 @@ def test_a_run_that_no_scheduler_has_placed_counts_everywhere(site: Site) -> Non
     assert site.running() == 1
 
 
+def test_a_placed_run_that_waits_on_its_node_counts_everywhere(site: Site) -> None:
+    """The figures of its scheduler are from the time of its placement, those of the node are later."""
+    there = site.cluster.session(site.nodes[1])
+    bound = messages.Bound(Resource.TASKS, 1)
+    there.ask(messages.LimitRows, messages.SetLimits(Scope.PRINCIPAL, (bound,), principal=str(USER)))
+    first, _ = site.start(Way(host="n2"))
+    site.attend()
+    site.send(messages.Run(site.program))
+    (row,) = site.attend().waiting
+    assert site.place(row.id, "n2").refused == ()
+    assert not site.attend().waiting
+    site.scheduler.ask(messages.Done, SetAdmission("n2", (Quota(USER, tasks=1, elsewhere=Holding(1)),)))
+    site.cluster.end(first)
+    site.cluster.settle()
+    assert site.running() == 0
+    site.scheduler.ask(messages.Done, SetAdmission("n2", (Quota(USER, tasks=1),)))
+    site.cluster.settle()
+    assert site.running() == 1
+
+
 def test_a_placed_run_that_has_waited_for_room_may_be_placed_anew(site: Site) -> None:
     """The node that had no room for it is not one that its caller has chosen."""
     here = site.nodes[0]
