@@ -18,7 +18,10 @@ from dios.wire.admission import Holding, Quota, SetAdmission
 from dios.wire.fields import U63_MAX
 
 HOLD_S: Final = 30.0
-"""The time for which a reason is stated; it is stated again as long as it holds."""
+"""The time for which a reason is stated; it is stated again while runs wait in a queue that is attended.
+
+Turns, quotas and kept rooms are all of them reasons, and the node is not told which it is.
+"""
 REFRESH_S: Final = 10.0
 """The longest time between two messages to a node while anything has to be known there."""
 _SCALES: Final = (1.0, 1000.0, 1.0, 1.0, 1.0, 1.0)
