@@ -334,7 +334,7 @@ def _defaults(kind: type) -> dict[str, Callable[[], object]]:
     if issubclass(kind, tuple):
         values: dict[str, object] = kind._field_defaults  # type: ignore[attr-defined]
     else:
-        # Classes of tables name the fields that an earlier release did not have, all with immutable values.
+        # Classes of tables name the fields that an earlier release did not have. Empty values are copied.
         values = getattr(kind, "ADDED_FIELDS", {})
     return {name: partial(copy, value) for name, value in values.items()}
 

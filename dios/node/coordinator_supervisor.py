@@ -18,12 +18,12 @@ from dios.installation import extra_command
 from dios.node.settings import CoordinatorMode, NodeMode, Settings
 from dios.transport.identity import durable_files
 from dios.wire.messages import Limits
+from dios.wire.scheduling import COORDINATOR_LABEL
 from dios.wire.types import ObjectType
 
 if TYPE_CHECKING:
     from dios.client.aio.node import AsyncNode, AsyncReference
 
-LABEL: Final = "coordinator"
 _KEPT: Final = ("knowledge", "shares")
 """The labels of the durable objects in which a coordinator keeps its measurements and the shares."""
 _PROGRAM: Final = b"from dios.firmament.coordinator.main import main\n\nmain()\n"
@@ -76,7 +76,7 @@ async def keep_coordinator(settings: Settings) -> None:
                 task = await node.run(
                     _PROGRAM,
                     brand="limbo",
-                    label=LABEL,
+                    label=COORDINATOR_LABEL,
                     args=arguments,
                     inputs={label: one for label, one in kept.items() if one is not None},
                     limits=Limits(

@@ -1,4 +1,4 @@
-"""The call by which the scheduler tells nodes what to check before they start a task, wherever it came from.
+"""The call that sends nodes the quotas to check before they start a task, wherever it came from.
 
 ``dios.firmament`` sends the quotas and the holdings of principals; each node enforces them
 (``dios.core.calls.admission``).
@@ -11,7 +11,7 @@ from typing import Annotated
 from msgspec import Meta, Struct
 
 from dios import limits
-from dios.wire.fields import U63, Call, Label, Text
+from dios.wire.fields import U63, U63_MAX, Call, Label, Text
 from dios.wire.scheduling import Work
 
 
@@ -34,8 +34,10 @@ class Holding(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
         return cls(1, work.cpus_milli, work.memory_bytes, work.disk_io, work.network, devices)
 
     def plus(self, other: Holding) -> Holding:
-        """Return the sum of two holdings."""
-        return Holding(*(getattr(self, name) + getattr(other, name) for name in self.__struct_fields__))
+        """Return the sum of two holdings, with U63_MAX for all that is beyond it."""
+        return Holding(
+            *(min(getattr(self, name) + getattr(other, name), U63_MAX) for name in self.__struct_fields__)
+        )
 
     def minus(self, part: Holding) -> Holding:
         """Return the rest of a holding without a part of it."""

@@ -194,6 +194,8 @@ _ROWS: Final = (
         Exemption.VECTOR | Exemption.LASTING | Exemption.PROMPT),
     CallRow(s.Place, None, Permission.NONE, Route.NODE, (s.Placed,), 0,
         Flow.AUTHORITY, AuditRule.RECORDED, Effect.CHANGES, Closing.NEVER, Exemption.PROMPT),
+    CallRow(s.KeepRooms, None, Permission.NONE, Route.NODE, (s.Placed,), 0,
+        Flow.AUTHORITY, AuditRule.UNRECORDED, Effect.CHANGES, Closing.NEVER, Exemption.PROMPT),
     CallRow(s.AskScheduler, None, Permission.NONE, Route.LOCAL, (s.Advice,), 0,
         Flow.AUTHORITY, AuditRule.UNRECORDED, Effect.CHANGES, Closing.NEVER, Exemption.VECTOR),
     CallRow(s.Advise, None, Permission.NONE, Route.NODE, (r.Done,), 0,

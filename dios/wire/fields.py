@@ -15,13 +15,13 @@ from msgspec import Meta, Struct
 from dios import limits
 from dios.errors import MESSAGE_CHARS_MAX
 
-_LARGEST: Final = 2**63 - 1  # of a number that MessagePack, the pages and the store hold with its sign
+U63_MAX: Final = 2**63 - 1  # of a number that MessagePack, the pages and the store hold with its sign
 
 # -- numbers ------------------------------------------------------------------------------------------
-U63: TypeAlias = Annotated[int, Meta(ge=0, le=_LARGEST)]
+U63: TypeAlias = Annotated[int, Meta(ge=0, le=U63_MAX)]
 """Any number that is only compared: an option, a limit that a caller sets."""
 
-Identifier: TypeAlias = Annotated[int, Meta(ge=0, le=_LARGEST)]
+Identifier: TypeAlias = Annotated[int, Meta(ge=0, le=U63_MAX)]
 """The random number of an object, reference, task or node, or a number that its sender chose; 0 for none."""
 
 Count: TypeAlias = Annotated[int, Meta(ge=0, le=2**32 - 1)]

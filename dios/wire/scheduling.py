@@ -7,7 +7,7 @@ placed twice by two of them. ``dios.firmament`` decides; ``dios.core.calls.sched
 
 from __future__ import annotations
 
-from typing import Annotated, TypeAlias
+from typing import Annotated, Final, TypeAlias
 
 from msgspec import Meta, Struct
 
@@ -30,6 +30,9 @@ from dios.wire.fields import (
     Thousandths,
 )
 from dios.wire.types import Affinity, Fitness, Operator, TaskState
+
+COORDINATOR_LABEL: Final = "coordinator"
+"""The label of the tasks of the nodes' coordinators."""
 
 
 class Constraint(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
@@ -215,13 +218,22 @@ class PromisedStart(Struct, frozen=True, array_like=True, forbid_unknown_fields=
 class Place(Call, frozen=True, tag=44):
     """Start submissions of the node called ``host``, and stop tasks that run there and may be restarted.
 
-    Each is handled separately: one that is already placed or gone is refused alone. The queue shows
-    ``promised`` starts to all its readers. For the node's own user and root.
+    Each is handled separately: one that is already placed or gone is refused alone. For the node's own user
+    and root.
     """
 
     host: Text = ""
     placements: Annotated[tuple[Placement, ...], Meta(max_length=limits.QUEUE_ROWS_MAX)] = ()
     preempted: Annotated[tuple[Identifier, ...], Meta(max_length=limits.QUEUE_ROWS_MAX)] = ()
+
+
+class KeepRooms(Call, frozen=True, tag=61):
+    """Show these promised starts to all readers of the queue of the node called ``host``.
+
+    Each is handled separately. For the node's own user and root.
+    """
+
+    host: Text = ""
     promised: Annotated[tuple[PromisedStart, ...], Meta(max_length=limits.RESERVATIONS_MAX)] = ()
 
 

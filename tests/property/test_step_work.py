@@ -282,6 +282,12 @@ _EVERY: Final[dict[type, Make | list[messages.PlainCall]]] = {
     ],
     messages.ReadQueue: [messages.ReadQueue(wait_ms=0)] * CALLS,
     messages.Place: [messages.Place()] * CALLS,
+    messages.KeepRooms: [
+        messages.KeepRooms(
+            "", tuple(messages.PromisedStart(number + 1, "n1") for number in range(limits.RESERVATIONS_MAX))
+        )
+    ]
+    * CALLS,
     messages.AskScheduler: [messages.AskScheduler(b"{}")] * CALLS,
     messages.Advise: [messages.Advise("", 1, b"{}")] * CALLS,
     messages.Report: [messages.Report(b"{}")] * CALLS,

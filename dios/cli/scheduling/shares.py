@@ -132,9 +132,9 @@ def set_quota(
 ) -> None:
     """Set how much of the cluster a principal may hold at once, or its weight.
 
-    Only the user who runs the nodes may do this. The quota applies to scheduled runs in the whole cluster,
-    and survives restarts of coordinators and nodes. Tasks that already run are not stopped, even above a
-    new quota.
+    Only the user who runs the nodes may do this. Each node enforces the quota for every task that starts
+    there, and it survives restarts of coordinators and nodes. Tasks that already run are not stopped, even
+    above a new quota.
     """
     with reporting("dios quota set", as_json=as_json):
         wanted = dict(_bound(word) for word in bounds or [])

@@ -193,6 +193,7 @@ class AsyncNode(
     ask_scheduler = awaited(_Ops.ask_scheduler_op)
     board = awaited(_Ops.board_op)
     place = awaited(_Ops.place_op)
+    keep_rooms = awaited(_Ops.keep_rooms_op)
     govern = awaited(_Ops.govern_op)
     set_admission = awaited(_Ops.set_admission_op)
     advise = awaited(_Ops.advise_op)

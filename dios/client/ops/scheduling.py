@@ -220,19 +220,26 @@ class SchedulingOps(UsageOps):
         placements: Iterable[tuple[int, str]] = (),
         preempted: Iterable[int] = (),
         threads: Mapping[int, tuple[int, ...]] | None = None,
-        promised: Iterable[messages.PromisedStart] = (),
     ) -> Operation[messages.Placed]:
         """Start submissions of ``host`` on the named nodes, and stop tasks that run on ``host``.
 
-        ``threads`` are the hardware threads for the task of a submission. ``promised`` starts are noted in
-        the queue of ``host``. Returns the refused ones with the
+        ``threads`` are the hardware threads for the task of a submission. Returns the refused ones with the
         reasons. For the nodes' own user.
         """
         named = threads or {}
         where = tuple(
             messages.Placement(submission, node, named.get(submission, ())) for submission, node in placements
         )
-        return expect(messages.Placed, (yield messages.Place(host, where, tuple(preempted), tuple(promised))))
+        return expect(messages.Placed, (yield messages.Place(host, where, tuple(preempted))))
+
+    def keep_rooms_op(
+        self, host: str, promised: Iterable[messages.PromisedStart]
+    ) -> Operation[messages.Placed]:
+        """Note promised starts in the queue of ``host``; returns the refused ones with the reasons.
+
+        For the nodes' own user.
+        """
+        return expect(messages.Placed, (yield messages.KeepRooms(host, tuple(promised))))
 
     def govern_op(
         self,

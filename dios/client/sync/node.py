@@ -190,6 +190,7 @@ class Node(
     ask_scheduler = blocking(_Ops.ask_scheduler_op)
     board = blocking(_Ops.board_op)
     place = blocking(_Ops.place_op)
+    keep_rooms = blocking(_Ops.keep_rooms_op)
     govern = blocking(_Ops.govern_op)
     set_admission = blocking(_Ops.set_admission_op)
     advise = blocking(_Ops.advise_op)

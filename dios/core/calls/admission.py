@@ -28,10 +28,9 @@ from dios.errors import (
 )
 from dios.ids import Principal
 from dios.wire.messages import Bound, Holding, Limits, Work
+from dios.wire.scheduling import COORDINATOR_LABEL
 from dios.wire.types import Brand, Resource, Scope
 
-COORDINATOR = "coordinator"
-"""The label of the tasks of the nodes' coordinators."""
 _OWN_REFERENCES = 3  # to itself, its console and its program
 
 
@@ -62,7 +61,7 @@ def require_quota(step: Step, task: Holder, recipe: Recipe, label: str, *, sched
 
 def is_coordinator(brand: Brand, label: str, work: Work) -> bool:
     """Return True for a coordinator, which only the nodes' own user can start: all others run pure tasks."""
-    return brand is Brand.LIMBO and label == COORDINATOR and not work.particular
+    return brand is Brand.LIMBO and label == COORDINATOR_LABEL and not work.particular
 
 
 def over_quota(step: Step, principal: Principal, work: Work, *, scheduled: bool) -> str:
@@ -71,7 +70,8 @@ def over_quota(step: Step, principal: Principal, work: Work, *, scheduled: bool)
     if known is None or principal not in known.quotas:
         return ""
     step.spend(len(step.state.tasks) // 64)
-    here = holdings(step.state.living_tasks()).get(principal, Holding())
+    own = (task for task in step.state.living_tasks() if task.principal == principal)
+    here = holdings(own).get(principal, Holding())
     return known.excess(principal, here, Holding.of(work), step.now, scheduled=scheduled)
 
 

@@ -34,7 +34,10 @@ _RUNS_MAX: Final = 8
 
 # -- schedulers without progress ------------------------------------------------------------------------
 def review(step: Step) -> bool:
-    """Check the progress of the schedulers that attend, once a second; return True if it was checked."""
+    """Check the progress of the schedulers that attend, at most once a second; return True if that was done.
+
+    Each end of a submission's lease is an occasion.
+    """
     table = step.state.queue
     if step.now - table.reviewed < _REVIEW_NS:
         return False
@@ -47,29 +50,33 @@ def review(step: Step) -> bool:
 
 
 def _judge(step: Step, oldest: QueuedRun) -> None:
-    """Bar the schedulers that should have placed a run, and have neither placed it nor any other one."""
+    """Bar the attending schedulers that should have placed a run, and have placed neither it nor others."""
     table, now = step.state.queue, step.now
-    asking = [one for one in table.schedulers if now >= one.barred_until]
     kept = _is_kept(step)
-    late = [one for one in asking if one.is_late(oldest.fits_since, now, kept=kept)]
+    late = [
+        scheduler
+        for scheduler in table.attending(now)
+        if scheduler.is_late(oldest.fits_since, now, kept=kept)
+    ]
     if not late:
         return
-    for one in late:
-        waited_s = (now - max(oldest.fits_since, one.since)) // (1_000 * _MS)
-        name = step.require_cluster().name_of(one.node)
+    for scheduler in late:
+        waited_s = (now - max(oldest.fits_since, scheduler.since)) // (1_000 * _MS)
+        name = step.require_cluster().name_of(scheduler.node)
         step.audit_node(
             "bar",
             "ok",
             oldest.fingerprint,
             f"the scheduler of {name} placed no run of this node for {waited_s} s, and this run fits here",
         )
-    table.bar(tuple(one.barred(now) if one in late else one for one in table.schedulers), now)
+    schedulers = table.schedulers
+    table.bar(tuple(known.barred(now) if known in late else known for known in schedulers), now)
 
 
 def _is_kept(step: Step) -> bool:
     """Return True if the room here is kept for a run of this queue that does not fit yet."""
     table, name = step.state.queue, step.require_cluster().here.name
-    owners = [table.waiting[task] for task, (node, _) in table.kept.items() if node == name]
+    owners = [owner for owner, node, _ in table.kept_rooms(step.now) if node == name]
     return any(_suits(step, owner) and not _has_room(step, owner) for owner in owners)
 
 
@@ -85,7 +92,7 @@ def next_run(step: Step) -> QueuedRun | None:
     held = holdings(step.state.living_tasks())
     here = step.require_cluster().here
     for queued in sorted(
-        _first_runs(step), key=lambda one: _part_of(here, held.get(one.row.task.principal, Holding()))
+        _first_runs(step), key=lambda run: _part_of(here, held.get(run.row.task.principal, Holding()))
     ):
         if not _note_fit(step, queued):
             continue

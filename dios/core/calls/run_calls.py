@@ -28,6 +28,7 @@ from dios.core.calls.delegation import end_of
 from dios.core.calls.handlers import handles
 from dios.core.model.records import (
     ChildIdentity,
+    FormerEntry,
     Holder,
     Pending,
     Provenance,
@@ -49,7 +50,7 @@ from dios.errors import (
     UnreachableError,
     WouldBlockError,
 )
-from dios.ids import Principal
+from dios.ids import NodeId, Principal
 from dios.wire import dcp, messages
 from dios.wire.types import Brand, Flag, Permission, Resource
 
@@ -128,14 +129,20 @@ def _submit(step: Step, task: Holder, seq: int, call: messages.Run) -> None:
             "on this node for the scheduler. Make the call again later; the Python clients do so."
         )
     inputs = run_orders.ordered(step, task, call).recipe.inputs
-    cluster = step.require_cluster()
-    if call.flags & Flag.SPAWN_LOCAL:
-        call = replace(call, host=cluster.here.name)
-    elif call.host:
-        peer = remote_calls.peer_named(step, call.host)
-        call = replace(call, host=cluster.here.name if peer is None else peer.name)
-    chosen = replace(lifecycle.fresh_identity(step, access.local(task)), host=call.host)
+    chosen = _identity_for(step, task, call)
+    call = replace(call, host=chosen.host)
     submissions.wait(step, task, seq, submissions.near_inputs(call, inputs), chosen)
+
+
+def _identity_for(step: Step, task: Holder, call: messages.Run) -> ChildIdentity:
+    """Return the identity of the child of a run that waits, with the node that its caller chose."""
+    host, cluster = call.host, step.state.cluster
+    if cluster is not None and call.flags & Flag.SPAWN_LOCAL:
+        host = cluster.here.name
+    elif cluster is not None and host:
+        peer = remote_calls.peer_named(step, host)
+        host = cluster.here.name if peer is None else peer.name
+    return replace(lifecycle.fresh_identity(step, access.local(task)), host=host)
 
 
 def start(
@@ -177,14 +184,13 @@ def start(
             step.state.pending.remove(waited)
         remote_run.run_offered(step, task, seq, call, order, peer, chosen)
         return
-    submissions.require_fit(
-        step, order.recipe.work, order.recipe.brand, scheduled=chosen is not None and waited is None
-    )
+    was_submitted = chosen is not None and waited is None
+    submissions.require_fit(step, order.recipe.work, order.recipe.brand, scheduled=was_submitted)
     given = (*order.recipe.inputs, *order.recipe.outputs)
     ends = [earlier(end_of(step, item.lifetime_ns), item.expires_ns) for item in given]
     task.table.require_room()
     try:
-        scheduled = chosen is not None and waited is None
+        scheduled = was_submitted and chosen is not None and chosen.placed_by is not None
         admission.require_quota(step, task, order.recipe, order.label, scheduled=scheduled)
         budget = admission.admit(step, task, order)
         if waited is None and not admission.is_coordinator(
@@ -203,6 +209,8 @@ def start(
             raise InvalidError("cannot wait for a task in a vector. Add NON_BLOCKING, or send the run alone.")
         step.state.pending.require_room(task)
     child = starting.begin(step, task, order, budget, chosen)
+    if chosen is not None:
+        submissions.note_started(step, chosen)
     child.ends_with_session = bool(flags & Flag.WITH_SESSION)
     starting.welcome_child(step, child, order, ends)
     reference = lifetimes.grant(step, task, child.object, Permission.ALL, Provenance.CREATED)
@@ -219,7 +227,8 @@ def _wait_for_room(
     waiting_starts.require_place(step, task.principal)
     row = Pending(task, seq, call, {})
     step.wait(row)
-    waiting_starts.wait(step, row, chosen or lifecycle.fresh_identity(step, access.local(task)))
+    identity = chosen or _identity_for(step, task, call)
+    waiting_starts.wait(step, row, replace(identity, entry=identity.entry or FormerEntry(step.now)))
 
 
 # -- the start queue --------------------------------------------------------------------------------
@@ -262,7 +271,8 @@ def _start_one(step: Step, queued: QueuedStart) -> bool:
     except WouldBlockError as error:
         _leave_queue(step, row)
         if queued.body is None and row.progress is None and step.state.queue.attended(step.now):
-            submissions.wait(step, task, seq, cast("messages.Run", row.call), queued.chosen, queued.since)
+            call = replace(cast("messages.Run", row.call), host=queued.chosen.host)
+            submissions.wait(step, task, seq, call, queued.chosen)
         else:
             step.refuse(task, seq, error)
     except DiosError as error:
@@ -343,8 +353,8 @@ def lease_over(step: Step, row: Pending) -> None:
         _start_own_runs(step)
     if table.of_call(row) is None:
         return
-    over = admission.over_quota(step, row.task.principal, work, scheduled=False)
-    if table.attended(step.now) or work.particular or over:
+    stays = table.attended(step.now) or work.particular
+    if stays or admission.over_quota(step, row.task.principal, work, scheduled=False):
         submissions.wait_on(step, queued)
         return
     take(step, queued)
@@ -370,18 +380,25 @@ def take(step: Step, queued: QueuedRun) -> None:
     submissions.changed(step)
 
 
-def start_submission(step: Step, queued: QueuedRun, call: messages.Run) -> None:
-    """Start a run that has waited; if there is no room for it, let it wait again."""
+def start_submission(
+    step: Step, queued: QueuedRun, call: messages.Run, placed_by: NodeId | None = None
+) -> None:
+    """Start a run that has waited; if there is no room for it, let it wait again.
+
+    ``placed_by`` is the node whose scheduler has placed it, or None if this node starts it by itself.
+    """
     task, seq = queued.row.task, queued.row.seq
+    entry = FormerEntry(queued.since, queued.fits_since, queued.row.deadline, placed_by)
+    chosen = replace(queued.chosen, entry=entry)
     try:
-        start(step, task, seq, call, queued.chosen)
+        start(step, task, seq, call, chosen)
     except WouldBlockError:
-        submissions.wait(step, task, seq, queued.call, queued.chosen, queued.since)
+        submissions.wait(step, task, seq, queued.call, chosen)
     except UnreachableError as error:
         # Nothing was started. If the scheduler chose the node, it will choose another one.
         if call.host == queued.call.host:
             step.refuse(task, seq, error)
         else:
-            submissions.wait(step, task, seq, queued.call, queued.chosen, queued.since)
+            submissions.wait(step, task, seq, queued.call, chosen)
     except DiosError as error:
         step.refuse(task, seq, error)

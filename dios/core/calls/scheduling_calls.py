@@ -54,23 +54,21 @@ def place(step: Step, task: Holder, seq: int, call: messages.Place) -> None:
             _preempt(step, task, TaskId(victim))
         except DiosError as error:
             refused.append((victim, error.message))
+    if call.placements:
+        table = step.state.queue
+        table.schedulers = scheduler_leases.renewed(table.schedulers, task.home, step.now)
     for placement in call.placements:
         try:
             _place(step, task, placement)
         except DiosError as error:
             refused.append((placement.submission, error.message))
-    for promised in call.promised:
-        try:
-            _promise(step, promised)
-        except DiosError as error:
-            refused.append((promised.submission, error.message))
-    if call.promised:
-        submissions.changed(step)
     step.answer(task, seq, messages.Placed(tuple(refused), version))
 
 
 def _place(step: Step, task: Holder, placement: messages.Placement) -> None:
     table = step.state.queue
+    if table.is_barred(task.home, step.now):
+        raise NotPermittedError("this scheduler started no run of the node for too long and is barred there")
     queued = table.waiting.get(TaskId(placement.submission))
     if queued is None:
         raise NoSuchTaskError("the submission is placed already, or its call was cancelled")
@@ -78,10 +76,33 @@ def _place(step: Step, task: Holder, placement: messages.Placement) -> None:
         raise InvalidError(f"its caller chose the node {queued.call.host}")
     remote_calls.peer_named(step, placement.node)  # raises for a dead node, so that the submission waits on
     run_calls.take(step, queued)
-    table.schedulers = scheduler_leases.progressed(table.schedulers, task.home, step.now)
     step.audit(task, "place", "ok", queued.fingerprint, f"on {placement.node}")
     work = replace(queued.call.work, threads=placement.threads)
-    run_calls.start_submission(step, queued, replace(queued.call, host=placement.node, work=work))
+    call = replace(queued.call, host=placement.node, work=work)
+    run_calls.start_submission(step, queued, call, task.home)
+
+
+@handles(messages.KeepRooms)
+def keep_rooms(step: Step, task: Holder, seq: int, call: messages.KeepRooms) -> None:
+    """Note the promised starts of submissions."""
+    require_cluster_user(step, task)
+    peer = remote_calls.peer_named(step, call.host) if call.host else None
+    if peer is not None:
+        if 0 < peer.version < ADMISSION_VERSION:
+            raise NotSupportedError(f"node {peer.name} has an earlier release, which keeps no rooms")
+        forwarding.pass_on(step, task, seq, call, peer)
+        return
+    table = step.state.queue
+    table.tidy(step.state.pending.has)
+    version = table.version
+    refused: list[tuple[int, str]] = []
+    for promised in call.promised:
+        try:
+            _promise(step, promised)
+        except DiosError as error:
+            refused.append((promised.submission, error.message))
+    submissions.changed(step)
+    step.answer(task, seq, messages.Placed(tuple(refused), version))
 
 
 def _promise(step: Step, promised: messages.PromisedStart) -> None:
@@ -200,17 +221,16 @@ def _rows(step: Step, call: messages.ReadQueue) -> messages.QueueRows:
 
 
 def _kept(step: Step) -> tuple[messages.KeptRoom, ...]:
-    """Return the promised starts of waiting runs, without those on nodes that have died."""
+    """Return the promised starts of waiting runs that are not void, and whose nodes have not died."""
     rows: list[messages.KeptRoom] = []
-    for task, (node, start) in step.state.queue.kept.items():
+    for queued, node, start in step.state.queue.kept_rooms(step.now):
         try:
             remote_calls.peer_named(step, node)
         except UnreachableError:
             continue
-        queued = step.state.queue.waiting[task]
         in_ms, waited_ms = max(0, start - step.now) // _MS, (step.now - queued.since) // _MS
         work, label = submissions.needs(queued.call.work), queued.row.task.secrecy
-        rows.append(messages.KeptRoom(task, node, in_ms, waited_ms, work, label))
+        rows.append(messages.KeptRoom(queued.chosen.task, node, in_ms, waited_ms, work, label))
     return tuple(rows)
 
 
@@ -291,7 +311,7 @@ def set_admission(step: Step, task: Holder, seq: int, call: messages.SetAdmissio
     if call.quotas is not None:
         step.spend(len(call.quotas) // 16)
         quotas = {quota.principal: quota for quota in call.quotas}
-        step.state.admission = Admission(quotas, step.now, call.waiting, step.now)
+        step.state.admission = Admission(quotas, step.now, call.waiting)
         if former is None or former.quotas != quotas:
             waiting_starts.serve(step)
     if call.hold_ms:

@@ -15,7 +15,16 @@ from msgspec.structs import replace
 from dios import limits
 from dios.core import effects
 from dios.core.calls import devices, threads, waiting_starts
-from dios.core.model.records import ChildIdentity, HandedReference, Holder, LocalHolder, Pending, Task
+from dios.core.model import scheduler_leases
+from dios.core.model.records import (
+    ChildIdentity,
+    FormerEntry,
+    HandedReference,
+    Holder,
+    LocalHolder,
+    Pending,
+    Task,
+)
 from dios.core.model.state import State
 from dios.core.model.submission_queue import QueuedRun
 from dios.core.remote import node_list
@@ -41,15 +50,25 @@ def changed(step: Step) -> None:
         step.woken.update(queue.waiters)
 
 
-def wait(
-    step: Step, task: Holder, seq: int, call: messages.Run, chosen: ChildIdentity, since: int | None = None
-) -> None:
-    """Put a run in the submission queue; also again, if the chosen node had no room for it (§6.5.1)."""
-    began = step.now if since is None else since
-    row = _row(step, task, seq, call)
+def wait(step: Step, task: Holder, seq: int, call: messages.Run, chosen: ChildIdentity) -> None:
+    """Put a run in the submission queue; also again, if the chosen node had no room for it (§6.5.1).
+
+    A run that comes back keeps its lease: the node reviews it, however often a scheduler places it in vain.
+    """
+    entry = chosen.entry or FormerEntry(step.now)
+    row = _row(step, task, seq, call, entry.lease)
     step.wait(row)
-    step.state.queue.put(QueuedRun(row, call, chosen, fingerprint(chosen.name), began))
+    chosen = replace(chosen, entry=None)
+    queued = QueuedRun(row, call, chosen, fingerprint(chosen.name), entry.since, fits_since=entry.fits_since)
+    step.state.queue.put(queued)
     changed(step)
+
+
+def note_started(step: Step, chosen: ChildIdentity) -> None:
+    """Note that a run has started, which is progress of the scheduler that placed it."""
+    if chosen.placed_by is not None:
+        table = step.state.queue
+        table.schedulers = scheduler_leases.progressed(table.schedulers, chosen.placed_by, step.now)
 
 
 def near_inputs(call: messages.Run, inputs: Iterable[HandedReference]) -> messages.Run:
@@ -77,8 +96,9 @@ def wait_on(step: Step, queued: QueuedRun) -> None:
     step.wait(queued.row)
 
 
-def _row(step: Step, task: Holder, seq: int, call: messages.Run) -> Pending:
-    lease = max(step.state.queue.attended_until, step.now + limits.QUEUE_LEASE_MS * _MS)
+def _row(step: Step, task: Holder, seq: int, call: messages.Run, lease: int | None = None) -> Pending:
+    if lease is None:
+        lease = max(step.state.queue.attended_until, step.now + limits.QUEUE_LEASE_MS * _MS)
     return Pending(task, seq, call, {}, lease)
 
 

@@ -31,16 +31,15 @@ assert tuple(_WORDS) == Holding.__struct_fields__  # noqa: S101
 
 
 class Admission(Struct, frozen=True):
-    """The latest quotas of the scheduler, and the principals whose runs wait, with the times of the news."""
+    """The latest quotas of the scheduler, and the principals whose runs wait, with the time of the news."""
 
     quotas: dict[str, Quota] = field(default_factory=dict)
     known_ns: int = 0
     waiting: tuple[str, ...] = ()
-    waiting_ns: int = 0
 
     def others_wait(self, principal: str, now: int) -> bool:
         """Return True if runs of other principals wait for their turn."""
-        fresh = now - self.waiting_ns < limits.ADMISSION_WAITING_MS * _MS
+        fresh = now - self.known_ns < limits.ADMISSION_WAITING_MS * _MS
         return fresh and any(one != principal for one in self.waiting)
 
     def excess(self, principal: str, here: Holding, wanted: Holding, now: int, *, scheduled: bool) -> str:

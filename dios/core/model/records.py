@@ -808,15 +808,35 @@ class Reserved(Struct, frozen=True):
     cpu_ms: int = 0
 
 
+class FormerEntry(Struct, frozen=True):
+    """The data of a run that has left the submission queue, which hold again if it comes back.
+
+    ``fits_since`` is the time since which its node could start it, and ``lease`` is the end of its lease.
+    ``placed_by`` is the node whose scheduler has placed it, 0 for this node; None if none has.
+    """
+
+    since: int
+    fits_since: int = 0
+    lease: int | None = None
+    placed_by: NodeId | None = None
+
+
 class ChildIdentity(Struct, frozen=True):
     """The id and the name of a task that is not started yet.
 
     ``host`` is the node where it has to run if its caller chose one and it waits for its turn all the same.
+    ``entry`` is that of its run in the submission queue, while the run is out of it.
     """
 
     task: TaskId
     name: Name
     host: str = ""
+    entry: FormerEntry | None = None
+
+    @property
+    def placed_by(self) -> NodeId | None:
+        """The node whose scheduler has placed the run, or None."""
+        return None if self.entry is None else self.entry.placed_by
 
 
 class HandedReference(Struct, frozen=True):

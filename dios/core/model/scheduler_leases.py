@@ -1,8 +1,8 @@
 """The schedulers that attend a submission queue, and the leases that they lose without progress.
 
-A scheduler keeps its lease while it places runs. If it leaves a run unplaced that the node itself could
-start, without a reason for SCHEDULER_PROGRESS_MS or with one for SCHEDULER_HOLD_MS_MAX, it is barred for a
-time that doubles. Reasons of a scheduler that was barred hold for a quarter of the time before.
+A scheduler keeps its lease while runs start that it has placed. If it leaves a run unplaced that the node
+itself could start, without a reason for SCHEDULER_PROGRESS_MS or with one for SCHEDULER_HOLD_MS_MAX, it is
+barred for a time that doubles. Reasons of a scheduler that was barred hold for a quarter of the time before.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ _FORGIVEN_NS: Final = limits.SCHEDULER_FORGIVEN_MS * _MS
 class LeasedScheduler(Struct, frozen=True):
     """A scheduler, by its node, which is 0 for this node itself.
 
-    ``since`` is the time of its last placement, or of the beginning of its attendance. ``lost`` counts the
-    leases that it has lost.
+    ``since`` is the time of the last start of a run that it placed, or of the beginning of its attendance.
+    ``lost`` counts the leases that it has lost.
     """
 
     node: NodeId
@@ -59,31 +59,31 @@ Schedulers: TypeAlias = tuple[LeasedScheduler, ...]
 
 def is_barred(schedulers: Schedulers, node: NodeId, now: int) -> bool:
     """Return True if the scheduler of a node has lost its lease."""
-    return any(one.node == node and now < one.barred_until for one in schedulers)
+    return any(known.node == node and now < known.barred_until for known in schedulers)
 
 
 def renewed(schedulers: Schedulers, node: NodeId, now: int) -> Schedulers:
     """Return the schedulers after that of a node has asked; those that were forgiven are left out."""
-    known = [one for one in schedulers if one.node != node and not _is_forgotten(one, now)]
-    before = next((one for one in schedulers if one.node == node), None)
+    others = [known for known in schedulers if known.node != node and not _is_forgotten(known, now)]
+    before = next((known for known in schedulers if known.node == node), None)
     if before is None or _is_forgotten(before, now):
         before = LeasedScheduler(node, now, now)
     elif now - before.asked > _GONE_NS or before.asked < before.barred_until <= now:
         # Its time begins again after an absence, or when it may try again.
         before = replace(before, since=now, hold_until=0)
-    return (*known, replace(before, asked=now))
+    return (*others, replace(before, asked=now))
 
 
 def progressed(schedulers: Schedulers, node: NodeId, now: int) -> Schedulers:
-    """Return the schedulers after that of a node has placed a run."""
-    return tuple(replace(one, since=now) if one.node == node else one for one in schedulers)
+    """Return the schedulers after a run has started that the scheduler of a node placed."""
+    return tuple(replace(known, since=now) if known.node == node else known for known in schedulers)
 
 
 def holding(schedulers: Schedulers, node: NodeId, until: int) -> Schedulers:
     """Return the schedulers after that of a node has stated a reason not to place runs."""
-    return tuple(replace(one, hold_until=until) if one.node == node else one for one in schedulers)
+    return tuple(replace(known, hold_until=until) if known.node == node else known for known in schedulers)
 
 
-def _is_forgotten(one: LeasedScheduler, now: int) -> bool:
-    quiet = now - one.asked > _GONE_NS
-    return now - one.barred_until > _FORGIVEN_NS if one.lost else quiet
+def _is_forgotten(known: LeasedScheduler, now: int) -> bool:
+    quiet = now - known.asked > _GONE_NS
+    return now - known.barred_until > _FORGIVEN_NS if known.lost else quiet

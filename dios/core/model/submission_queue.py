@@ -6,7 +6,7 @@ The queue has no policy. Runs wait in it while a scheduler reads it, and each is
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from itertools import islice, takewhile
 from typing import ClassVar, Final, cast
 
@@ -15,7 +15,7 @@ from msgspec import Struct
 from dios import limits
 from dios.core.model import scheduler_leases
 from dios.core.model.records import ChildIdentity, Holder, Pending
-from dios.core.model.scheduler_leases import Schedulers
+from dios.core.model.scheduler_leases import LeasedScheduler, Schedulers
 from dios.ids import NodeId, Principal, TaskId
 from dios.wire import messages
 
@@ -127,13 +127,23 @@ class SubmissionQueue:
             _reads(row).attend and not self.is_barred(row.task.home, now) for row in self.waiters.values()
         )
 
+    def attending(self, now: int) -> list[LeasedScheduler]:
+        """Return the schedulers with a lease that read this queue, or have asked during QUEUE_LEASE_MS."""
+        reading = {row.task.home for row in self.waiters.values() if _reads(row).attend}
+        return [
+            known
+            for known in self.schedulers
+            if now >= known.barred_until
+            and (known.node in reading or now - known.asked < limits.QUEUE_LEASE_MS * _MS)
+        ]
+
     def is_barred(self, node: NodeId, now: int) -> bool:
         """Return True if the scheduler of a node has lost its lease; 0 is this node."""
         return scheduler_leases.is_barred(self.schedulers, node, now)
 
     def barred(self, now: int) -> list[NodeId]:
         """Return the nodes whose schedulers have lost their leases; 0 is this node."""
-        return [one.node for one in self.schedulers if now < one.barred_until]
+        return [known.node for known in self.schedulers if now < known.barred_until]
 
     def coordinated(self, now: int) -> bool:
         """Return True if this node has a coordinator of its own."""
@@ -152,7 +162,7 @@ class SubmissionQueue:
     def bar(self, schedulers: Schedulers, now: int) -> None:
         """Replace the schedulers after some have lost their leases; the leases of the others go on."""
         self.schedulers = schedulers
-        asked = max((one.asked for one in schedulers if now >= one.barred_until), default=None)
+        asked = max((known.asked for known in schedulers if now >= known.barred_until), default=None)
         self.attended_until = 0 if asked is None else asked + limits.QUEUE_LEASE_MS * _MS
 
     def note_reader(self, row: Pending) -> None:
@@ -192,6 +202,13 @@ class SubmissionQueue:
         elif self.kept.pop(task, None) is None:
             return
         self.kept_version = self.version + 1
+
+    def kept_rooms(self, now: int) -> Iterator[tuple[QueuedRun, str, int]]:
+        """Yield the runs for which room is kept, its node, and the expected start; one long past is void."""
+        void = now - int(limits.RESERVATION_UNKNOWN_S * 1000) * _MS
+        for task, (node, start) in self.kept.items():
+            if start >= void:
+                yield self.waiting[task], node, start
 
     def waiting_of(self, principal: Principal) -> Iterable[QueuedRun]:
         """Return the waiting runs of a principal."""

@@ -11,7 +11,7 @@ from msgspec.structs import replace
 
 from dios import limits
 from dios.core import effects, lifetimes
-from dios.core.calls import submissions
+from dios.core.calls import submissions, waiting_starts
 from dios.core.events import (
     CapacityChanged,
     FitnessChanged,
@@ -167,7 +167,7 @@ def under_way(step: Step, event: UnderWay) -> None:
 
 
 def load_measured(step: Step, event: LoadMeasured) -> None:
-    """Announce the load of this node to the other nodes."""
+    """Announce the load of this node to the other nodes, and start runs that have room by now."""
     cluster = step.state.cluster
     if cluster is None:
         return
@@ -178,6 +178,8 @@ def load_measured(step: Step, event: LoadMeasured) -> None:
     follow(step, cluster, cluster.membership.refresh(step.now, load))
     node_list.note_coordinator(step)
     node_list.note_barred(step)
+    # The figures of other nodes expire without an event, and a quota may then have room.
+    waiting_starts.serve(step)
 
 
 def fitness_changed(step: Step, event: FitnessChanged) -> None:

@@ -76,7 +76,7 @@ def run_offered(
 ) -> None:
     """Collect the offers for a child, then start it on ``peer``, or on this node if ``peer`` is None.
 
-    With ``chosen``, the scheduler has placed the run and fixed the child's identity.
+    With ``chosen``, the child's identity is fixed already, because the run has waited.
     """
     if step.parts is not None:
         raise InvalidError("cannot run a task with other nodes in a vector. Send the run alone.")
@@ -95,7 +95,7 @@ def run_offered(
                 f"node {who} has a release that bounds no times of runs, or was not met yet: it gets no run "
                 "with a time. Update it, or use another node."
             )
-    scheduled = chosen is not None
+    scheduled = chosen is not None and chosen.placed_by is not None
     identity = chosen or lifecycle.fresh_identity(step, access.local(task))
     child = dcp.Caller(identity.task, task.principal, fingerprint(identity.name), recipe.brand, order.label)
     origins = _origins(order)
@@ -123,6 +123,11 @@ def run_offered(
         _withdraw(step, start)
         raise
     _request_offers(step, row, start, origins)
+
+
+def _was_submitted(start: StartProgress) -> bool:
+    """Return True if a run comes from the submission queue, to which it may return."""
+    return start.scheduled or start.identity.entry is not None
 
 
 def _requeue(step: Step, row: Pending, start: StartProgress) -> None:
@@ -267,7 +272,7 @@ def _start(step: Step, row: Pending, start: StartProgress) -> None:
             _refuse(step, row, _failure(full))
     except WouldBlockError as error:
         _withdraw(step, start)
-        if start.scheduled:
+        if _was_submitted(start):
             step.state.pending.remove(row)
             _requeue(step, row, start)
         else:
@@ -290,12 +295,15 @@ def start_offered(step: Step, row: Pending, start: StartProgress) -> None:
         if held is None and own[-1] is None:
             raise BadReferenceError("cannot start the task: one of its references has been deleted")
     order = run_orders.Order(start.recipe, (), start.label, None)
-    submissions.require_fit(step, start.recipe.work, start.recipe.brand, scheduled=start.scheduled)
+    is_first = not step.state.starts.has(row)
+    submissions.require_fit(step, start.recipe.work, start.recipe.brand, scheduled=_was_submitted(start))
     budget = admission.admit(step, task, order)
-    if not step.state.starts.has(row):
+    if is_first:
         waiting_starts.require_turn(step, task, cast("messages.Run", row.call))
-    admission.require_quota(step, task, start.recipe, start.label, scheduled=start.scheduled)
+    scheduled = start.scheduled and is_first
+    admission.require_quota(step, task, start.recipe, start.label, scheduled=scheduled)
     child = starting.begin(step, task, order, budget, start.identity)
+    submissions.note_started(step, start.identity)
     child.ends_with_session = bool(cast("messages.Run", row.call).flags & Flag.WITH_SESSION)
     granted: list[messages.Reference] = []
     for held, origin, sharing in zip(start.held, own, start.shared, strict=True):
@@ -383,6 +391,7 @@ def answer_started(step: Step, then: StartAnswer, answer: dcp.Answer) -> Pending
     task, start = access.local(row.task), row.progress
     step.state.pending.remove(row)
     if isinstance(answer, messages.Created):
+        submissions.note_started(step, start.identity)
         try:
             reference = proxies.adopt(step, task, start.node, answer.reference, Provenance.CREATED)
         except DiosError as error:
@@ -398,7 +407,7 @@ def answer_started(step: Step, then: StartAnswer, answer: dcp.Answer) -> Pending
     failure = answer if isinstance(answer, messages.Failure) else requests.unreachable(peer)
     never_sent = step.unsent and failure.code == Code.EHOSTUNREACH
     unfit = failure.code == Code.ENOSYS and step.require_cluster().is_unfit(start.node)
-    if start.scheduled and (never_sent or unfit or failure.code == Code.EAGAIN):
+    if _was_submitted(start) and (never_sent or unfit or failure.code == Code.EAGAIN):
         _requeue(step, row, start)
     elif never_sent and not cast("messages.Run", row.call).host:
         return row
@@ -499,7 +508,8 @@ def start_for_node(
     order = run_orders.Order(recipe, (), body.call.label, None)
     try:
         submissions.require_fit(step, body.call.work, brand)
-        admission.require_quota(step, parent, recipe, order.label, scheduled=body.scheduled)
+        scheduled = body.scheduled and waited is None
+        admission.require_quota(step, parent, recipe, order.label, scheduled=scheduled)
         reserved = admission.admit(step, parent, order)
         if waited is None:
             waiting_starts.require_turn(step, parent, body.call)

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
+from itertools import islice
 
 
 class SetUp(StrEnum):
@@ -62,31 +63,44 @@ def assign_nodes(own: int, nodes: Sequence[CandidateNode], set_up: SetUp, delega
     Queues of nodes that have barred the coordinator which would attend them have the next one of all.
     """
     assigned = _assigned(own, nodes, set_up, delegation_s)
-    if not any(one.barred for one in nodes):
+    barring = [node for node in nodes if node.barred]
+    if not barring:
         return assigned
-    able = sorted(one.node for one in nodes if one.coordinated)
-    everybody = frozenset(one.name for one in nodes)
-    attended = {able_one: _assigned(able_one, nodes, set_up, delegation_s).attend for able_one in able}
-    attend: set[str] = set()
-    for node in nodes:
-        mine = [other for other in able if node.name in attended[other]]
-        trusted = [other for other in mine if other not in node.barred]
-        if own in trusted or (mine and not trusted and own == _next_of(able, node)):
+    coordinators = _coordinators(nodes)
+    attend = set(assigned.attend)
+    for node in barring:
+        former = _attending(node, coordinators, set_up)
+        trusted = [other for other in former if other not in node.barred]
+        if not trusted and former:
+            trusted = [other.node for other in coordinators if other.node not in node.barred][:1]
+        if own in trusted:
             attend.add(node.name)
+        else:
+            attend.discard(node.name)
     if attend == assigned.attend:
         return assigned
-    machines = everybody if attend - assigned.attend else assigned.machines
+    machines = frozenset(node.name for node in nodes) if attend - assigned.attend else assigned.machines
     return replace(assigned, attend=frozenset(attend), machines=machines, below=assigned.below & attend)
 
 
-def _next_of(able: Sequence[int], node: CandidateNode) -> int | None:
-    """Return the first coordinator that a node has not barred, or None."""
-    return next((one for one in able if one not in node.barred), None)
+def _coordinators(nodes: Sequence[CandidateNode]) -> list[CandidateNode]:
+    """Return the nodes with a coordinator in the order in which they lead."""
+    return sorted((node for node in nodes if node.coordinated), key=lambda node: node.node)
+
+
+def _attending(node: CandidateNode, coordinators: Sequence[CandidateNode], set_up: SetUp) -> set[int]:
+    """Return the nodes whose coordinators attend a node that has barred none."""
+    if set_up is SetUp.DISTRIBUTED:
+        return {node.node} if node.coordinated else set()
+    attending = list(coordinators[:1])
+    if set_up is SetUp.HIERARCHICAL:
+        attending += islice((other for other in coordinators if other.rack == node.rack), 1)
+    return {other.node for other in attending}
 
 
 def _assigned(own: int, nodes: Sequence[CandidateNode], set_up: SetUp, delegation_s: float) -> Assignment:
     """Return the assignment of a coordinator if no node has barred any."""
-    able = sorted((one for one in nodes if one.coordinated), key=lambda one: one.node)
+    able = _coordinators(nodes)
     me = next((one for one in able if one.node == own), None)
     if me is None:
         return Assignment()

@@ -17,10 +17,9 @@ from dios.firmament.coordinator.cluster_state import Phase, TrackedCluster
 from dios.firmament.coordinator.observer import MeasurementReport
 from dios.firmament.knowledge.knowledge_base import KnowledgeBase
 from dios.wire.messages import Asked, KeptRoom, Occupant, Placed, PromisedStart, QueueRows, Submission
+from dios.wire.scheduling import COORDINATOR_LABEL
 
 _PROBLEMS_MAX: Final = 20
-COORDINATOR: Final = "coordinator"
-"""The label of the nodes' coordinators among their tasks."""
 
 
 class NotedStart(NamedTuple):
@@ -181,4 +180,4 @@ class ClusterService(ABC):
 
 def _is_coordinator(row: Submission | Occupant) -> bool:
     """Return True for a node's coordinator. A task of a user that looks like it reserves nothing either."""
-    return row.label == COORDINATOR and not row.work.particular
+    return row.label == COORDINATOR_LABEL and not row.work.particular

@@ -609,9 +609,10 @@ class Coordinator:
             await self._send_some(NodeActions(action.host, placements, preempted, action.threads))
             first, preempted = first + _PLACEMENTS_MAX, []
         if action.promised:
-            # By itself, because a node of an earlier version refuses such a call.
             try:
-                await self._node.place(self._host(action.host), promised=action.promised)
+                await self._node.keep_rooms(self._host(action.host), action.promised)
+            except NotSupportedError:
+                return  # a node of an earlier release shows no promised starts
             except DiosError as error:
                 async with self._lock:
                     if self._service is not None:
@@ -672,12 +673,12 @@ class Coordinator:
         try:
             await self._node.set_admission(self._host(name), message)
         except NotSupportedError:
-            # A node of an earlier release enforces none; it need not hear the same again.
-            return
+            pass  # a node of an earlier release enforces none; it need not hear the same again
         except DiosError as error:
-            self._admissions.forget(name)
             if self._service is not None:
                 self._service.note(f"{name}: {error}")
+            return
+        self._admissions.confirm(name, message)
 
     # Shares -------------------------------------------------------------------------------------------
 

@@ -199,7 +199,7 @@ class Run:
         self.cluster.settle()
         (run,) = self.administrator.ask(messages.QueueRows, messages.ReadQueue()).waiting
         kept = messages.PromisedStart(run.id, "n2", 60_000)
-        self.administrator.ask(messages.Placed, messages.Place(promised=(kept,)))
+        self.administrator.ask(messages.Placed, messages.KeepRooms(promised=(kept,)))
 
     def others(self, knowing: Client) -> None:
         """Make calls that only others than tasks may make, or that everybody would see."""

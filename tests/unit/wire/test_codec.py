@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from dios import limits
 from dios.errors import ProtocolError
 from dios.wire import codec, messages
+from dios.wire.call_table import CALLS, Route
 from dios.wire.types import ObjectType
 from tests.support.wire import descriptions as described
 
@@ -92,6 +93,25 @@ def test_a_message_without_the_newest_fields_is_understood(kind: type[msgspec.St
     assert type(message) is kind
     assert encoded(message) != old
     assert decoded(kind, encoded(message)) == message
+
+
+def test_no_call_to_another_node_becomes_longer() -> None:
+    """Earlier releases refuse surplus fields of a call, and always get all of them: add a call instead."""
+    longer_before = {
+        "Copy",
+        "Create",
+        "Delete",
+        "AcquireRead",
+        "Govern",
+        "ListTasks",
+        "NodeInfo",
+        "ReadOnce",
+        "ReadQueue",
+        "Retire",
+        "Run",
+    }
+    forwarded = {kind.__name__ for kind, row in CALLS.items() if row.route is not Route.LOCAL}
+    assert OLDER.keys() & forwarded == longer_before
 
 
 def test_tags_are_unique() -> None:

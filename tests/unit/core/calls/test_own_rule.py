@@ -34,6 +34,8 @@ class Site:
         self.here, self.liar, self.third = self.cluster.nodes
         self.schedulers = {node.node: self.cluster.session(node) for node in self.cluster.nodes}
         self.hold_ms = 0
+        self.room: messages.KeepRooms | None = None
+        """What the schedulers note again and again."""
 
     def user(self, principal: Principal = CALM) -> tuple[Citizen, int]:
         """Return a session of a user on the first node, and a program of that user."""
@@ -60,6 +62,8 @@ class Site:
                 if self.hold_ms:
                     call = SetAdmission("n1", hold_ms=self.hold_ms)
                     self.schedulers[node.node].ask(messages.Done, call)
+                if self.room is not None:
+                    self.schedulers[node.node].ask(messages.Placed, self.room)
             self.cluster.advance(STEP_MS, STEP_MS)
 
     def tasks(self, node: ClusterNode | None = None) -> list[Task]:
@@ -113,6 +117,15 @@ def test_the_next_scheduler_has_the_lease(site: Site) -> None:
     call = messages.Place("n1", (Placement(row.id, "n3"),))
     assert site.schedulers[site.third.node].ask(messages.Placed, call).refused == ()
     assert [node for node, _ in site.cluster.spawned] == [site.third]
+
+
+def test_a_scheduler_that_has_departed_is_not_barred(site: Site) -> None:
+    """It has left the queue to another one, as a coordinator does that gets another assignment."""
+    site.read(site.third)
+    site.read(site.liar)
+    site.submit()
+    site.attend(limits.SCHEDULER_PROGRESS_MS + 2 * REVIEWED_MS)
+    assert site.here.core.state.queue.barred(site.here.now) == [2]
 
 
 @pytest.mark.parametrize(
@@ -171,6 +184,42 @@ def test_a_scheduler_that_places_keeps_its_lease(site: Site) -> None:
     assert not site.tasks()
 
 
+@pytest.mark.parametrize("attends", [True, False])
+def test_placing_where_nothing_fits_is_no_progress(site: Site, *, attends: bool) -> None:
+    """A scheduler that sends runs to a full node again and again is barred, and they start here."""
+    site.third.session(GREEDY).run(host="n3", work=WHOLE)
+    site.read(site.liar if attends else site.third)
+    site.submit()
+    (waiting,) = site.here.core.state.queue.waiting.values()
+    began = waiting.since
+    refused: list[str] = []
+    for _ in range((limits.SCHEDULER_PROGRESS_MS + 2 * REVIEWED_MS) // 1_000):
+        site.read(site.liar if attends else site.third)
+        call = messages.Place("n1", (Placement(waiting.chosen.task, "n3"),))
+        answer = site.schedulers[site.liar.node].ask(messages.Placed, call)
+        refused += [why for _, why in answer.refused]
+        site.cluster.settle()
+        site.cluster.advance(1_000, 1_000)
+        assert {queued.since for queued in site.here.core.state.queue.waiting.values()} <= {began}
+    assert 2 in site.here.core.state.queue.barred(site.here.now)
+    assert any("barred" in why for why in refused)
+    assert [task.id for task in site.tasks()] == [waiting.chosen.task]
+
+
+def test_a_start_on_another_node_is_progress(site: Site) -> None:
+    """The time of the scheduler that has placed it begins again when the other node has started the run."""
+    site.read(site.liar)
+    site.submit(WHOLE)
+    site.attend(2 * STEP_MS)
+    (row,) = site.read(site.liar).waiting
+    site.schedulers[site.liar.node].ask(messages.Placed, messages.Place("n1", (Placement(row.id, "n3"),)))
+    before = site.here.now
+    site.cluster.start_spawned()
+    site.cluster.settle()
+    (scheduler,) = site.here.core.state.queue.schedulers
+    assert scheduler.since >= before
+
+
 def test_a_reason_keeps_the_lease_for_a_bounded_time(site: Site) -> None:
     """A scheduler that always has a reason costs minutes, and less each time that it was found out."""
     site.hold_ms = 30_000
@@ -188,7 +237,8 @@ def test_a_reason_keeps_the_lease_for_a_bounded_time(site: Site) -> None:
     assert len(site.cluster.spawned) == 2
 
 
-def test_a_reason_that_the_node_sees_keeps_the_lease(site: Site) -> None:
+@pytest.mark.parametrize("ends", [True, False])
+def test_a_reason_that_the_node_sees_keeps_the_lease(site: Site, *, ends: bool) -> None:
     """Room that is kept for a run of the same queue stays kept while that run cannot start here."""
     first, _ = site.user()
     occupant = first.run(host="n1", work=HALF)
@@ -197,16 +247,19 @@ def test_a_reason_that_the_node_sees_keeps_the_lease(site: Site) -> None:
     (owner,) = site.read(site.liar).waiting
     site.submit(HALF, GREEDY)
     site.hold_ms = 30_000
-    promise = messages.Place("n1", promised=(PromisedStart(owner.id, "n1", 1_000),))
-    site.schedulers[site.liar.node].ask(messages.Placed, promise)
+    site.room = messages.KeepRooms("n1", (PromisedStart(owner.id, "n1", 1_000),))
     site.cluster.spawned.clear()
     site.attend(limits.SCHEDULER_HOLD_MS_MAX + 3 * REVIEWED_MS)
     assert site.attended()
     assert not site.cluster.spawned
-    site.cluster.end(occupant)
-    site.cluster.spawned.clear()
-    site.attend(limits.SCHEDULER_HOLD_MS_MAX + 3 * REVIEWED_MS)
-    assert site.cluster.spawned, "it fits now and is not placed"
+    if ends:
+        site.cluster.end(occupant)
+        site.cluster.spawned.clear()
+        site.attend(limits.SCHEDULER_HOLD_MS_MAX + 3 * REVIEWED_MS)
+    else:
+        site.room = None
+        site.attend(int(limits.RESERVATION_UNKNOWN_S * 1_000) + 3 * REVIEWED_MS)
+    assert site.cluster.spawned, "it fits now, or its start is long past"
 
 
 def test_a_lost_lease_is_longer_each_time_and_comes_back(site: Site) -> None:
@@ -217,13 +270,13 @@ def test_a_lost_lease_is_longer_each_time_and_comes_back(site: Site) -> None:
         site.submit()
         site.attend(limits.SCHEDULER_PROGRESS_MS + 2 * REVIEWED_MS)
         assert queue.barred(site.here.now) == [2]
-        (one,) = queue.schedulers
+        (scheduler,) = queue.schedulers
         began = site.here.now - 2 * REVIEWED_MS * 1_000_000
-        lost = one.barred_until
+        lost = scheduler.barred_until
         site.cluster.spawned.clear()
         while queue.barred(site.here.now):
             site.attend(STEP_MS)
-        assert one.lost == factor
+        assert scheduler.lost == factor
         assert 0 <= site.here.now - lost <= 2 * STEP_MS * 1_000_000
         assert lost - began >= factor * limits.SCHEDULER_BARRED_MS * 1_000_000
 

@@ -7,12 +7,12 @@ from dataclasses import dataclass
 import pytest
 
 from dios import limits
-from dios.core import effects
+from dios.core import effects, events
 from dios.errors import Code
 from dios.ids import Principal, TaskId
 from dios.wire import messages
 from dios.wire.messages import Holding, Placement, Quota, SetAdmission, Work
-from dios.wire.types import Brand, Flag, NameKind, TaskState
+from dios.wire.types import Brand, Flag, NameKind, Resource, Scope, TaskState
 from tests.support.core.cluster import Citizen, Cluster
 from tests.support.core.harness import OWNER
 
@@ -185,8 +185,12 @@ def test_other_nodes_count_until_nothing_is_heard_of_them(site: Site) -> None:
     site.admit(Quota(USER, tasks=1, elsewhere=Holding(1)))
     seq = site.send(Way(host="n1").call(site.program))
     assert site.running() == 0
-    site.cluster.advance(limits.ADMISSION_TOTALS_MS + 100, 1_000)
-    site.admit(Quota(USER, tasks=1))
+    here = site.nodes[0]
+    for milliseconds, running in ((limits.ADMISSION_TOTALS_MS - 2_000, 0), (4_000, 1)):
+        site.cluster.advance(milliseconds, 1_000)
+        here.step(events.LoadMeasured(here.now, 1 << 30))
+        site.cluster.settle()
+        assert site.running() == running
     site.cluster.start_spawned()
     assert isinstance(site.cluster.wait(site.user, seq), messages.Created)
 
@@ -200,6 +204,62 @@ def test_a_scheduled_run_counts_as_its_scheduler_counts_it(site: Site) -> None:
     assert site.place(row.id, "n2").refused == ()
     site.cluster.start_spawned()
     assert site.running() == 1
+
+
+def test_a_run_that_no_scheduler_has_placed_counts_everywhere(site: Site) -> None:
+    """When the lease of the scheduler is over, the chosen node counts what the principal holds elsewhere."""
+    quota = Quota(USER, tasks=1, elsewhere=Holding(1))
+    site.start(Way(host="n1"))
+    site.attend()
+    site.send(messages.Run(site.program))
+    for name in ("n2", "n3"):
+        site.scheduler.ask(messages.Done, SetAdmission(name, (quota,)))
+    site.cluster.advance(3 * limits.QUEUE_LEASE_MS, 500)
+    assert not site.nodes[0].core.state.queue.waiting, "it was placed without a scheduler"
+    assert site.running() == 1
+
+
+def test_a_placed_run_that_waits_on_its_node_counts_everywhere(site: Site) -> None:
+    """The figures of its scheduler are from the time of its placement, those of the node are later."""
+    there = site.cluster.session(site.nodes[1])
+    bound = messages.Bound(Resource.TASKS, 1)
+    there.ask(messages.LimitRows, messages.SetLimits(Scope.PRINCIPAL, (bound,), principal=str(USER)))
+    first, _ = site.start(Way(host="n2"))
+    site.attend()
+    site.send(messages.Run(site.program))
+    (row,) = site.attend().waiting
+    assert site.place(row.id, "n2").refused == ()
+    assert not site.attend().waiting
+    site.scheduler.ask(messages.Done, SetAdmission("n2", (Quota(USER, tasks=1, elsewhere=Holding(1)),)))
+    site.cluster.end(first)
+    site.cluster.settle()
+    assert site.running() == 0
+    site.scheduler.ask(messages.Done, SetAdmission("n2", (Quota(USER, tasks=1),)))
+    site.cluster.settle()
+    assert site.running() == 1
+
+
+def test_a_placed_run_that_has_waited_for_room_may_be_placed_anew(site: Site) -> None:
+    """The node that had no room for it is not one that its caller has chosen."""
+    here = site.nodes[0]
+    owner = site.cluster.session(here)
+    bound = messages.Bound(Resource.TASKS, 1)
+    owner.ask(messages.LimitRows, messages.SetLimits(Scope.PRINCIPAL, (bound,), principal=str(USER)))
+    first, _ = site.start(Way(host="n1"))
+    site.attend()
+    needs = Work(cpus_milli=1_000)
+    site.send(messages.Run(site.program, work=needs))
+    (row,) = site.attend().waiting
+    assert site.place(row.id, "n1").refused == ()
+    assert not site.attend().waiting, "it waits in the start queue"
+    program = owner.create(name_kind=NameKind.ANONYMOUS, data=b"pass").reference.ref
+    site.send(messages.Run(program, host="n1", work=Work(cpus_milli=2_000)), owner)
+    site.attend()
+    site.cluster.end(first)
+    (row,) = site.attend().waiting
+    assert row.work == needs
+    assert site.place(row.id, "n2").refused == ()
+    assert [node for node, _ in site.cluster.spawned][-1:] == [site.nodes[1]]
 
 
 @pytest.mark.parametrize(

@@ -11,6 +11,7 @@ from dios.core.model.records import Task
 from dios.errors import Code
 from dios.ids import Principal, TaskId
 from dios.wire import messages
+from dios.wire.codec import ADMISSION_VERSION
 from dios.wire.messages import Constraint, Device, DeviceRequest, Near, Placement, ThreadPlace, Work
 from dios.wire.types import Affinity, Cause, Flag, NameKind, NodeWish, Permission, TaskState
 from tests.support.core.cluster import Citizen, Cluster
@@ -725,7 +726,7 @@ def test_who_missed_too_much_reads_everything_again(yard: Yard, monkeypatch: pyt
 def promise(yard: Yard, submission: int, node: str, in_ms: int = 5_000) -> messages.Placed:
     """Note a promised start in the queue of the first node."""
     start = messages.PromisedStart(submission, node, in_ms)
-    return yard.scheduler.ask(messages.Placed, messages.Place("n1", promised=(start,)))
+    return yard.scheduler.ask(messages.Placed, messages.KeepRooms("n1", (start,)))
 
 
 def test_a_promised_start_is_shown_to_all_readers_until_it_is_over(yard: Yard) -> None:
@@ -752,6 +753,36 @@ def test_a_promised_start_is_shown_to_all_readers_until_it_is_over(yard: Yard) -
     assert promise(yard, row.id, "n2").refused == (), "the run does not wait any more"
     assert yard.board().kept == ()
     yard.cluster.check()
+
+
+def test_a_promised_start_long_past_is_void(yard: Yard) -> None:
+    """A coordinator that reads the queue for the first time does not take it for a start now."""
+    yard.board()
+    yard.submit(work=Work(cpus_milli=100_000))
+    (row,) = yard.board().waiting
+    promise(yard, row.id, "n2", in_ms=1_000)
+    unknown_s = int(limits.RESERVATION_UNKNOWN_S)
+    for seconds, kept in ((unknown_s - 10, 1), (15, 0)):
+        for _ in range(seconds):
+            yard.cluster.advance(1_000, 500)
+            yard.board()
+        assert len(yard.board().kept or ()) == kept
+
+
+def test_a_node_of_an_earlier_release_gets_no_promised_starts(yard: Yard) -> None:
+    """It would end the connection, because it does not know the call."""
+    yard.board()
+    yard.submit()
+    (row,) = yard.board().waiting
+    peers = yard.scheduler.node.core.state.cluster
+    assert peers is not None
+    there = peers.peer(yard.nodes[0].node)
+    there.version = ADMISSION_VERSION - 1
+    call = messages.KeepRooms("n1", (messages.PromisedStart(row.id, "n2"),))
+    assert yard.scheduler.refused(call) == Code.ENOSYS
+    assert yard.board().kept == ()
+    there.version = ADMISSION_VERSION
+    assert promise(yard, row.id, "n2").refused == ()
 
 
 def test_nothing_is_promised_on_a_dead_node_or_beyond_the_bound(

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping, Sequence
 
 from dios.firmament.coordinator.assignment import Assignment
 from dios.firmament.coordinator.cluster_state import TrackedCluster
 from dios.firmament.coordinator.first_fit import FirstFitScheduler
 from dios.firmament.coordinator.node_admission import REFRESH_S, NodeAdmissions
+from dios.wire import codec
+from dios.wire.fields import U63_MAX
 from dios.wire.messages import DeviceRequest, Holding, Quota, SetAdmission, Work
 from tests.support.firmament.coordinated_nodes import CoordinatedNodes
 
@@ -29,10 +32,20 @@ class Play(CoordinatedNodes):
         super().__init__(scheduler, scheduler.round)
         self.admissions = NodeAdmissions()
 
-    def due(self, assignment: Assignment = ALL, informed: frozenset[str] = NAMES) -> dict[str, SetAdmission]:
-        """Return the messages that are due now."""
+    def due(
+        self,
+        assignment: Assignment = ALL,
+        informed: frozenset[str] = NAMES,
+        *,
+        quotas: Mapping[str, Sequence[float]] = QUOTAS,
+        silent: frozenset[str] = frozenset(),
+    ) -> dict[str, SetAdmission]:
+        """Return the messages that are due now; all nodes but the silent ones answer them."""
         cluster: TrackedCluster = self.cluster
-        return self.admissions.due(cluster, QUOTAS, assignment, informed, self.now)
+        messages = self.admissions.due(cluster, quotas, assignment, informed, self.now)
+        for name in messages.keys() - silent:
+            self.admissions.confirm(name, messages[name])
+        return messages
 
 
 def test_each_node_learns_what_the_others_hold() -> None:
@@ -62,6 +75,34 @@ def test_only_what_is_new_is_sent_and_again_after_a_while() -> None:
     assert play.due().keys() == {"n2"}
     play.now += REFRESH_S
     assert play.due().keys() == NAMES
+    play.due(quotas={})
+    assert play.admissions.is_idle
+
+
+def test_a_message_without_an_answer_is_sent_until_it_is_heard() -> None:
+    """The answer may be late or lost: a quota that was removed must not stay on the node for ever."""
+    play = Play()
+    play.read()
+    play.due()
+    removed = play.due(quotas={}, silent=frozenset({"n2"}))
+    assert removed["n2"].quotas == ()
+    assert not play.admissions.is_idle
+    assert play.due(quotas={}, silent=frozenset({"n2"})) == {"n2": removed["n2"]}
+    play.due()
+    play.admissions.confirm("n2", removed["n2"])
+    assert play.due(quotas={}).keys() == NAMES, "the answer is to an earlier message"
+
+
+def test_quotas_and_holdings_fit_the_message() -> None:
+    """Units are not lost by rounding, a quota beyond all holdings is none, and huge needs do not overflow."""
+    play = Play()
+    play.read()
+    quotas = {"uid:1": (NO_LIMIT, 1.001, 1e30, float(U63_MAX), NO_LIMIT, NO_LIMIT)}
+    for message in play.due(quotas=quotas).values():
+        assert codec.decode_request(codec.encode_request(1, message)[4:]).call == message
+        (quota,) = message.quotas or ()
+        assert (quota.tasks, quota.cpus_milli, quota.memory_bytes, quota.disk_io) == (None, 1_001, None, None)
+    assert Holding(network=U63_MAX).plus(Holding(network=1)) == Holding(network=U63_MAX)
 
 
 def test_a_node_whose_shares_are_unknown_gets_no_quotas() -> None:
