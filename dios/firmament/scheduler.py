@@ -425,10 +425,13 @@ class FlowScheduler:
             return replace(self.copy()._explain_entered(task), reason=reason, free=free)  # noqa: SLF001 - as above
         explained = trial._explain_entered(task)
         search = CounterfactualSearch(self, task, budget_s)
-        changes, unsolved = search.solve()
+        changes = search.solve()
         enough = [
             one for one in explained.enough if one.machine is None or search.starts_with_slot(one.machine)
         ]
+        unsolved = search.remark
+        if not unsolved and not changes and all(one.machine is None for one in enough):
+            unsolved = "none of the changes that were tried, alone or two together, would start it now"
         return replace(
             explained, round=number, free=free, counterfactuals=changes, enough=enough, unsolved=unsolved
         )

@@ -9,8 +9,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from dios.firmament.cluster.columns import Floats
-from dios.firmament.cluster.state import RUNNING
+from dios.firmament.cluster.columns import ABSENT, Floats, Ints
+from dios.firmament.cluster.state import RUNNING, ClusterState
 from dios.firmament.descriptors import (
     BadDescriptorError,
     Constraint,
@@ -21,8 +21,10 @@ from dios.firmament.descriptors import (
     TaskDescriptor,
 )
 from dios.firmament.explain.amounts import STEPS, in_steps
+from dios.firmament.explain.counterfactuals import CounterfactualSearch
 from dios.firmament.explain.explanation import Counterfactual, CounterfactualKind, Explanation
 from dios.firmament.models.catalogue import MODELS, make
+from dios.firmament.models.protocol import Options
 from dios.firmament.models.runtimes import Runtimes
 from dios.firmament.models.spread import SpreadModel
 from dios.firmament.policies.principal_accounts import PrincipalAccounts
@@ -454,3 +456,67 @@ def test_a_model_without_a_second_state_is_explained_without_changes() -> None:
     assert "too small" in told.reason
     assert told.counterfactuals == []
     assert told.unsolved == "no changes were tried: it has no second state"
+
+
+class Failing(SpreadModel):
+    """A model that fails in some states."""
+
+    def __init__(self, fails: Callable[[ClusterState], bool]) -> None:
+        super().__init__()
+        self._fails = fails
+
+    def task_options(self, state: ClusterState, tasks: Ints) -> Options:
+        """Fail, or offer the machines."""
+        if self._fails(state):
+            raise ModelError("it fails in this state")
+        return super().task_options(state, tasks)
+
+
+def slots_of(state: ClusterState) -> int:
+    """Return the number of slots of the cluster."""
+    return int(state.resources.slots[state.resources.at(Level.MACHINE)].sum())
+
+
+def slot_short(model: SpreadModel, *constraints: Constraint) -> FlowScheduler:
+    """Return a scheduler whose only machine has its two slots in use, and whose task 3 waits for one."""
+    scheduler = FlowScheduler(model)
+    scheduler.add_machine(MachineDescriptor(0, "n0", "r", Resources(8, GIB), 2), 0.0)
+    for task in (1, 2, 3):
+        described = TaskDescriptor(task, Resources(1), restartable=False)
+        if task == 3:
+            described = replace(described, constraints=constraints)
+        scheduler.submit(JobDescriptor(task), [described], 0.0)
+        scheduler.round(0.0)
+    return scheduler
+
+
+def test_a_sufficient_slot_is_no_failure_of_all_changes() -> None:
+    """No sentence says that nothing would start a task which one more slot starts."""
+    told = slot_short(SpreadModel()).explain(3)
+    assert [one.machine for one in told.enough if one.what == "slot"] == [0]
+    assert told.counterfactuals == []
+    assert told.unsolved == ""
+
+
+def test_a_slot_that_was_not_tried_is_unknown() -> None:
+    """If the round with the slot fails, or there is no time for it, a sentence says so."""
+    scheduler = slot_short(Failing(lambda state: slots_of(state) > 2))
+    told = scheduler.explain(3)
+    assert [one.machine for one in told.enough if one.what == "slot"] == []
+    assert told.unsolved.startswith("further changes were not tried: a round failed: ")
+    search = CounterfactualSearch(scheduler, 3, 0.0)
+    assert not search.starts_with_slot(0)
+    assert search.remark == "further changes were not tried: the 0 s for that are used up"
+
+
+def test_a_failed_round_leaves_no_rule_lifted() -> None:
+    """After a round failed that was without a constraint, the constraint holds for the next trial."""
+
+    def fails(state: ClusterState) -> bool:
+        described = state.tasks.descriptors[state.tasks.row(3)] if state.tasks.find(3) != ABSENT else None
+        return described is not None and described.demand.cpus < 1 and not described.constraints
+
+    scheduler = slot_short(Failing(fails), Constraint("gpu", value="yes"))
+    search = CounterfactualSearch(scheduler, 3, float("inf"))
+    assert search.solve() == []
+    assert not search.starts_with_slot(0)
