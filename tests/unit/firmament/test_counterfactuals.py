@@ -38,6 +38,8 @@ from dios.wire.types import Affinity
 GIB = 2.0**30
 STATES = 500
 CHUNKS = 100
+LEAST_S = 1e-9
+"""A time in which no change is tried, but rounds are played."""
 
 
 def build(seed: int) -> FlowScheduler:
@@ -328,7 +330,7 @@ def test_reasons_hold_in_the_state(chunk: int) -> None:
     """In 500 states, each reason against a machine and each reason to wait is true after the next rounds."""
     for seed in range(chunk, STATES, CHUNKS):
         scheduler = build(seed)
-        told = {task: scheduler.explain(task, budget_s=0.0) for task in waiting(scheduler)[-3:]}
+        told = {task: scheduler.explain(task, budget_s=LEAST_S) for task in waiting(scheduler)[-3:]}
         for _ in range(EXPLAIN_ROUNDS):
             scheduler.round(scheduler.state.now)
         rows = {scheduler.state.resources.names[row]: row for row in scheduler.state.machine_ids}
@@ -351,7 +353,7 @@ def test_a_reason_that_does_not_pass_holds_in_an_empty_cluster(chunk: int) -> No
     for seed in range(chunk, STATES, CHUNKS):
         scheduler = build(seed)
         for task in waiting(scheduler)[-3:]:
-            told = scheduler.explain(task, budget_s=0.0)
+            told = scheduler.explain(task, budget_s=LEAST_S)
             if told.reason.startswith("no machine can take it") and " now" not in told.reason:
                 empty = build(seed)
                 rows = empty.state.tasks.all()
@@ -365,6 +367,7 @@ def test_explaining_leaves_no_trace() -> None:
         asked, plain = build(seed), build(seed)
         for task in waiting(asked):
             asked.explain(task)
+            asked.explain(task, budget_s=0.0)
         for now in (10.0, 11.0, 12.0):
             assert asked.round(now).deltas == plain.round(now).deltas, f"seed {seed}"
 
@@ -372,7 +375,7 @@ def test_explaining_leaves_no_trace() -> None:
 def test_time_that_is_used_up_is_said_and_nothing_is_guessed() -> None:
     """Without time there is no change, and a sentence says that none was tried."""
     scheduler = build(0)
-    told = scheduler.explain(waiting(scheduler)[-1], budget_s=0.0)
+    told = scheduler.explain(waiting(scheduler)[-1], budget_s=LEAST_S)
     assert told.counterfactuals == []
     assert "further changes were not tried" in told.unsolved
 
@@ -456,6 +459,9 @@ def test_a_model_without_a_second_state_is_explained_without_changes() -> None:
     assert "too small" in told.reason
     assert told.counterfactuals == []
     assert told.unsolved == "no changes were tried: it has no second state"
+    unpaid = scheduler.explain(1, budget_s=0.0)
+    assert unpaid.unsolved == "no changes were tried: explanations have used up their time"
+    assert unpaid.reason == told.reason
 
 
 class Failing(SpreadModel):
@@ -520,3 +526,12 @@ def test_a_failed_round_leaves_no_rule_lifted() -> None:
     search = CounterfactualSearch(scheduler, 3, float("inf"))
     assert search.solve() == []
     assert not search.starts_with_slot(0)
+
+
+def test_without_time_no_slot_is_called_sufficient() -> None:
+    """A slot that was not tried in rounds is not named; of a running task no changes are tried."""
+    scheduler = slot_short(Uncopied())
+    told = scheduler.explain(3, budget_s=0.0)
+    assert [one for one in told.enough if one.machine is not None] == []
+    assert told.unsolved == "no changes were tried: explanations have used up their time"
+    assert scheduler.explain(1, budget_s=0.0).unsolved == ""
