@@ -298,11 +298,11 @@ class CounterfactualSearch:
 
     def _note_amounts(self, solved: _Solved) -> None:
         demand = self._described.demand
+        prefix, suffix = ("at most ", " for each task of its gang") if len(self._group) > 1 else ("", "")
         parts = [
-            f"{exact_text(name, amount)} instead of {amount_text(name, getattr(demand, name))}"
+            f"{prefix}{exact_text(name, amount)} instead of {amount_text(name, getattr(demand, name))}"
             for name, amount in solved.amounts.items()
         ]
-        suffix = " for each task of its gang" if len(self._group) > 1 else ""
         self._note(
             CounterfactualKind.DEMAND,
             " and ".join(parts) + suffix,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import random
 from collections.abc import Callable
 from dataclasses import replace
@@ -170,8 +171,11 @@ def make_change(scheduler: FlowScheduler, task: int, change: Counterfactual) -> 
         make_change(scheduler, task, replace(change, kind=change.also, value=change.also_value, also=None))
     match change.kind:
         case CounterfactualKind.DEMAND:
+            most = Resources(*[math.inf] * len(Resources._fields))._replace(**change.amounts)
             redescribe(
-                scheduler, task, lambda one: replace(one, demand=one.demand._replace(**change.amounts))
+                scheduler,
+                task,
+                lambda one: replace(one, demand=Resources(*map(min, one.demand, most))),
             )
         case CounterfactualKind.CONSTRAINT:
             redescribe(
@@ -439,6 +443,16 @@ def test_a_constraint_and_an_amount_are_tried_together() -> None:
     (change,) = scheduler.explain(1).counterfactuals
     assert (change.kind, change.amounts) == (CounterfactualKind.DEMAND, {"cpus": 2})
     assert (change.also, change.also_value) == (CounterfactualKind.CONSTRAINT, "gpu")
+
+
+def test_smaller_needs_raise_no_member_of_a_gang() -> None:
+    """The amount of a gang is the most that each task may need; one that needs less stays as it is."""
+    scheduler = small((3, 8))
+    tasks = [TaskDescriptor(1, Resources(3)), TaskDescriptor(2, Resources(1))]
+    scheduler.submit(JobDescriptor(1, "a", gang=2), tasks, 0.0)
+    change = scheduler.explain(1).counterfactuals[0]
+    assert (change.amounts, change.least) == ({"cpus": 2}, True)
+    assert "at most 2 CPUs instead of 3 for each task of its gang" in change.text
 
 
 class Uncopied(SpreadModel):
