@@ -395,7 +395,8 @@ class FlowScheduler:
 
         Rounds are played for it in copies of this scheduler, so the answer is about the present cluster, and
         nothing changes. At most ``budget_s`` seconds, and one change more, are spent on changes that would
-        start a waiting task.
+        start a waiting task. Without any there is no copy, but a trial round in this scheduler, after which
+        a round may choose another one of equally good solutions.
 
         Raises:
             BadDescriptorError: the task is not known.
@@ -405,13 +406,23 @@ class FlowScheduler:
         before = self._backlog.place_of(task) if self._backlog is not None and task in self._backlog else None
         if before is None:
             self._task(task)
+        if budget_s <= 0:
+            return self._explain_untried(task, "explanations have used up their time")
         try:
             trial = self.copy()
         except ModelError as error:
-            return replace(self._explain_entered(task), unsolved=f"no changes were tried: {error}")
+            return self._explain_untried(task, str(error))
         if self.is_running(task):
             return trial._explain(task)  # noqa: SLF001 - the copy is of this class
         return replace(self._explain_waiting(task, trial, budget_s), before=before)
+
+    def _explain_untried(self, task: int, why: str) -> Explanation:
+        """Explain a task by a trial round alone; ``why`` says why no changes are tried."""
+        explained = self._explain_entered(task)
+        if self.is_running(task):
+            return explained
+        enough = [one for one in explained.enough if one.machine is None]
+        return replace(explained, enough=enough, unsolved=f"no changes were tried: {why}")
 
     def _explain_waiting(self, task: int, trial: FlowScheduler, budget_s: float) -> Explanation:
         """Explain a waiting task as it is after the next rounds, which are played in ``trial``."""
@@ -425,10 +436,13 @@ class FlowScheduler:
             return replace(self.copy()._explain_entered(task), reason=reason, free=free)  # noqa: SLF001 - as above
         explained = trial._explain_entered(task)
         search = CounterfactualSearch(self, task, budget_s)
-        changes, unsolved = search.solve()
+        changes = search.solve()
         enough = [
             one for one in explained.enough if one.machine is None or search.starts_with_slot(one.machine)
         ]
+        unsolved = search.remark
+        if not unsolved and not changes and all(one.machine is None for one in enough):
+            unsolved = "none of the changes that were tried, alone or two together, would start it now"
         return replace(
             explained, round=number, free=free, counterfactuals=changes, enough=enough, unsolved=unsolved
         )

@@ -12,11 +12,13 @@ import logging
 import os
 import threading
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Final, NamedTuple, Self
 
 import trio
 
 from dios import limits
+from dios.errors import DiosError
 from dios.host.bandwidth.rates import Rates
 from dios.host.machine import capacity
 from dios.host.machine.capacity import Measurement, MeasurementError
@@ -91,24 +93,35 @@ class CapacitySources:
             return
         try:
             measurement = self._measure()
-        except MeasurementError as error:
-            self._why_unknown = error.message
+        except (MeasurementError, RuntimeError, OSError) as error:
+            self.note_failure(error)
             return
         self._measured = max(self._measured, measurement.bytes_s)
         self._busy_attempts += measurement.was_busy
         self.is_settled = not measurement.was_busy or self._busy_attempts >= limits.CAPACITY_BUSY_ATTEMPTS_MAX
         self._remark = "while the machine was busy" if measurement.was_busy else ""
 
+    def note_failure(self, error: Exception) -> None:
+        """Record why a measurement was not possible; it is tried again."""
+        if not self.is_settled:
+            self._why_unknown = (
+                error.message if isinstance(error, DiosError) else f"cannot measure it: {error}"
+            )
+
 
 class NodeCapacity:
     """The capacities of this node's link and disk, and the attempts to find them out."""
 
     def __init__(
-        self, disk: CapacitySources, link: CapacitySources, interfaces: tuple[str, ...], rates: Rates
+        self,
+        disk: CapacitySources,
+        link: CapacitySources,
+        interface_speed: Callable[[], tuple[int, str]],
+        rates: Rates,
     ) -> None:
-        """``rates`` has seen what was moved."""
+        """``rates`` has seen what was moved; ``interface_speed`` returns bytes per second and a name."""
         self._disk, self._link = disk, link
-        self._interfaces: Final = interfaces
+        self._interface_speed: Final = interface_speed
         self._rates: Final = rates
         self._look_at_interface()
 
@@ -127,7 +140,7 @@ class NodeCapacity:
             capacity.measure_loopback if settings.measure and local else None,
             (_NOT_YET if settings.measure else _MEASURE_IS_OFF) if local else _NO_SPEED,
         )
-        return cls(disk, link, interfaces, rates)
+        return cls(disk, link, partial(capacity.link_bytes_s, interfaces), rates)
 
     @property
     def disk(self) -> KnownCapacity:
@@ -152,25 +165,31 @@ class NodeCapacity:
 
         0 stands for unknown. It runs until it is cancelled, because the most seen grows.
         """
-        told = (0, 0)
+        reported = (0, 0)
         pause_ms = limits.CAPACITY_PAUSE_MS_MIN
         while True:
-            told = self._report_changed(told, report)
+            self._look_at_interface()
+            reported = self._report_changed(reported, report)
             if self._disk.is_settled and self._link.is_settled:
                 await trio.sleep(limits.CAPACITY_LOOK_MS / 1000)
-                self._look_at_interface()
                 continue
-            await _in_low_priority(self._measure)
-            told = self._report_changed(told, report)
+            try:
+                await _in_low_priority(self._measure)
+            except (RuntimeError, OSError) as error:
+                self._disk.note_failure(error)
+                self._link.note_failure(error)
+            reported = self._report_changed(reported, report)
             await trio.sleep(pause_ms / 1000)
             pause_ms = min(2 * pause_ms, limits.CAPACITY_PAUSE_MS_MAX)
 
-    def _report_changed(self, told: tuple[int, int], report: Callable[[int, int], None]) -> tuple[int, int]:
-        """Report the present capacities if one differs much from what was told; return what is told now."""
+    def _report_changed(
+        self, reported: tuple[int, int], report: Callable[[int, int], None]
+    ) -> tuple[int, int]:
+        """Report the present capacities if one differs much from the last report; return the last report."""
         disk, network = self.disk, self.network
         present = (disk.bytes_s or 0, network.bytes_s or 0)
-        if not any(map(_differs, told, present)):
-            return told
+        if not any(map(_differs, reported, present)):
+            return reported
         self._rates.learned = (present[1], present[1], present[0])
         report(*present)
         for name, known in (("disk", disk), ("network", network)):
@@ -185,7 +204,7 @@ class NodeCapacity:
 
     def _look_at_interface(self) -> None:
         """Read the speed of the interface, which may come up later or change."""
-        self._link.note_interface(*capacity.link_bytes_s(self._interfaces))
+        self._link.note_interface(*self._interface_speed())
 
 
 def _differs(before: int, now: int) -> bool:
@@ -193,13 +212,18 @@ def _differs(before: int, now: int) -> bool:
 
 
 async def _in_low_priority(work: Callable[[], None]) -> None:
-    """Run work in a thread of its own, whose priority cannot be raised again."""
+    """Run work in a thread of its own, whose priority cannot be raised again.
+
+    Raises:
+        RuntimeError: the system refuses the thread.
+        OSError: it refuses the priority.
+    """
     ended, token = trio.Event(), trio.lowlevel.current_trio_token()
     failures: list[Exception] = []
 
     def run() -> None:
-        os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), _LOWEST_PRIORITY)
         try:
+            os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), _LOWEST_PRIORITY)
             work()
         except Exception as error:  # noqa: BLE001 - it is raised in the loop
             failures.append(error)

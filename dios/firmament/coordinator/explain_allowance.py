@@ -20,5 +20,8 @@ class ExplainAllowance:
         return max(self._left_s, 0.0)
 
     def spend(self, seconds: float) -> None:
-        """Record the seconds that an explanation took; the next ones may have to wait for them."""
-        self._left_s -= seconds
+        """Record the seconds that an explanation took; the next ones try no changes until they are over.
+
+        A trial round takes time without an allowance, too, so that a debt is bounded.
+        """
+        self._left_s = max(self._left_s - seconds, -EXPLAIN_S)

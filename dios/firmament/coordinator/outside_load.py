@@ -67,8 +67,8 @@ class OutsideLoad:
         machine.tasks_use[node] = sum(each.cpus_milli for each in load.tasks) / 1000 + unmeasured
         outside = load.cpus_milli / 1000 - sum(machine.tasks_use.values())
         measured = (
-            _next_level(machine.level, _QUARTERS * outside / max(1, totals.processors)),
-            _is_short(load.memory_bytes, totals.memory_bytes, was_short=machine.memory_short),
+            _next_level(machine.measured[0], _QUARTERS * outside / max(1, totals.processors)),
+            _is_short(load.memory_bytes, totals.memory_bytes, was_short=machine.measured[1]),
         )
         if measured != machine.measured:
             machine.measured, machine.since = measured, now

@@ -69,7 +69,8 @@ class RateSolver:
     changes back when RATE_CALM_SOLVES intervals in a row show that exact shares take half of the deadline at
     most: DC-DRF was exact itself in that time, or the last exact shares, in proportion to the number of
     demands, would have been. It also changes back, for RATE_RETRY_SOLVES intervals at least, when DC-DRF
-    takes as long as exact shares did: reading the demands, which no deadline shortens, may be most of it.
+    takes as long as slow exact shares would, in that proportion: reading the demands, which no deadline
+    shortens, may be most of it.
     """
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
@@ -79,7 +80,7 @@ class RateSolver:
         self._streak = 0
         """The number of intervals in a row that speak for the other algorithm."""
         self._slower = 0
-        """The number of intervals in a row in which DC-DRF was not faster than exact shares."""
+        """The number of intervals in a row in which DC-DRF was not faster than slow exact shares."""
         self._patience = RATE_SLOW_SOLVES
         """The number of slow intervals in a row after which DC-DRF is used."""
         self._exact_entry_s = self._exact_s = 0.0
@@ -114,9 +115,10 @@ class RateSolver:
         seconds = self._clock() - began
         self._note(IN_TIME, demands, seconds, given.epsilon, completed=given.completed)
         was_exact = given.completed and not given.epsilon and seconds <= _DEADLINE_S / 2
-        calm = was_exact or self._exact_entry_s * demands.values.size <= _DEADLINE_S / 2
+        exact_s = self._exact_entry_s * demands.values.size
+        calm = was_exact or exact_s <= _DEADLINE_S / 2
         self._streak = self._streak + 1 if calm else 0
-        self._slower = self._slower + 1 if seconds >= self._exact_s else 0
+        self._slower = self._slower + 1 if seconds >= exact_s and not calm else 0
         if self._streak >= RATE_CALM_SOLVES or self._slower >= RATE_SLOW_SOLVES:
             self._patience = RATE_SLOW_SOLVES if self._streak >= RATE_CALM_SOLVES else RATE_RETRY_SOLVES
             self._in_time, self._streak = None, 0

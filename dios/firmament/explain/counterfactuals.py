@@ -6,9 +6,10 @@ changes are those of ``trial_changes``; this module chooses which are tried.
 
 from __future__ import annotations
 
+import contextlib
 import math
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import combinations
@@ -85,11 +86,12 @@ class CounterfactualSearch:
         self._beside: tuple[LiftedRule, ...] = ()
         """Rules that do not hold in the present trials."""
         self._found: list[Counterfactual] = []
+        self.remark = ""
+        """A sentence about changes that were not tried, or an empty string."""
 
-    def solve(self) -> tuple[list[Counterfactual], str]:
-        """Return sufficient changes, the smallest first, and a sentence about those that were not solved."""
-        remark = ""
-        try:
+    def solve(self) -> list[Counterfactual]:
+        """Return sufficient changes, the smallest first."""
+        with self._remarking():
             rules = lifted_rules(self._scheduler, self._task, self._group)
             singles = [self._demand(name) for name in self._demanded()]
             for rule in rules:
@@ -101,20 +103,27 @@ class CounterfactualSearch:
                 self._pairs()
             if not self._found:
                 self._together(rules)
-        except _TimeIsUpError:
-            remark = f"further changes were not tried: the {self._budget_s:.2g} s for that are used up"
-        except ModelError as error:
-            remark = f"further changes were not tried: a round failed: {error}"
-        if not remark and not self._found:
-            remark = "none of the changes that were tried, alone or two together, would start it now"
-        return sorted(self._found, key=lambda one: (one.kind.rank, one.size)), remark
+        return sorted(self._found, key=lambda one: (one.kind.rank, one.size))
 
     def starts_with_slot(self, machine: int) -> bool:
-        """Return True if the task starts with one more slot on a machine; False also if the time is up."""
+        """Return True if the task starts with one more slot on a machine, False also if that is unknown."""
+        place = ABSENT
+        with self._remarking():
+            place = self._place(partial(with_slot, machine=machine))
+        return place != ABSENT
+
+    @contextlib.contextmanager
+    def _remarking(self) -> Iterator[None]:
+        """End a part of the search when the time is up or a round fails, and record the reason."""
         try:
-            return self._place(partial(with_slot, machine=machine)) != ABSENT
-        except (_TimeIsUpError, ModelError):
-            return False
+            yield
+        except _TimeIsUpError:
+            why = f"the {self._budget_s:.2g} s for that are used up"
+        except ModelError as error:
+            why = f"a round failed: {error}"
+        else:
+            return
+        self.remark = self.remark or f"further changes were not tried: {why}"
 
     # Trials -----------------------------------------------------------------------------------------
 
@@ -289,11 +298,11 @@ class CounterfactualSearch:
 
     def _note_amounts(self, solved: _Solved) -> None:
         demand = self._described.demand
+        prefix, suffix = ("at most ", " for each task of its gang") if len(self._group) > 1 else ("", "")
         parts = [
-            f"{exact_text(name, amount)} instead of {amount_text(name, getattr(demand, name))}"
+            f"{prefix}{exact_text(name, amount)} instead of {amount_text(name, getattr(demand, name))}"
             for name, amount in solved.amounts.items()
         ]
-        suffix = " for each task of its gang" if len(self._group) > 1 else ""
         self._note(
             CounterfactualKind.DEMAND,
             " and ".join(parts) + suffix,
@@ -322,12 +331,14 @@ class CounterfactualSearch:
         """Try two rules that do not hold, and one with a smaller demand, until any two are sufficient."""
         for pair in combinations(rules, 2):
             self._lift(*pair)
-        for rule in rules:
-            if not self._found:
-                self._beside = (rule,)
-                for name in self._demanded():
-                    self._demand(name)
-        self._beside = ()
+        try:
+            for rule in rules:
+                if not self._found:
+                    self._beside = (rule,)
+                    for name in self._demanded():
+                        self._demand(name)
+        finally:
+            self._beside = ()
 
     def _smaller_gang(self) -> None:
         """Find the largest gang that starts."""

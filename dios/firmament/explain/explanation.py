@@ -33,7 +33,7 @@ class CounterfactualKind(StrEnum):
 
     @property
     def rank(self) -> int:
-        """Its place in the order of kinds; the constraints are one kind in it, the most general."""
+        """Its place in the order of kinds."""
         return list(CounterfactualKind).index(self)
 
 
@@ -50,7 +50,7 @@ class Counterfactual:
     amounts: dict[str, float]
     """The changed demands, by resource."""
     value: str
-    """The number of the constraint that is left out, or the size of the gang; else empty."""
+    """The key of the constraint that is left out, or the size of the gang; else empty."""
     freed: int | None
     """The identifier of the machine on which tasks end; None for all machines, and for other changes."""
     ended: int

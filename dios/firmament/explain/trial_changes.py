@@ -77,8 +77,13 @@ class LiftedRule(NamedTuple):
 
 
 def with_amounts(trial: TrialScheduler, group: Group, amounts: Mapping[str, float]) -> None:
-    """Let tasks demand other amounts."""
-    _redescribe(trial, group, lambda one: replace(one, demand=one.demand._replace(**amounts)))
+    """Let tasks demand these amounts at most."""
+
+    def lowered(one: TaskDescriptor) -> TaskDescriptor:
+        smaller = {name: min(amount, getattr(one.demand, name)) for name, amount in amounts.items()}
+        return replace(one, demand=one.demand._replace(**smaller))
+
+    _redescribe(trial, group, lowered)
 
 
 def with_gang(trial: TrialScheduler, task: int, size: int) -> None:

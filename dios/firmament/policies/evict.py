@@ -85,11 +85,20 @@ def make_room_reserved(
     lower = np.flatnonzero(weak)
     order = np.lexsort((-table.since[tasks[lower]], table.priority[tasks[lower]]))
     before = leaf.copy()
+    stopped: list[int] = []
     for at in lower[order].tolist():
+        stopped.append(at)
         leaf[at] = ABSENT
         if place_reserved(state, tasks, leaf, held, reservation):
-            return
-    leaf[:] = before
+            break
+    else:
+        leaf[:] = before
+        return
+    # The order is over all machines, so that some stopped in vain where another machine was short.
+    for at in reversed(stopped):
+        free, slots = room_left(state, tasks, leaf, held, int(table.machine[tasks[at]]))
+        if slots > 0 and np.all(table.demand[tasks[at]] <= free):
+            leaf[at] = before[at]
 
 
 def spare(state: ClusterState, tasks: Ints, leaf: Ints, held: Flags, most: Ints) -> None:

@@ -272,14 +272,11 @@ class Reservations:
             allowed[at] = is_owner or end <= self.until[place]
         return allowed
 
-    def is_bound(self, state: ClusterState, row: int) -> bool:
-        """Return True if a task has to leave room on all reserved machines."""
-        if not self.spare:
-            return False
-        if int(state.tasks.id[row]) in self.present:
-            return False
-        ends = state.now + float(self._runtimes.expected(state, np.array([row]))[0])
-        return not ends <= min(self.until.values())
+    def kept_from(self, state: ClusterState, row: int) -> frozenset[int]:
+        """Return the machines, as resource rows, where a task has to leave room to others."""
+        kept = np.array(list(self.spare), np.int64)
+        bound = ~self.may_fill(state, np.full(len(kept), row), kept)
+        return frozenset(kept[bound].tolist())
 
     def left_to_others(self, machines: int) -> Floats | None:
         """Return what tasks without a reservation may take, (machines, 1 + DIMENSIONS); None for all.

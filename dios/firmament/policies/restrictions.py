@@ -48,8 +48,8 @@ class _FilterRules:
     """The free resources that tasks need which did not fit before."""
     priority: int = 0
     """The priority of those tasks: tasks of lower priority may be stopped for them."""
-    bound: bool = False
-    """True if those tasks have to leave room for reservations."""
+    bound: frozenset[int] = frozenset()
+    """The machines, as resource rows, where those tasks have to leave room for reservations."""
 
 
 _ABOVE_ALL = 2**62
@@ -219,7 +219,7 @@ class Restrictions:
             priority = int(state.tasks.priority[row])
             demand = tuple(float(part) for part in np.ceil(state.tasks.demand[row] / steps) * steps)
         avoided = frozenset(self.refusals(row, now))
-        bound = bool(demand) and self.reservations.is_bound(state, row)
+        bound = self.reservations.kept_from(state, row) if demand else frozenset[int]()
         return replace(rules, avoided=avoided, demand=demand, priority=priority, bound=bound)
 
     def machines_of(self, state: ClusterState, row: int) -> Flags:
@@ -280,6 +280,8 @@ class Restrictions:
         if rules.demand:
             demand = np.array(rules.demand)
             left = self.reservations.left_to_others(size) if rules.bound else None
+            if left is not None:
+                left[~np.isin(np.arange(size), list(rules.bound))] = np.inf
             limit = fitting_tasks(
                 state, demand, rules.priority, preemption=self.settings.preemption, left=left
             )

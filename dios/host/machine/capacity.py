@@ -107,9 +107,14 @@ def _addresses_4() -> Iterator[tuple[str, _Address]]:
     place, length = rows.buffer_info()
     with contextlib.suppress(OSError), socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as asked:
         answer = fcntl.ioctl(asked, _SIOCGIFCONF, _ADDRESS_ROWS.pack(length, place))
-        for start in range(0, _ADDRESS_ROWS.unpack(answer)[0], _ADDRESS_ROW.size):
-            name, address = _ADDRESS_ROW.unpack_from(rows, start)
-            yield name.partition(b"\0")[0].decode(errors="replace"), ipaddress.IPv4Address(address)
+        yield from _parsed_rows(rows.tobytes()[: _ADDRESS_ROWS.unpack(answer)[0]])
+
+
+def _parsed_rows(rows: bytes) -> Iterator[tuple[str, _Address]]:
+    for name, address in _ADDRESS_ROW.iter_unpack(rows):
+        # A labelled address has a name such as eth0:1; that of the interface has no colon.
+        interface = name.partition(b"\0")[0].partition(b":")[0]
+        yield interface.decode(errors="replace"), ipaddress.IPv4Address(address)
 
 
 def _addresses_6(proc: Path) -> Iterator[tuple[str, _Address]]:

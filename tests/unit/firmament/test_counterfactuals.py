@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import random
 from collections.abc import Callable
 from dataclasses import replace
@@ -9,8 +10,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from dios.firmament.cluster.columns import Floats
-from dios.firmament.cluster.state import RUNNING
+from dios.firmament.cluster.columns import ABSENT, Floats, Ints
+from dios.firmament.cluster.state import RUNNING, ClusterState
 from dios.firmament.descriptors import (
     BadDescriptorError,
     Constraint,
@@ -21,8 +22,10 @@ from dios.firmament.descriptors import (
     TaskDescriptor,
 )
 from dios.firmament.explain.amounts import STEPS, in_steps
+from dios.firmament.explain.counterfactuals import CounterfactualSearch
 from dios.firmament.explain.explanation import Counterfactual, CounterfactualKind, Explanation
 from dios.firmament.models.catalogue import MODELS, make
+from dios.firmament.models.protocol import Options
 from dios.firmament.models.runtimes import Runtimes
 from dios.firmament.models.spread import SpreadModel
 from dios.firmament.policies.principal_accounts import PrincipalAccounts
@@ -36,6 +39,8 @@ from dios.wire.types import Affinity
 GIB = 2.0**30
 STATES = 500
 CHUNKS = 100
+LEAST_S = 1e-9
+"""A time in which no change is tried, but rounds are played."""
 
 
 def build(seed: int) -> FlowScheduler:
@@ -166,8 +171,11 @@ def make_change(scheduler: FlowScheduler, task: int, change: Counterfactual) -> 
         make_change(scheduler, task, replace(change, kind=change.also, value=change.also_value, also=None))
     match change.kind:
         case CounterfactualKind.DEMAND:
+            most = Resources(*[math.inf] * len(Resources._fields))._replace(**change.amounts)
             redescribe(
-                scheduler, task, lambda one: replace(one, demand=one.demand._replace(**change.amounts))
+                scheduler,
+                task,
+                lambda one: replace(one, demand=Resources(*map(min, one.demand, most))),
             )
         case CounterfactualKind.CONSTRAINT:
             redescribe(
@@ -326,7 +334,7 @@ def test_reasons_hold_in_the_state(chunk: int) -> None:
     """In 500 states, each reason against a machine and each reason to wait is true after the next rounds."""
     for seed in range(chunk, STATES, CHUNKS):
         scheduler = build(seed)
-        told = {task: scheduler.explain(task, budget_s=0.0) for task in waiting(scheduler)[-3:]}
+        told = {task: scheduler.explain(task, budget_s=LEAST_S) for task in waiting(scheduler)[-3:]}
         for _ in range(EXPLAIN_ROUNDS):
             scheduler.round(scheduler.state.now)
         rows = {scheduler.state.resources.names[row]: row for row in scheduler.state.machine_ids}
@@ -349,7 +357,7 @@ def test_a_reason_that_does_not_pass_holds_in_an_empty_cluster(chunk: int) -> No
     for seed in range(chunk, STATES, CHUNKS):
         scheduler = build(seed)
         for task in waiting(scheduler)[-3:]:
-            told = scheduler.explain(task, budget_s=0.0)
+            told = scheduler.explain(task, budget_s=LEAST_S)
             if told.reason.startswith("no machine can take it") and " now" not in told.reason:
                 empty = build(seed)
                 rows = empty.state.tasks.all()
@@ -363,6 +371,7 @@ def test_explaining_leaves_no_trace() -> None:
         asked, plain = build(seed), build(seed)
         for task in waiting(asked):
             asked.explain(task)
+            asked.explain(task, budget_s=0.0)
         for now in (10.0, 11.0, 12.0):
             assert asked.round(now).deltas == plain.round(now).deltas, f"seed {seed}"
 
@@ -370,7 +379,7 @@ def test_explaining_leaves_no_trace() -> None:
 def test_time_that_is_used_up_is_said_and_nothing_is_guessed() -> None:
     """Without time there is no change, and a sentence says that none was tried."""
     scheduler = build(0)
-    told = scheduler.explain(waiting(scheduler)[-1], budget_s=0.0)
+    told = scheduler.explain(waiting(scheduler)[-1], budget_s=LEAST_S)
     assert told.counterfactuals == []
     assert "further changes were not tried" in told.unsolved
 
@@ -436,6 +445,16 @@ def test_a_constraint_and_an_amount_are_tried_together() -> None:
     assert (change.also, change.also_value) == (CounterfactualKind.CONSTRAINT, "gpu")
 
 
+def test_smaller_needs_raise_no_member_of_a_gang() -> None:
+    """The amount of a gang is the most that each task may need; one that needs less stays as it is."""
+    scheduler = small((3, 8))
+    tasks = [TaskDescriptor(1, Resources(3)), TaskDescriptor(2, Resources(1))]
+    scheduler.submit(JobDescriptor(1, "a", gang=2), tasks, 0.0)
+    change = scheduler.explain(1).counterfactuals[0]
+    assert (change.amounts, change.least) == ({"cpus": 2}, True)
+    assert "at most 2 CPUs instead of 3 for each task of its gang" in change.text
+
+
 class Uncopied(SpreadModel):
     """A model that has no second state, as one in another process."""
 
@@ -454,3 +473,79 @@ def test_a_model_without_a_second_state_is_explained_without_changes() -> None:
     assert "too small" in told.reason
     assert told.counterfactuals == []
     assert told.unsolved == "no changes were tried: it has no second state"
+    unpaid = scheduler.explain(1, budget_s=0.0)
+    assert unpaid.unsolved == "no changes were tried: explanations have used up their time"
+    assert unpaid.reason == told.reason
+
+
+class Failing(SpreadModel):
+    """A model that fails in some states."""
+
+    def __init__(self, fails: Callable[[ClusterState], bool]) -> None:
+        super().__init__()
+        self._fails = fails
+
+    def task_options(self, state: ClusterState, tasks: Ints) -> Options:
+        """Fail, or offer the machines."""
+        if self._fails(state):
+            raise ModelError("it fails in this state")
+        return super().task_options(state, tasks)
+
+
+def slots_of(state: ClusterState) -> int:
+    """Return the number of slots of the cluster."""
+    return int(state.resources.slots[state.resources.at(Level.MACHINE)].sum())
+
+
+def slot_short(model: SpreadModel, *constraints: Constraint) -> FlowScheduler:
+    """Return a scheduler whose only machine has its two slots in use, and whose task 3 waits for one."""
+    scheduler = FlowScheduler(model)
+    scheduler.add_machine(MachineDescriptor(0, "n0", "r", Resources(8, GIB), 2), 0.0)
+    for task in (1, 2, 3):
+        described = TaskDescriptor(task, Resources(1), restartable=False)
+        if task == 3:
+            described = replace(described, constraints=constraints)
+        scheduler.submit(JobDescriptor(task), [described], 0.0)
+        scheduler.round(0.0)
+    return scheduler
+
+
+def test_a_sufficient_slot_is_no_failure_of_all_changes() -> None:
+    """No sentence says that nothing would start a task which one more slot starts."""
+    told = slot_short(SpreadModel()).explain(3)
+    assert [one.machine for one in told.enough if one.what == "slot"] == [0]
+    assert told.counterfactuals == []
+    assert told.unsolved == ""
+
+
+def test_a_slot_that_was_not_tried_is_unknown() -> None:
+    """If the round with the slot fails, or there is no time for it, a sentence says so."""
+    scheduler = slot_short(Failing(lambda state: slots_of(state) > 2))
+    told = scheduler.explain(3)
+    assert [one.machine for one in told.enough if one.what == "slot"] == []
+    assert told.unsolved.startswith("further changes were not tried: a round failed: ")
+    search = CounterfactualSearch(scheduler, 3, 0.0)
+    assert not search.starts_with_slot(0)
+    assert search.remark == "further changes were not tried: the 0 s for that are used up"
+
+
+def test_a_failed_round_leaves_no_rule_lifted() -> None:
+    """After a round failed that was without a constraint, the constraint holds for the next trial."""
+
+    def fails(state: ClusterState) -> bool:
+        described = state.tasks.descriptors[state.tasks.row(3)] if state.tasks.find(3) != ABSENT else None
+        return described is not None and described.demand.cpus < 1 and not described.constraints
+
+    scheduler = slot_short(Failing(fails), Constraint("gpu", value="yes"))
+    search = CounterfactualSearch(scheduler, 3, float("inf"))
+    assert search.solve() == []
+    assert not search.starts_with_slot(0)
+
+
+def test_without_time_no_slot_is_called_sufficient() -> None:
+    """A slot that was not tried in rounds is not named; of a running task no changes are tried."""
+    scheduler = slot_short(Uncopied())
+    told = scheduler.explain(3, budget_s=0.0)
+    assert [one for one in told.enough if one.machine is not None] == []
+    assert told.unsolved == "no changes were tried: explanations have used up their time"
+    assert scheduler.explain(1, budget_s=0.0).unsolved == ""

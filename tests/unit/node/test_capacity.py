@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import os
+import threading
 from collections.abc import Callable, Iterator
+from itertools import chain, repeat
 from pathlib import Path
 
 import pytest
@@ -89,9 +92,11 @@ def test_a_setting_fixes_the_capacity() -> None:
     assert estimate.known(50) == (7, CapacitySource.CONFIGURED, "")
 
 
-def node(disk: CapacitySources, rates: Rates) -> NodeCapacity:
-    """Return the capacities of a node with this disk, whose link is not known."""
-    return NodeCapacity(disk, CapacitySources(0, None, "no speed"), (), rates)
+def node(
+    disk: CapacitySources, rates: Rates, interface_speed: Callable[[], tuple[int, str]] = lambda: (0, "")
+) -> NodeCapacity:
+    """Return the capacities of a node with this disk, whose link is known by its interface at most."""
+    return NodeCapacity(disk, CapacitySources(0, None, "no speed"), interface_speed, rates)
 
 
 async def reports(capacity: NodeCapacity, seconds: float) -> list[tuple[float, int, int]]:
@@ -128,6 +133,43 @@ def test_a_node_reports_what_it_learns_and_changes_that_matter() -> None:
         ("disk", 200 * MB, "measured", ""),
         ("network", 0, "unknown", "no speed"),
     ]
+
+
+def test_an_interface_that_comes_up_later_is_seen_although_the_disk_cannot_be_measured() -> None:
+    """The link's capacity does not wait for that of the disk."""
+    speeds = chain([(0, "")] * 2, repeat((40 * MB, "eth0")))
+    disk = CapacitySources(0, scripted(*[None] * 20), "not yet")
+    capacity = node(disk, Rates(), lambda: next(speeds))
+    found = trio.run(reports, capacity, 600, clock=MockClock(rate=1000))
+    assert [report[1:] for report in found] == [(0, 40 * MB)]
+    assert not disk.is_settled
+
+
+def test_a_system_that_refuses_a_measurement_leaves_a_reason(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Neither a refused thread, nor a refused priority, nor an error in a measurement ends the node."""
+
+    def refused(*_: int) -> None:
+        raise PermissionError("no priority for you")
+
+    def broken() -> Measurement:
+        raise RuntimeError("can't start new thread")
+
+    def rows() -> list[str]:
+        capacity = node(CapacitySources(0, scripted(*[None] * 20), "not yet"), Rates())
+        assert trio.run(reports, capacity, 600, clock=MockClock(rate=1000)) == []
+        return [row.detail for row in capacity.rows()]
+
+    disk = CapacitySources(0, broken, "not yet")
+    disk.measure()
+    assert disk.known(0).detail == "cannot measure it: can't start new thread"
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "setpriority", refused)
+        assert rows() == ["cannot measure it: no priority for you", "no speed"]
+    before = threading.stack_size(1 << 46)
+    try:
+        assert rows() == ["cannot measure it: can't start new thread", "no speed"]
+    finally:
+        threading.stack_size(before)
 
 
 def test_the_most_seen_becomes_known() -> None:

@@ -69,6 +69,18 @@ def test_a_load_around_a_level_keeps_it() -> None:
     assert measured.after(HOLD_S) == 0
 
 
+@pytest.mark.parametrize(
+    ("loads", "counted"), [([(4.1, 0), (3.5, 0)], 4), ([(0, 91), (0, 85)], 8)], ids=["cpus", "memory"]
+)
+def test_a_load_that_sways_from_the_start_counts(loads: list[tuple[float, int]], counted: float) -> None:
+    """Reports around a level say the same, although the level is not in force yet."""
+    measured = Measured()
+    for cpus, percent in 3 * loads:
+        measured.report(cpus, memory=percent * GB // 10)
+        measured.after(HOLD_S / 6)
+    assert measured.after(0) == counted
+
+
 def test_the_use_of_tasks_is_not_from_outside() -> None:
     """What tasks use is left out, and a task without a measurement counts as a processor."""
     measured = Measured()

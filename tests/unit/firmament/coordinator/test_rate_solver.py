@@ -144,3 +144,15 @@ def test_dc_drf_that_is_not_faster_is_not_used() -> None:
         assert solver.report is not None
         used.append(solver.report.algorithm)
     assert used == [IN_TIME] * RATE_SLOW_SOLVES + [EXACT] * (2 * RATE_CALM_SOLVES)
+
+
+def test_more_demands_are_compared_with_exact_shares_of_as_many() -> None:
+    """DC-DRF that takes longer than exact shares of the former, few demands did is still the faster one."""
+    clock = StepClock()
+    solver = solver_in_time(clock, drawn(6, principals=20))
+    many = drawn(6, principals=2_000)
+    for _ in range(2 * RATE_SLOW_SOLVES):
+        solver.solve(many)
+        assert solver.report is not None
+        assert solver.report.algorithm == IN_TIME
+        assert solver.report.seconds > solver.report.exact_s

@@ -288,6 +288,22 @@ def test_best_effort_fits_beside_what_is_used(office: SchedulerService) -> None:
     assert [(row["cpus_set_aside"], row["cpus_used"]) for row in rows] == [(2, 2.0), (2, 0.1)]
 
 
+def test_questions_that_have_used_up_their_time_get_an_answer_without_changes(
+    office: SchedulerService,
+) -> None:
+    """Whoever asks again and again takes a part of the scheduler's time, and still hears the reason."""
+    office.read("n1", board(1, (submission(1, Work(cpus_milli=4000)),)), 0.0)
+    office.read("n2", board(2), 0.0)
+    office.round(0.0)
+    question = {"ask": "explain", "task": "job1"}
+    assert "sufficient: 2 CPUs instead of 4" in str(ask(office, question)["lines"])
+    lines = ""
+    while "no changes were tried: explanations have used up their time" not in lines:
+        lines = str(ask(office, question)["lines"])
+    assert "too small" in lines
+    assert "sufficient" not in lines
+
+
 def test_runs_avoid_a_node_that_other_programs_load(office: SchedulerService) -> None:
     """The default model places runs on the other node once the load has lasted, and says so."""
     runs = [submission(task, Work(cpus_milli=1000)) for task in (1, 2, 3)]

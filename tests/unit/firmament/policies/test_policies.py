@@ -6,7 +6,7 @@ from collections.abc import Sequence
 import numpy as np
 import pytest
 
-from dios.firmament.cluster.columns import Ints
+from dios.firmament.cluster.columns import ABSENT, Ints
 from dios.firmament.cluster.state import RUNNING, ClusterState
 from dios.firmament.descriptors import (
     BadDescriptorError,
@@ -18,7 +18,10 @@ from dios.firmament.descriptors import (
 )
 from dios.firmament.models.base import BaseModel
 from dios.firmament.models.protocol import Options
+from dios.firmament.policies.evict import make_room_reserved
 from dios.firmament.policies.fairness import divide
+from dios.firmament.policies.reservations import Reservation
+from dios.firmament.policies.restrictions import Restrictions
 from dios.firmament.rounds.results import Change, Round
 from dios.firmament.scheduler import FlowScheduler
 from dios.firmament.settings import Fairness, SchedulerSettings
@@ -501,3 +504,43 @@ def test_without_the_check_only_slots_count() -> None:
     stage = Stage([4], SchedulerSettings(fit=False), capacity=Resources(8, 8 * GB))
     stage.submit(0, 3, demand=Resources(1, 5 * GB))
     assert len(stage.round().places) == 3
+
+
+# Reservations ---------------------------------------------------------------------------------------
+
+
+def test_a_reservation_stops_only_what_stands_in_its_way() -> None:
+    """A task that was stopped before the machine that was short had room gets its place back."""
+    stage = Stage([8, 8], capacity=Resources(4))
+    stage.submit(1, 1, demand=Resources(4), pinned=1)
+    stage.round()
+    stage.submit(2, 1, demand=Resources(1), pinned=0)
+    stage.round(1.0)
+    stage.submit(3, 2, JobDescriptor(3, gang=2), demand=Resources(2), priority=1)
+    state = stage.scheduler.state
+    tasks = state.tasks.all()
+    leaf, held, fixed = state.tasks.leaf[tasks], *np.zeros((2, len(tasks)), np.bool_)
+    machines = (state.machine_row(0), state.machine_row(1))
+    make_room_reserved(state, tasks, leaf, held, fixed, Reservation((3, 4), machines, 1000.0))
+    assert set(state.tasks.id[tasks[leaf == ABSENT]].tolist()) == {1}
+
+
+@pytest.mark.parametrize(("task", "allowed"), [(1, {0}), (2, {0, 1}), (3, set()), (4, {1})])
+def test_a_task_that_did_not_fit_leaves_room_on_the_machines_of_others(task: int, allowed: set[int]) -> None:
+    """An owner may fill its own machine, and a short task those whose owners begin later."""
+    stage = Stage([8, 8], capacity=Resources(4))
+    stage.submit(1, 1, demand=Resources(1))
+    stage.submit(2, 1, demand=Resources(1), expected_runtime=5.0)
+    stage.submit(3, 1, demand=Resources(1))
+    stage.submit(4, 1, demand=Resources(1), expected_runtime=20.0)
+    state = stage.scheduler.state
+    first, second = state.machine_row(0), state.machine_row(1)
+    restrictions = Restrictions(SchedulerSettings())
+    kept = restrictions.reservations
+    kept.present[1] = Reservation((1,), (first,), 10.0)
+    kept.spare = dict.fromkeys((first, second), np.zeros(1 + len(Resources._fields)))
+    kept.until = {first: 10.0, second: 30.0}
+    row = np.array([state.tasks.row(task)])
+    restrictions.misfits(row)
+    (number,), filters = restrictions.choose(state, row, 0.0)
+    assert {state.machine_ids[at] for at in np.flatnonzero(filters[number].allowed).tolist()} == allowed

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import os
+import struct
 from collections.abc import Callable
 from pathlib import Path
 
@@ -81,6 +82,12 @@ def test_an_address_has_interfaces(machine: Path, tmp_path: Path) -> None:
 def test_the_own_addresses_are_known() -> None:
     """The kernel's table of addresses has the loopback of this machine."""
     assert ("lo", "127.0.0.1") in [(name, str(address)) for name, address in capacity._addresses_4()]
+
+
+def test_a_labelled_address_belongs_to_its_interface() -> None:
+    """The kernel's table names an address by its label, which begins with the name of the interface."""
+    rows = [struct.pack("16s4x4s16x", name, bytes((10, 0, 0, 7))) for name in (b"eth0", b"eth0:1")]
+    assert [name for name, _ in capacity._parsed_rows(b"".join(rows))] == ["eth0", "eth0"]
 
 
 @pytest.mark.parametrize("partition", [False, True])
