@@ -383,7 +383,8 @@ def list_tasks(
     cluster = step.require_cluster()
     asked = [(peer.node, dcp.Rows(task.caller()), None) for peer in cluster.living()]
     if not asked:
-        step.answer(task, seq, messages.Tasks(own, cluster.any_dead()))
+        any_dead = cluster.any_dead()
+        step.answer(task, seq, messages.Tasks(own, any_dead, dead_only=any_dead))
         return
 
     gather(step, Pending(task, seq, call, {}), TaskListPlan(own), asked)
@@ -392,11 +393,12 @@ def list_tasks(
 def finish_list(step: Step, row: Pending, plan: TaskListPlan, answers: list[GatheredAnswer | None]) -> None:
     """Answer a list call with the tasks of every node that answered."""
     rows = list(plan.own)
-    missing = step.require_cluster().any_dead()
+    any_dead, any_silent = step.require_cluster().any_dead(), False
     for gathered in answers:
         if gathered is not None and isinstance(gathered.answer, messages.Tasks):
             rows += gathered.answer.tasks
         else:
-            missing = True
+            any_silent = True
     rows.sort(key=attrgetter("started_ns"))
-    step.answer(row.task, row.seq, messages.Tasks(tuple(rows), missing))
+    answer = messages.Tasks(tuple(rows), any_dead or any_silent, dead_only=any_dead and not any_silent)
+    step.answer(row.task, row.seq, answer)

@@ -145,7 +145,7 @@ class Supervisor:
         self._withdraw_starts(services)
         self._busy = set(self._starting)
         rows = await self._node.tasks()
-        if not is_complete(members, incomplete=rows.incomplete):
+        if not is_complete(members, rows):
             return  # a living node did not answer
         view = View(services, rows, complete=True)
         for record in services.values():

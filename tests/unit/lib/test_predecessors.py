@@ -8,7 +8,7 @@ import pytest
 from msgspec.structs import replace
 
 from dios import limits
-from dios.client.ops.cluster import Member
+from dios.client.ops.cluster import Gathered, Member
 from dios.client.ops.status import Status
 from dios.errors import InvalidError, LimitError, UnreachableError
 from dios.lib.supervised import records
@@ -83,16 +83,23 @@ def test_a_word_names_a_job_an_element_or_tasks() -> None:
         named(there, "ab", ENDED)
     with pytest.raises(UnreachableError):
         named(view(complete=False), "other", ENDED)
+    with pytest.raises(UnreachableError):
+        named(View(None, (), complete=True), "other", ENDED)
     with pytest.raises(InvalidError, match="no run"):
         named(view(records.removed(sweep)), "sweep", ENDED)
 
 
 def test_the_title_of_a_gang_names_all_its_tasks() -> None:
-    """Those that have ended meanwhile, too; not those of an earlier run with the same title."""
+    """Those that have ended meanwhile, too; not those of an earlier run with the same title. In a list that
+    may lack some, only a fingerprint names one.
+    """
     earlier = over("e1", "gang", 1, began=1, ended=5)
     failed = over("f1", "gang", 1, began=10, ended=30)
     there = [earlier, failed, task("a1", "gang", began=11), task("b1", "gang", TaskState.WAITING, began=12)]
     assert [one.task for one in named(view(tasks=there), "gang", SUCCEEDED)] == ["f1", "a1", "b1"]
+    with pytest.raises(UnreachableError):
+        named(view(tasks=there, complete=False), "gang", SUCCEEDED)
+    assert [one.task for one in named(view(tasks=there, complete=False), "f1", SUCCEEDED)] == ["f1"]
     last = [earlier, over("g1", "gang", began=10, ended=20), failed]
     assert [one.task for one in named(view(tasks=last), "gang", SUCCEEDED)] == ["g1", "f1"]
 
@@ -112,10 +119,14 @@ def test_a_list_is_complete_unless_a_living_node_is_missing() -> None:
         here = Member(1, "n1", "", "", NodeStatus.ALIVE, False, 1, 0, 0, 2, 0, here=True)
         return [here, Member(2, "n2", "", "", status, False, 1, 0, 0, 2, 0, here=False)]
 
-    assert is_complete(nodes(NodeStatus.ALIVE), incomplete=False)
-    assert not is_complete(nodes(NodeStatus.ALIVE), incomplete=True)
-    assert is_complete(nodes(NodeStatus.DEAD), incomplete=True)
-    assert not is_complete(nodes(NodeStatus.SUSPECT), incomplete=False)
+    everything = Gathered[Status]([])
+    some_silent = Gathered[Status]([], incomplete=True)
+    some_dead = Gathered[Status]([], incomplete=True, dead_only=True)
+    assert is_complete(nodes(NodeStatus.ALIVE), everything)
+    assert not is_complete(nodes(NodeStatus.ALIVE), some_silent)
+    assert not is_complete(nodes(NodeStatus.DEAD), some_silent)
+    assert is_complete(nodes(NodeStatus.DEAD), some_dead)
+    assert not is_complete(nodes(NodeStatus.SUSPECT), everything)
 
 
 # -- conditions -------------------------------------------------------------------------------------
@@ -145,6 +156,13 @@ def test_a_task_that_may_be_on_a_silent_node_is_waited_for() -> None:
     """Unknown is not gone."""
     one = Predecessor("t", SUCCEEDED, task="ab")
     assert still_waiting(view(complete=False), [one]) == ((one,), "")
+
+
+def test_a_job_whose_record_may_be_on_a_silent_node_is_waited_for() -> None:
+    """Unknown is not removed."""
+    job_before = after(job("train"), SUCCEEDED)
+    for unknown in (view(complete=False), View(None, (), complete=True)):
+        assert still_waiting(unknown, [job_before]) == ((job_before,), "")
 
 
 def test_a_job_meets_a_condition_or_never_will() -> None:

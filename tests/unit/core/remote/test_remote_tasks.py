@@ -424,7 +424,9 @@ def test_a_restored_node_is_a_member_again(shop: Workshop) -> None:
 
 
 def test_lists_say_what_is_missing(shop: Workshop) -> None:
-    """Tasks of all nodes stand in one list; with a node dead it says that it is not complete."""
+    """Tasks of all nodes stand in one list; with a node dead it says that it is not complete, and if a living
+    node was silent, too.
+    """
     shop.run("n2")
     shop.run("n3")
     rows = shop.parent.ask(messages.Tasks, messages.ListTasks())
@@ -433,7 +435,7 @@ def test_lists_say_what_is_missing(shop: Workshop) -> None:
     lose(shop, shop.nodes[2])
     rows = shop.parent.ask(messages.Tasks, messages.ListTasks())
     assert [row.node for row in rows.tasks] == ["n2"]
-    assert rows.incomplete
+    assert (rows.incomplete, rows.dead_only) == (True, True)
     nodes = shop.parent.ask(messages.Nodes, messages.ListNodes()).nodes
     assert [(row.name, row.status) for row in nodes] == [
         ("n1", NodeStatus.ALIVE),
@@ -441,6 +443,10 @@ def test_lists_say_what_is_missing(shop: Workshop) -> None:
         ("n3", NodeStatus.DEAD),
     ]
     assert [row.here for row in nodes] == [True, False, False]
+    shop.cluster.cut.add(frozenset(node.node for node in shop.nodes[:2]))
+    rows = shop.cluster.call(shop.parent, messages.ListTasks())
+    assert isinstance(rows, messages.Tasks)
+    assert (rows.incomplete, rows.dead_only) == (True, False)
 
 
 def test_a_coordinator_is_no_load(shop: Workshop) -> None:
