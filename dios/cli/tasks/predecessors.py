@@ -15,7 +15,7 @@ from dios import limits
 from dios.cli.common.output import say, waiting
 from dios.errors import InvalidError
 from dios.lib.supervised.kept_jobs import KeptJobs
-from dios.lib.supervised.predecessors import still_waiting, waiting_text
+from dios.lib.supervised.predecessors import missing_tasks, still_waiting, waiting_text
 from dios.lib.supervised.records import Condition, Predecessor
 
 if TYPE_CHECKING:
@@ -74,9 +74,10 @@ def named_runs(
 
 def wait_for_runs(place: CommandContext, label: str, after: tuple[Predecessor, ...]) -> None:
     """Wait until runs have done what they have to. Raise InvalidError if one of them never will."""
-    jobs, told = KeptJobs(place.node), ""
+    jobs, told, missed = KeptJobs(place.node), "", frozenset[str]()
     while after:
-        left = still_waiting(jobs.view(), after)
+        view = jobs.view(missed)
+        left, missed = still_waiting(view, after), missing_tasks(view, after)
         if left.never:
             raise InvalidError(f"cannot run {label}: {left.never}")
         after = left.after

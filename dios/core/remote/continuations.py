@@ -307,8 +307,9 @@ class StartProgress(Progress):
     """The progress of a task's start that involves other nodes: the references for the child, and the offers.
 
     ``node`` is the node that will run the child, or 0 for this node. ``scheduled`` is True if the scheduler
-    chose it. ``held`` has a place for each reference in ``shared``; ``granted`` lists the references to
-    withdraw if the start fails. ``ended`` is the child's end, if it is reported before the answer.
+    chose it, and ``since`` the time when the start began. ``held`` has a place for each reference in
+    ``shared``; ``granted`` lists the references to withdraw if the start fails. ``ended`` is the child's end,
+    if it is reported before the answer.
     """
 
     recipe: Recipe
@@ -320,6 +321,7 @@ class StartProgress(Progress):
     held: list[dcp.HeldReference | None]
     granted: list[tuple[NodeId, RefId]]
     scheduled: bool
+    since: int
     missing: int = 0
     failure: messages.Failure | None = None
     ended: messages.TaskRow | None = None

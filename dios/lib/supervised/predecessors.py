@@ -6,7 +6,7 @@ of tasks. A run that cannot be seen because a node does not answer is unknown: i
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, Final, NamedTuple
 
@@ -31,12 +31,14 @@ class View(NamedTuple):
     """The runs of a user as one session sees them: the records of kept jobs, and the tasks.
 
     ``services`` is None if no record was found and a node that may have some does not answer. ``complete`` is
-    False while a task may be missing, because its node does not answer.
+    False while a task may be missing, because its node does not answer. ``missed`` are the fingerprints of the
+    tasks that the view before lacked: one that a node just passes to another may be in the list of neither.
     """
 
     services: Mapping[str, ServiceRecord] | None
     tasks: Sequence[Status]
     complete: bool
+    missed: Collection[str] = ()
 
 
 class Waiting(NamedTuple):
@@ -119,6 +121,13 @@ def still_waiting(view: View, after: Iterable[Predecessor]) -> Waiting:
     return Waiting(tuple(left))
 
 
+def missing_tasks(view: View, after: Iterable[Predecessor]) -> frozenset[str]:
+    """Return the tasks among these runs that a complete list lacks."""
+    if not view.complete:
+        return frozenset()
+    return frozenset(one.task for one in after if one.task).difference(one.fingerprint for one in view.tasks)
+
+
 def waiting_text(after: Iterable[Predecessor]) -> str:
     """Return what a run waits for, in a few words."""
     words = {
@@ -166,7 +175,7 @@ def _task_outcome(view: View, one: Predecessor) -> tuple[bool, str]:
     if task is None:
         # A task stays listed for long after its end, unless its node is lost.
         why = f"{one.run} ({one.task}) is gone, and how it ended is not known"
-        return _gone(one, why) if view.complete else (False, "")
+        return _gone(one, why) if view.complete and one.task in view.missed else (False, "")
     if not task.ended:
         return one.condition is Condition.STARTED and task.state in _BEGUN, ""
     if one.condition is Condition.SUCCEEDED and not task.ok:

@@ -28,7 +28,7 @@ from dios.lib.supervised.copies import RecordCopies
 from dios.lib.supervised.decisions import Replica, ServiceDecision, Start, array_steps, next_steps
 from dios.lib.supervised.leadership import Leadership
 from dios.lib.supervised.pauses import NodeRefusals, StartPause
-from dios.lib.supervised.predecessors import View, is_complete, still_waiting
+from dios.lib.supervised.predecessors import View, is_complete, missing_tasks, still_waiting
 from dios.lib.supervised.records import (
     SERVICES_NAME,
     STATE_LABEL,
@@ -94,6 +94,7 @@ class Supervisor:
         self._starts: dict[tuple[str, Start], trio.CancelScope] = {}
         self._health: dict[str, _Health] = {}
         self._stopped: set[str] = set()
+        self._missed: frozenset[str] = frozenset()
         self._board: AsyncReference | None = None
         self._shown = b""
         self._acting: trio.CancelScope = trio.CancelScope()
@@ -147,7 +148,9 @@ class Supervisor:
         rows = await self._node.tasks()
         if not is_complete(members, rows):
             return  # a living node did not answer
-        view = View(services, rows, complete=True)
+        view = View(services, rows, complete=True, missed=self._missed)
+        jobs = (record.job for record in services.values() if record.job is not None)
+        self._missed = missing_tasks(view, (one for job in jobs for one in job.after))
         for record in services.values():
             if record.waits and await self._wait_for_others(record, view):
                 continue
@@ -167,6 +170,7 @@ class Supervisor:
             self._starts.clear()
             self._health.clear()
             self._stopped.clear()
+            self._missed = frozenset()
             board, self._board = self._board, None
             self._acting.cancel()
             if board is not None:

@@ -24,7 +24,7 @@ from dios.wire.types import (
     Resource,
     TaskState,
 )
-from tests.support.core.cluster import Citizen, Cluster, ClusterNode
+from tests.support.core.cluster import Citizen, Cluster, ClusterNode, Parcel
 
 READ = int(Permission.READ)
 
@@ -447,6 +447,35 @@ def test_lists_say_what_is_missing(shop: Workshop) -> None:
     rows = shop.cluster.call(shop.parent, messages.ListTasks())
     assert isinstance(rows, messages.Tasks)
     assert (rows.incomplete, rows.dead_only) == (True, False)
+
+
+def test_a_run_is_listed_once_while_another_node_starts_it(shop: Workshop) -> None:
+    """Before that node has the request the run waits on its caller's node; afterwards both know it."""
+    watcher = shop.cluster.session(shop.nodes[2])
+    held: list[Parcel] = []
+
+    def hold(parcel: Parcel) -> bool:
+        """Keep the request to start the task, and then the answer to it."""
+        message = parcel.message
+        is_start = isinstance(message, dcp.Ask) and isinstance(message.body, dcp.Start)
+        is_reply = isinstance(message, dcp.PeerReply) and (parcel.sender, parcel.to) == (2, 1)
+        if is_reply if held else is_start:
+            held.append(parcel)
+        return parcel in held
+
+    def states() -> list[TaskState]:
+        return [row.state for row in watcher.ask(messages.Tasks, messages.ListTasks()).tasks]
+
+    shop.cluster.drop = hold
+    seq = shop.parent.send(shop.call("n2", []))
+    assert states() == [TaskState.WAITING]
+    shop.nodes[1].take(held[0])
+    assert states() == [TaskState.STARTING]
+    assert shop.parent.answer(seq) is None
+    shop.cluster.drop = lambda _: False
+    shop.nodes[0].take(held[1])
+    assert isinstance(shop.cluster.wait(shop.parent, seq), messages.Created)
+    assert states() == [TaskState.STARTING]
 
 
 def test_a_coordinator_is_no_load(shop: Workshop) -> None:
