@@ -31,8 +31,9 @@ class View(NamedTuple):
     """The runs of a user as one session sees them: the records of kept jobs, and the tasks.
 
     ``services`` is None if no record was found and a node that may have some does not answer. ``complete`` is
-    False while a task may be missing, because its node does not answer. ``missed`` are the fingerprints of the
-    tasks that the view before lacked: one that a node just passes to another may be in the list of neither.
+    False while a task may be missing, because its node does not answer. ``missed`` are the
+    fingerprints of the tasks that the view before lacked: one that a node just passes to another may be in
+    the list of neither.
     """
 
     services: Mapping[str, ServiceRecord] | None

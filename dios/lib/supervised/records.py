@@ -223,12 +223,16 @@ class ServiceRecord(Struct, frozen=True, array_like=True, forbid_unknown_fields=
 
     def attempt(self, slot: int) -> int | None:
         """Return the attempt of a job that runs or is to run in a slot; None if none is."""
+        return self.attempts().get(slot)
+
+    def attempts(self) -> dict[int, int]:
+        """Return the attempts of a job that run or are to run, by slot."""
         if self.job is None or self.job.end is not None or self.removed:
-            return None
+            return {}
         if self.job.array is None:
-            return None if slot else self.generation
-        element = self.job.array.elements().get(slot)
-        return None if element is None or element.end is not None else element.attempt
+            return {0: self.generation}
+        elements = self.job.array.elements().values()
+        return {one.index: one.attempt for one in elements if one.end is None}
 
     def spec_of(self, slot: int, generation: int) -> ServiceGeneration | None:
         """Return the program of a replica, or of an element of an array; None if it is not wanted now."""

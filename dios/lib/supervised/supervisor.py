@@ -91,7 +91,8 @@ class Supervisor:
         self._pauses: dict[tuple[str, Start], StartPause] = {}
         self._refusals: Final = NodeRefusals()
         self._starting: dict[tuple[str, Start], str] = {}
-        self._starts: dict[tuple[str, Start], trio.CancelScope] = {}
+        self._starts: dict[tuple[str, Start], tuple[str, trio.CancelScope]] = {}
+        """The token of the record and the scope of each start under way."""
         self._health: dict[str, _Health] = {}
         self._stopped: set[str] = set()
         self._missed: frozenset[str] = frozenset()
@@ -141,9 +142,9 @@ class Supervisor:
         await self._keep_objects(
             services, [one.name for one in living], late=late or begins, moved=moved or begins
         )
+        self._withdraw_starts(services)
         if any(one.status is NodeStatus.SUSPECT for one in members):
             return  # the members will say within seconds if its replicas are lost
-        self._withdraw_starts(services)
         self._busy = set(self._starting)
         rows = await self._node.tasks()
         if not is_complete(members, rows):
@@ -151,11 +152,11 @@ class Supervisor:
         view = View(services, rows, complete=True, missed=self._missed)
         jobs = (record.job for record in services.values() if record.job is not None)
         self._missed = missing_tasks(view, (one for job in jobs for one in job.after))
+        self._forget(services)
         for record in services.values():
             if record.waits and await self._wait_for_others(record, view):
                 continue
             await self._supervise(nursery, record, rows, living)
-        self._forget(services)
         await self._show(services, here.name)
 
     async def _rest(self) -> None:
@@ -211,6 +212,7 @@ class Supervisor:
         living: list[Replica] = []
         ended: dict[str, Status] = {}
         done: dict[int, Status] = {}
+        attempts = record.attempts()
         for row in rows:
             place = record.place(row.label)
             if place is None:
@@ -221,8 +223,14 @@ class Supervisor:
                 living.append(Replica(*place, row.fingerprint, row.node, row.started_ns, row.name))
             elif row.ended:
                 ended[row.fingerprint] = row
-                if place[1] == record.attempt(place[0]) and row.cause not in _NO_ATTEMPT:
-                    done[place[0]] = row
+                slot, generation = place
+                # After a partition an attempt may have two tasks. One is killed: the other one counts.
+                was_killed = slot not in done or done[slot].cause is Cause.KILLED
+                if attempts.get(slot) == generation and row.cause not in _NO_ATTEMPT and was_killed:
+                    done[slot] = row
+        for one in living:
+            if attempts.get(one.slot) == one.generation:
+                done.pop(one.slot, None)
         self._note_ends(record, living, ended, {one.name for one in nodes}, now)
         if done:
             await self._end_attempts(record, done)
@@ -235,9 +243,10 @@ class Supervisor:
             self._check(nursery, record, one, now)
         if record.job is not None and record.job.array is not None:
             starting = [place for name, place in self._starting if name == record.name]
-            steps = array_steps(record, living, starting)
+            steps = array_steps(record, living, starting, self._paused(record.name, now))
         else:
-            draining = {one.name for one in nodes if one.draining}
+            # A job stays on a draining node to its end, as other tasks do.
+            draining = {one.name for one in nodes if one.draining and record.job is None}
             steps = next_steps(
                 record,
                 living,
@@ -361,7 +370,7 @@ class Supervisor:
                 first = self._refusals.next(record.name, known)
                 self._pause(key).wait(first.not_before, first.reason)
             spec = record.spec_of(place.slot, place.generation)
-            if order and spec is not None:
+            if order and spec is not None and self._has_room(order[0]):
                 self._starting[key] = order[0]
                 nursery.start_soon(self._start, record, spec, place, order)
         if steps.complete:
@@ -378,6 +387,20 @@ class Supervisor:
     def _pause(self, key: tuple[str, Start]) -> StartPause:
         return self._pauses.setdefault(key, StartPause())
 
+    def _paused(self, name: str, now: float) -> set[Start]:
+        """Return the replicas of a service that may not start yet."""
+        return {
+            place
+            for (owner, place), pause in self._pauses.items()
+            if owner == name and now < pause.not_before
+        }
+
+    def _has_room(self, host: str) -> bool:
+        """Return True if one more start may wait; those that the scheduler places leave room for others."""
+        queued = sum(one == _BY_SCHEDULER for one in self._starting.values())
+        is_free = host != _BY_SCHEDULER or queued < limits.SERVICE_STARTS_QUEUED_MAX
+        return is_free and len(self._starting) < limits.SERVICE_STARTS_MAX
+
     # -- starts -------------------------------------------------------------------------------------
     async def _start(
         self, record: ServiceRecord, spec: ServiceGeneration, place: Start, order: Sequence[str]
@@ -385,7 +408,7 @@ class Supervisor:
         """Start a replica on the first of these nodes that takes it, until ``_withdraw_starts`` ends that."""
         key = (record.name, place)
         with trio.CancelScope() as scope:
-            self._starts[key] = scope
+            self._starts[key] = record.token, scope
             try:
                 await self._start_first(record, spec, place, order)
             finally:
@@ -393,10 +416,14 @@ class Supervisor:
                 self._starts.pop(key, None)
 
     def _withdraw_starts(self, services: Mapping[str, ServiceRecord]) -> None:
-        """Withdraw the starts that wait for a place, of jobs and elements that are not wanted any more."""
-        for (name, place), scope in list(self._starts.items()):
+        """Withdraw the starts that wait for a place, of jobs and elements that are not wanted any more.
+
+        A new job may have the name of a removed one.
+        """
+        for (name, place), (token, scope) in self._starts.items():
             record = services.get(name)
-            if record is None or record.spec_of(place.slot, place.generation) is None:
+            is_same = record is not None and record.token == token
+            if record is None or not is_same or record.spec_of(place.slot, place.generation) is None:
                 scope.cancel()
 
     async def _start_first(

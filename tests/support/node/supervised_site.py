@@ -252,6 +252,15 @@ class Site:
         return run
 
 
+def closed_room() -> trio.Event:
+    """Return an event for ``Site.room``: until it is set, the scheduler places no run."""
+
+    async def event() -> trio.Event:
+        return trio.Event()
+
+    return trio.run(event)
+
+
 def supervise(site: Site, until: Callable[[], bool]) -> None:
     """Supervise, in time that passes only while everybody waits, until a condition holds."""
 
