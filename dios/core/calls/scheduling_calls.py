@@ -30,6 +30,7 @@ from dios.errors import (
 from dios.ids import TaskId
 from dios.wire import messages
 from dios.wire.codec import ADMISSION_VERSION
+from dios.wire.dcp import TIME_VERSION
 from dios.wire.types import Brand, Cause
 
 _MS: Final = 1_000_000
@@ -44,6 +45,10 @@ def place(step: Step, task: Holder, seq: int, call: messages.Place) -> None:
     require_cluster_user(step, task)
     peer = remote_calls.peer_named(step, call.host) if call.host else None
     if peer is not None:
+        if call.promised and 0 < peer.version < TIME_VERSION:
+            raise NotSupportedError(
+                f"node {peer.name} has an earlier release, which notes no promised starts"
+            )
         forwarding.pass_on(step, task, seq, call, peer)
         return
     step.state.queue.tidy(step.state.pending.has)

@@ -11,6 +11,7 @@ from dios.core import effects
 from dios.errors import Code
 from dios.ids import Principal, TaskId
 from dios.wire import messages
+from dios.wire.dcp import TIME_VERSION
 from dios.wire.messages import Holding, Placement, Quota, SetAdmission, Work
 from dios.wire.types import Brand, Flag, NameKind, TaskState
 from tests.support.core.cluster import Citizen, Cluster
@@ -99,6 +100,22 @@ class Site:
         answer = self.cluster.wait(self.user, seq)
         assert isinstance(answer, messages.Created), answer
         return job, answer
+
+
+def test_a_node_of_an_earlier_release_is_sent_no_promised_starts() -> None:
+    """It would end the connection, because it takes the call for malformed. Placements reach it."""
+    site = Site()
+    book = site.nodes[1].core.state.cluster
+    assert book is not None
+    site.attend()
+    site.send(Way().call(site.program))
+    (row,) = site.attend().waiting
+    promised = messages.Place("n1", promised=(messages.PromisedStart(row.id, "n3", 100),))
+    book.peer(site.nodes[0].node).version = TIME_VERSION - 1
+    assert site.scheduler.refused(promised) == Code.ENOSYS
+    assert not site.place(row.id, "n3").refused
+    book.peer(site.nodes[0].node).version = TIME_VERSION
+    site.scheduler.ask(messages.Placed, promised)
 
 
 @pytest.fixture
