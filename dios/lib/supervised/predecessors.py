@@ -112,14 +112,14 @@ def _tasks_titled(tasks: Sequence[Status], word: str) -> list[Status]:
 # -- conditions -------------------------------------------------------------------------------------
 def still_waiting(view: View, after: Iterable[Predecessor]) -> Waiting:
     """Return which of these runs are still waited for, and why one of them can never do what it has to."""
-    left: list[Predecessor] = []
+    waiting: list[Predecessor] = []
     for one in after:
         met, never = _outcome(view, one)
         if never:
-            return Waiting((*left, one), f"{never}, and {_OPTIONS[one.condition]} needs its success")
+            return Waiting((*waiting, one), f"{never}, and {_OPTIONS[one.condition]} needs its success")
         if not met:
-            left.append(one)
-    return Waiting(tuple(left))
+            waiting.append(one)
+    return Waiting(tuple(waiting))
 
 
 def missing_tasks(view: View, after: Iterable[Predecessor]) -> frozenset[str]:

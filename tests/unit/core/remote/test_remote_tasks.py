@@ -444,9 +444,9 @@ def test_lists_say_what_is_missing(shop: Workshop) -> None:
     ]
     assert [row.here for row in nodes] == [True, False, False]
     shop.cluster.cut.add(frozenset(node.node for node in shop.nodes[:2]))
-    rows = shop.cluster.call(shop.parent, messages.ListTasks())
-    assert isinstance(rows, messages.Tasks)
-    assert (rows.incomplete, rows.dead_only) == (True, False)
+    partial = shop.cluster.call(shop.parent, messages.ListTasks())
+    assert isinstance(partial, messages.Tasks)
+    assert (partial.incomplete, partial.dead_only) == (True, False)
 
 
 def test_a_run_is_listed_once_while_another_node_starts_it(shop: Workshop) -> None:
