@@ -321,10 +321,10 @@ class StartProgress(Progress):
     held: list[dcp.HeldReference | None]
     granted: list[tuple[NodeId, RefId]]
     scheduled: bool
-    since: int
     missing: int = 0
     failure: messages.Failure | None = None
     ended: messages.TaskRow | None = None
+    since: int = 0
 
 
 class RemovalProgress(Progress):

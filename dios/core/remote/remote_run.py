@@ -109,7 +109,7 @@ def run_offered(
         [None] * len(origins),
         [],
         scheduled,
-        step.now,
+        since=step.now,
     )
     row = Pending(task, seq, call, {})
     row.progress = start
