@@ -95,6 +95,9 @@ class Supervisor:
         """The token of the record and the scope of each start under way."""
         self._health: dict[str, _Health] = {}
         self._stopped: set[str] = set()
+        self._known: Mapping[str, ServiceRecord] = {}
+        self._replaced: dict[str, tuple[ServiceRecord, float]] = {}
+        """By token, the records whose names others have now, with the time when they were seen last."""
         self._missed: frozenset[str] = frozenset()
         self._board: AsyncReference | None = None
         self._shown = b""
@@ -153,6 +156,7 @@ class Supervisor:
         jobs = (record.job for record in services.values() if record.job is not None)
         self._missed = missing_tasks(view, (one for job in jobs for one in job.after))
         self._forget(services)
+        await self._end_replaced(services, rows, now)
         for record in services.values():
             if record.waits and await self._wait_for_others(record, view):
                 continue
@@ -171,6 +175,8 @@ class Supervisor:
             self._starts.clear()
             self._health.clear()
             self._stopped.clear()
+            self._known = {}
+            self._replaced.clear()
             self._missed = frozenset()
             board, self._board = self._board, None
             self._acting.cancel()
@@ -254,6 +260,25 @@ class Supervisor:
                 lambda one: one.node in draining,
             )
         await self._take(nursery, record, steps, living, nodes, now)
+
+    async def _end_replaced(
+        self, services: Mapping[str, ServiceRecord], rows: Sequence[Status], now: float
+    ) -> None:
+        """End the tasks of removed services and jobs, if others with their names followed at once."""
+        for name, former in self._known.items():
+            if name in services and services[name].token != former.token:
+                self._replaced[former.token] = former, now
+        self._known = services
+        for token, (former, seen_at) in list(self._replaced.items()):
+            living = [row for row in rows if row.state in _LIVING and former.place(row.label) is not None]
+            for row in living:
+                self._stopped.add(row.fingerprint)
+                await self._kill(row)
+            # A start that was under way may still come to a task.
+            if living:
+                self._replaced[token] = former, now
+            elif now - seen_at > limits.SERVICE_START_MS_MAX / 1000:
+                del self._replaced[token]
 
     def _note_ends(
         self,
@@ -376,7 +401,7 @@ class Supervisor:
         if steps.complete:
             await self._copies.store({record.name: records.verified(record)})
 
-    async def _kill(self, one: Replica) -> None:
+    async def _kill(self, one: Replica | Status) -> None:
         found = None if one.name is None else await self._node.find(one.name)
         if found is not None:
             with suppress(DiosError):

@@ -159,3 +159,19 @@ def test_runs_that_wait_leave_the_supervisor_room_for_other_calls() -> None:
     assert most == limits.SERVICE_STARTS_QUEUED_MAX
     room.set()
     supervise(site, lambda: len(site.runs) == 1 + 3 * limits.JOB_ARRAY_AT_ONCE_MAX)
+
+
+def test_the_task_of_a_removed_job_ends_although_another_job_has_its_name() -> None:
+    """Both happen between two rounds. The new job runs without a pause, and its task stays."""
+    site = Site(JOB, start=lambda *_: None)
+    successor = records.created({}, "count", SPEC, 1, JOB.job)
+
+    def recreate() -> bool:
+        if len(site.runs) == 1 and site.record.token == JOB.token:
+            site.change(replace(JOB, version=JOB.version + 1, token=successor.token))
+        return len(site.runs) == 2 and site.runs[0].row.ended
+
+    supervise(site, recreate)
+    assert [run.row.label for run in site.runs] == [JOB.label(0, 1), successor.label(0, 1)]
+    assert [run.row.cause for run in site.runs] == [Cause.KILLED, Cause.NONE]
+    assert site.note["restarts"] == 0
