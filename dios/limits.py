@@ -730,6 +730,8 @@ SERVICE_LOOK_MS: Final = 2_000  # between two looks for users with services, als
 SERVICE_SETTLE_MS: Final = 3_000  # a node leads this long, in its own view, before it acts
 SERVICE_REPAIR_MS: Final = 10_000  # between two comparisons of all copies of the records
 SERVICE_START_MS_MAX: Final = 15_000  # for a start on one node, before another node is tried
+SERVICE_STARTS_MAX: Final = 192  # that a supervisor waits for at once, each in a call of its only session
+SERVICE_STARTS_QUEUED_MAX: Final = 128  # of those that wait for the scheduler, without a bound of their time
 SERVICE_RESTART_MS_MIN: Final = 500  # before the first restart; doubled each time
 SERVICE_RESTART_MS_MAX: Final = 60_000
 SERVICE_STABLE_MS: Final = 30_000  # a replica that ran this long is restarted without a longer pause
@@ -898,6 +900,7 @@ assert STORE_BATCH_MAX <= STORE_QUEUE_MAX, "a batch is taken from the queue"  # 
 assert AUDIT_RECORD_BYTES_MAX < AUDIT_BUFFER_BYTES_MAX, "a record fits an empty buffer"  # noqa: S101
 assert AUDIT_BUFFER_BYTES_MAX < AUDIT_BACKLOG_BYTES_MAX, "single calls are refused before all calls are"  # noqa: S101
 assert CALLS_UNDER_WAY_MAX < PENDING_PER_TASK_MAX, "other threads of a program can call, too"  # noqa: S101
+assert SERVICE_STARTS_QUEUED_MAX < SERVICE_STARTS_MAX < PENDING_PER_TASK_MAX, "a supervisor lists tasks"  # noqa: S101
 assert STEP_UNITS < VECTOR_CALLS_MAX < VECTOR_UNITS_MAX, "a vector of short calls fits one step"  # noqa: S101
 assert DESCRIPTORS_PER_FRAME_MAX <= DESCRIPTORS_QUEUED_MAX, "one frame's descriptors fit the queue"  # noqa: S101
 assert FAILED_PROGRAMS_KEPT <= RECIPES_KEPT <= ENDED_TASKS_KEPT, "recipes are kept with tasks"  # noqa: S101

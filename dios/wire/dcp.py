@@ -43,8 +43,8 @@ OFFERED_MAX: Final = 2 * limits.ARGUMENTS_MAX + 1
 SECRECY_VERSION: Final = 4
 """The first version of the messages with secrecy labels. No older node is shown a labelled object."""
 
-TIME_VERSION: Final = 5
-"""The first version of the messages with bounds of the times of runs."""
+TIME_VERSION: Final = 6
+"""The first version of the messages with bounds of the times of runs, and with promised starts."""
 
 RESOLVED_NAMES_MAX: Final = 16 * 1024
 """The names of one request: a session in more groups looks a name up in the first ones."""

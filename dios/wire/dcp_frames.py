@@ -18,6 +18,7 @@ from dios import limits
 from dios.errors import ProtocolError
 from dios.wire import dcp
 from dios.wire.codec import DCP_VERSION
+from dios.wire.earlier_forms import earlier_form
 from dios.wire.fields import Identifier
 
 OLDEST_VERSION: Final = 3
@@ -94,9 +95,15 @@ _channels: Final = msgspec.msgpack.Decoder(Channel)
 _MALFORMED: Final = (msgspec.DecodeError, msgspec.ValidationError, RecursionError, UnicodeDecodeError)
 
 
-def encode_frame(message: dcp.Message | Control, beside: bytes | None = None) -> bytes:
-    """Return one frame with its length; the caller checks it against DCP_FRAME_BYTES_MAX."""
-    body = _encode((message,)) if beside is None else _encode((message, beside))
+def encode_frame(
+    message: dcp.Message | Control, beside: bytes | None = None, version: int = DCP_VERSION
+) -> bytes:
+    """Return one frame with its length, for a node that speaks a version of the messages.
+
+    The caller checks it against DCP_FRAME_BYTES_MAX.
+    """
+    known = message if version == DCP_VERSION else earlier_form(message)
+    body = _encode((known,)) if beside is None else _encode((known, beside))
     return _LENGTH.pack(len(body)) + body
 
 

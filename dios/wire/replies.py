@@ -198,10 +198,15 @@ class TaskRow(Struct, frozen=True, array_like=True):
 
 
 class Tasks(Struct, frozen=True, array_like=True, tag=8):
-    """The answer to ListTasks, oldest first; ``incomplete`` is True if a node could not be asked."""
+    """The answer to ListTasks, oldest first; ``incomplete`` is True if a node could not be asked.
+
+    ``dead_only`` is True if all of those nodes are dead, so that their tasks are lost. Nodes of an earlier
+    release do not say it.
+    """
 
     tasks: Annotated[tuple[TaskRow, ...], _ROWS]
     incomplete: bool = False
+    dead_only: bool = False
 
 
 class LimitRow(Struct, frozen=True, array_like=True):

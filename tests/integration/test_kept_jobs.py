@@ -20,10 +20,9 @@ from dios.lib.supervised.services import Services
 from dios.node import daemon, local_cluster
 from dios.node.local_cluster import LocalCluster
 from tests.support.node.command_user import Person
-from tests.support.node.running_node import exists, wait_until
+from tests.support.node.kept_cluster import PATIENCE_S, job, kill, person_at, running_cluster
+from tests.support.node.running_node import wait_until
 
-PATIENCE_S = 90
-SETTINGS = {"accept_weaker_sandbox": "yes", "coordinator": "off", "pool_size": "1"}
 COUNTS = """
 import time
 import dios
@@ -91,45 +90,15 @@ for progress in (strike, None):
 
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
-    """Three nodes without a scheduler, for all tests of this file; the last one kills a node."""
-    made = local_cluster.make(
-        tmp_path_factory.mktemp("nodes") / "cluster", nodes=3, keep=True, settings=SETTINGS
-    )
-    try:
-        local_cluster.start(made)
-        yield made
-    finally:
-        for node in made.nodes:
-            kill(node.socket)
+    """Three nodes for all tests of this file; the last one kills a node."""
+    yield from running_cluster(tmp_path_factory.mktemp("nodes"))
 
 
 @pytest.fixture
 def person(cluster: LocalCluster, tmp_path: Path) -> Person:
-    """Somebody whose commands go to the first node."""
-    home = tmp_path / "person"
-    home.mkdir()
-    person = Person(home)
-    person.environment["DIOS_NODE"] = str(cluster.nodes[0].data)
-    person.writes("count.py", COUNTS)
-    person.writes("fails.py", FAILS)
-    person.writes("controls.py", CONTROLS)
-    person.writes("resumes.py", RESUMES)
-    return person
-
-
-def kill(socket: Path) -> None:
-    """Kill -9 the node at a socket, if it runs."""
-    running = daemon.find(socket)
-    if running is not None:
-        os.kill(running.pid, signal.SIGKILL)
-        wait_until(lambda: daemon.find(socket) is None, "the node is silent")
-        wait_until(lambda: not exists(running.pid), "the node is gone")
-
-
-def job(person: Person, name: str) -> dict[str, object]:
-    """What `dios job describe` says."""
-    told: dict[str, object] = json.loads(person.types(f"dios job describe {name} --json").stdout)
-    return told
+    """Somebody with programs."""
+    programs = {"count": COUNTS, "fails": FAILS, "controls": CONTROLS, "resumes": RESUMES}
+    return person_at(cluster, tmp_path, programs)
 
 
 def objects_of(node: dios.Node, name: str) -> list[dios.Reference]:

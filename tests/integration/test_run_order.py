@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -10,10 +9,10 @@ import pytest
 
 import dios
 from dios.lib.supervised.kept_jobs import KeptJobs
-from dios.node import daemon, local_cluster
+from dios.node import daemon
 from dios.node.local_cluster import LocalCluster
-from tests.integration.test_kept_jobs import PATIENCE_S, SETTINGS, kill
 from tests.support.node.command_user import Person
+from tests.support.node.kept_cluster import PATIENCE_S, job, kill, person_at, running_cluster
 from tests.support.node.running_node import wait_until
 
 NEVER = 125
@@ -33,34 +32,14 @@ LASTS = "import time\nprint('lasts', flush=True)\ntime.sleep(600)\n"
 
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
-    """Three nodes without a scheduler, for all tests of this file; the last one kills a node."""
-    made = local_cluster.make(
-        tmp_path_factory.mktemp("nodes") / "cluster", nodes=3, keep=True, settings=SETTINGS
-    )
-    try:
-        local_cluster.start(made)
-        yield made
-    finally:
-        for node in made.nodes:
-            kill(node.socket)
+    """Three nodes for all tests of this file; the last one kills a node."""
+    yield from running_cluster(tmp_path_factory.mktemp("nodes"))
 
 
 @pytest.fixture
 def person(cluster: LocalCluster, tmp_path: Path) -> Person:
-    """Somebody whose commands go to the first node."""
-    home = tmp_path / "person"
-    home.mkdir()
-    person = Person(home)
-    person.environment["DIOS_NODE"] = str(cluster.nodes[0].data)
-    for name, text in (("span", SPAN), ("ends", ENDS_WITH), ("says", SAYS), ("lasts", LASTS)):
-        person.writes(f"{name}.py", text)
-    return person
-
-
-def job(person: Person, name: str) -> dict[str, object]:
-    """What `dios job describe` says."""
-    told: dict[str, object] = json.loads(person.types(f"dios job describe {name} --json").stdout)
-    return told
+    """Somebody with programs."""
+    return person_at(cluster, tmp_path, {"span": SPAN, "ends": ENDS_WITH, "says": SAYS, "lasts": LASTS})
 
 
 def test_an_array_runs_each_element_and_few_at_once(person: Person) -> None:

@@ -364,7 +364,8 @@ class CommandContext:
         if text.strip().lower().startswith(PREFIX):
             name = Name(parse_name(text))
         else:
-            rows = [row for row in self.node.tasks() if text == row.fingerprint or _is_called(row, text)]
+            tasks = self.node.tasks()
+            rows = [row for row in tasks if row.fingerprint == text] or tasks_called(tasks, text)
             if not rows or rows[-1].name is None:
                 return None
             name = Name(rows[-1].name)
@@ -380,7 +381,7 @@ class CommandContext:
         else:
             fitting = [row for row in rows if row.fingerprint.startswith(text.lower())]
             if not fitting:
-                labelled = [row for row in rows if _is_called(row, text)]
+                labelled = tasks_called(rows, text)
                 # Labels are used repeatedly: a running task comes first, else the last one with the label.
                 fitting = [row for row in labelled if not row.ended] or labelled[-1:]
         if not fitting:
@@ -393,9 +394,20 @@ class CommandContext:
         return fitting[0]
 
 
-def _is_called(task: Status, text: str) -> bool:
-    """Return True if a task has this title, or is the attempt of a kept job or of an element: ``sweep.7``."""
-    return task.label == text or bool(re.fullmatch(re.escape(text) + "/[0-9]+/[0-9a-f]+", task.label))
+def tasks_called(tasks: Iterable[Status], text: str) -> list[Status]:
+    """Return the tasks with this title, and the attempts of the kept job, or of the element ``sweep.7``.
+
+    The name of an array or a service with several tasks names none of them.
+    """
+    called: list[Status] = []
+    slots = set()
+    for task in tasks:
+        place = re.fullmatch(re.escape(text) + r"(\.[0-9]+)?/[0-9]+/[0-9a-f]+", task.label)
+        if place is not None and place[1]:
+            slots.add(place[1])
+        if task.label == text or (place is not None and place[1] in {None, ".0"}):
+            called.append(task)
+    return called if slots <= {".0"} else [task for task in called if not task.label.startswith(f"{text}.0/")]
 
 
 def _files_of(alias: str, entries: Iterable[CatalogueEntry]) -> Iterator[CataloguedFile]:

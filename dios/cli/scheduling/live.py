@@ -15,7 +15,7 @@ from typing import Annotated, Final, TypedDict
 
 import typer
 
-from dios.cli.common.context import CommandContext, opened
+from dios.cli.common.context import CommandContext, opened, tasks_called
 from dios.cli.common.extras import missing_extra
 from dios.cli.common.output import (
     JsonOption,
@@ -365,10 +365,12 @@ def explain(
             raise ExistsError(f"cannot write {picture}: it exists. Add --force, or choose another file.")
         with opened(node) as place:
             tasks = place.node.tasks()
+            living = [one.fingerprint for one in tasks_called(tasks, task) if not one.ended]
+            word = living[0] if len(living) == 1 else task
             explained: Mapping[str, object] = (
-                start_queues.explanation(tasks, task)
+                start_queues.explanation(tasks, word)
                 or start_queues.explanation_of_job(place, task)
-                or ask_at(place, {"ask": "explain", "task": task})
+                or ask_at(place, {"ask": "explain", "task": word})
             )
         if picture is not None:
             read = next((one.secrecy for one in tasks if one.fingerprint == explained.get("task")), ())

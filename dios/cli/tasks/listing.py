@@ -66,8 +66,9 @@ def ps(
     """List your tasks on all nodes; in a cluster with the node of each.
 
     An array of kept jobs has one line; `dios job describe` lists its elements. A kept job that waits for
-    another run is listed, too; it has no task yet. A job over time that waits for its promised start has none
-    either: `dios pack ls` lists it.
+    another run has a line, too, although it has no task yet; --json lists only tasks. A job over time that
+    waits for its promised start has none either: `dios pack ls` lists it. Promised starts are those of the
+    asked node's scheduler.
     """
     with reporting("dios ps", as_json=as_json), opened(node) as place:
         tasks = place.node.tasks(local_only=here)
@@ -78,8 +79,8 @@ def ps(
             write_json([_listed(task, jobs, promises) for task in known])
         else:
             _show(known, jobs, promises, everything=everything)
-            _tell_promises(known, promises)
-            _tell_why(place, [task for task in tasks if task.fingerprint not in promises], tasks)
+            _show_promises(known, promises)
+            _show_reason(place, [task for task in tasks if task.fingerprint not in promises], tasks)
         if tasks.incomplete:
             who = silent(place.node.nodes())
             say(f"{who} did not answer, so tasks there are not shown; see `dios node ls`")
@@ -193,7 +194,7 @@ def _promises(place: CommandContext, tasks: Sequence[Status]) -> dict[str, Promi
     return {}
 
 
-def _tell_promises(tasks: Sequence[Status], promises: Mapping[str, PromisedRow]) -> None:
+def _show_promises(tasks: Sequence[Status], promises: Mapping[str, PromisedRow]) -> None:
     """Say where the tasks with a promised start will run, and what they wait for."""
     promised = [task for task in tasks if task.fingerprint in promises]
     for task in promised[:_PROMISES_SHOWN]:
@@ -213,7 +214,7 @@ def promise_text(promised: PromisedRow) -> str:
     return f"room on {', '.join(promised['nodes'])} is kept for it, where it is expected to start{until}"
 
 
-def _tell_why(place: CommandContext, tasks: Sequence[Status], everything: Sequence[Status]) -> None:
+def _show_reason(place: CommandContext, tasks: Sequence[Status], everything: Sequence[Status]) -> None:
     """Say why the run without a promised start waits that has waited longest."""
     waiting = [task for task in tasks if task.state is TaskState.WAITING]
     if waiting:

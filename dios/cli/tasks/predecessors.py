@@ -7,49 +7,44 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Annotated, Final
+from typing import TYPE_CHECKING, Annotated, Final, TypeAlias
 
 import typer
+from typer.models import OptionInfo
 
 from dios import limits
 from dios.cli.common.output import say, waiting
 from dios.errors import InvalidError
 from dios.lib.supervised.kept_jobs import KeptJobs
-from dios.lib.supervised.predecessors import still_waiting, waiting_text
+from dios.lib.supervised.predecessors import missing_tasks, still_waiting, waiting_text
 from dios.lib.supervised.records import Condition, Predecessor
 
 if TYPE_CHECKING:
     from dios.cli.common.context import CommandContext
 
 _LOOK_S: Final = limits.SERVICE_ROUND_MS / 1000
-_PANEL: Final = "Its turn"
 
-AfterOption = Annotated[
+
+def _option(name: str, text: str) -> OptionInfo:
+    """Return an option that names runs."""
+    option: OptionInfo = typer.Option(name, metavar="RUN", help=text, rich_help_panel="Its turn")
+    return option
+
+
+AfterOption: TypeAlias = Annotated[
     list[str] | None,
-    typer.Option(
-        "--after",
-        metavar="RUN",
-        help="Begin when this run has begun: a kept job, SWEEP.7 of an array, a title or a fingerprint.",
-        rich_help_panel=_PANEL,
+    _option(
+        "--after", "Begin when this run has begun: a kept job, SWEEP.7 of an array, a title or a fingerprint."
     ),
 ]
-AfterOkOption = Annotated[
+AfterOkOption: TypeAlias = Annotated[
     list[str] | None,
-    typer.Option(
-        "--after-ok",
-        metavar="RUN",
-        help="Begin when this run has ended with 0; without that it never begins, and ends with 125.",
-        rich_help_panel=_PANEL,
+    _option(
+        "--after-ok", "Begin when this run has ended with 0; without that it never begins, and ends with 125."
     ),
 ]
-AfterAnyOption = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--after-any",
-        metavar="RUN",
-        help="Begin when this run has ended, however it ended.",
-        rich_help_panel=_PANEL,
-    ),
+AfterAnyOption: TypeAlias = Annotated[
+    list[str] | None, _option("--after-any", "Begin when this run has ended, however it ended.")
 ]
 
 
@@ -74,15 +69,16 @@ def named_runs(
 
 def wait_for_runs(place: CommandContext, label: str, after: tuple[Predecessor, ...]) -> None:
     """Wait until runs have done what they have to. Raise InvalidError if one of them never will."""
-    jobs, told = KeptJobs(place.node), ""
+    jobs, shown_text, missed = KeptJobs(place.node), "", frozenset[str]()
     while after:
-        left = still_waiting(jobs.view(), after)
-        if left.never:
-            raise InvalidError(f"cannot run {label}: {left.never}")
-        after = left.after
+        view = jobs.view(missed)
+        outcome, missed = still_waiting(view, after), missing_tasks(view, after)
+        if outcome.never:
+            raise InvalidError(f"cannot run {label}: {outcome.never}")
+        after = outcome.after
         text = waiting_text(after)
-        if after and text != told:
-            told = text
+        if after and text != shown_text:
+            shown_text = text
             say(f"{label} waits for {text}; Ctrl-C withdraws it")
         if after:
             with waiting(f"waiting for {text}"):

@@ -33,14 +33,16 @@ def _shown(value: object) -> object:
 class Gathered(list[T]):
     """The results of several nodes, as an ordinary list.
 
-    ``incomplete`` is True if a node that may have more could not be asked.
+    ``incomplete`` is True if a node that may have more could not be asked. In lists of tasks ``dead_only`` is
+    True if all of those nodes are dead.
     """
 
-    __slots__ = ("incomplete",)
+    __slots__ = ("dead_only", "incomplete")
 
-    def __init__(self, items: list[T], *, incomplete: bool = False) -> None:
+    def __init__(self, items: list[T], *, incomplete: bool = False, dead_only: bool = False) -> None:
         super().__init__(items)
         self.incomplete = incomplete
+        self.dead_only = dead_only
 
     def _repr_html_(self) -> str:
         """Return the results as a table for a notebook."""

@@ -489,11 +489,12 @@ class NodeOps(ClusterOps, Generic[R, T, G, S, C]):
         """Return the status of every task of the caller's principal, oldest first; refused to pure tasks.
 
         It asks all nodes, or with ``local_only`` this one. ``incomplete`` is True if a node could not be
-        asked.
+        asked, and ``dead_only`` if all of those are dead.
         """
         flags = int(Flag.LOCAL_ONLY) if local_only else 0
         found = expect(messages.Tasks, (yield messages.ListTasks(flags)))
-        return Gathered([status_of(row) for row in found.tasks], incomplete=found.incomplete)
+        rows = [status_of(row) for row in found.tasks]
+        return Gathered(rows, incomplete=found.incomplete, dead_only=found.dead_only)
 
     def shutdown_op(self) -> Operation[None]:
         """End the node; for its own user and root."""

@@ -155,10 +155,12 @@ def task_started(step: Step, event: TaskStarted) -> None:
     if task is None or not task.alive:
         return
     task.pid = event.pid
+    if isinstance(task, Task):
+        moves.bound_time(step, task)
+    # It may have been paused meanwhile.
     if task.state is TaskState.STARTING:
         task.state = TaskState.RUNNING
         if isinstance(task, Task):
-            moves.bound_time(step, task)
             submissions.note_task(step, task)
     step.changed(task.object)
 

@@ -223,7 +223,10 @@ def _processors(milli: int) -> str:
 
 
 def task_rows(step: Step, principal: Principal) -> tuple[messages.TaskRow, ...]:
-    """Return the tasks and the waiting runs of a principal, as `dios ps` shows them; at most a bound."""
+    """Return the tasks and the waiting runs of a principal, as `dios ps` shows them; at most a bound.
+
+    Runs wait in a queue, or for another node that starts them and does not list them before.
+    """
     state = step.state
     rows = [
         task.row(state.place)
@@ -232,7 +235,8 @@ def task_rows(step: Step, principal: Principal) -> tuple[messages.TaskRow, ...]:
     ]
     rows += islice(_waiting_rows(state, principal), limits.TASK_ROWS_MAX)
     rows += islice(waiting_starts.waiting_rows(state, principal), limits.TASK_ROWS_MAX)
-    step.spend((len(state.tasks) + len(rows)) // 16)
+    rows += islice(waiting_starts.starting_rows(state, principal), limits.TASK_ROWS_MAX)
+    step.spend((len(state.tasks) + len(state.starts.starting) + len(rows)) // 16)
     return tuple(rows[: limits.TASK_ROWS_MAX])
 
 

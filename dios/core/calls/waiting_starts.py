@@ -15,9 +15,10 @@ from dios.core.model.records import ChildIdentity, Holder, Pending
 from dios.core.model.start_queue import QueuedStart
 from dios.core.model.state import State
 from dios.core.model.work_items import QueuedStarts
+from dios.core.remote.continuations import StartProgress
 from dios.core.step import Step
 from dios.errors import TooManyCallsError
-from dios.ids import NodeId, Principal
+from dios.ids import NodeId, Principal, TaskId
 from dios.wire import dcp, messages
 from dios.wire.nametext import fingerprint
 from dios.wire.types import Brand, Cause, Flag, Resource, TaskState
@@ -95,6 +96,34 @@ def waiting_rows(state: State, principal: Principal) -> Iterator[messages.TaskRo
             queued.row.task.object.fingerprint,
             state.place,
             secrecy=queued.row.task.secrecy,
+        )
+
+
+def starting_rows(state: State, principal: Principal) -> Iterator[messages.TaskRow]:
+    """Return the runs of a principal that this node starts with others, without those in the start queue."""
+    for task, seq in state.starts.starting:
+        row = state.tasks[TaskId(task)].pending[seq]
+        start = row.progress
+        if row.task.principal != principal or state.starts.has(row) or not isinstance(start, StartProgress):
+            continue
+        host = "this node" if state.cluster is None or not start.node else state.cluster.name_of(start.node)
+        yield messages.TaskRow(
+            None,
+            start.child.fingerprint,
+            start.label,
+            TaskState.WAITING,
+            start.recipe.brand,
+            principal,
+            0,
+            start.since,
+            0,
+            Cause.NONE,
+            0,
+            0,
+            f"{host} starts it",
+            row.task.object.fingerprint,
+            state.place,
+            secrecy=start.recipe.secrecy,
         )
 
 

@@ -307,8 +307,9 @@ class StartProgress(Progress):
     """The progress of a task's start that involves other nodes: the references for the child, and the offers.
 
     ``node`` is the node that will run the child, or 0 for this node. ``scheduled`` is True if the scheduler
-    chose it. ``held`` has a place for each reference in ``shared``; ``granted`` lists the references to
-    withdraw if the start fails. ``ended`` is the child's end, if it is reported before the answer.
+    chose it, and ``since`` the time when the start began. ``held`` has a place for each reference in
+    ``shared``; ``granted`` lists the references to withdraw if the start fails. ``ended`` is the child's end,
+    if it is reported before the answer.
     """
 
     recipe: Recipe
@@ -323,6 +324,7 @@ class StartProgress(Progress):
     missing: int = 0
     failure: messages.Failure | None = None
     ended: messages.TaskRow | None = None
+    since: int = 0
 
 
 class RemovalProgress(Progress):

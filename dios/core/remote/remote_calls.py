@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from operator import attrgetter
 from typing import Final, cast
 
@@ -30,7 +30,7 @@ from dios.core.step import Step
 from dios.errors import Code, DiosError, InvalidError, InvariantError, ProtocolError, UnreachableError
 from dios.ids import NodeId, RefId, TaskId
 from dios.wire import dcp, messages
-from dios.wire.types import Brand, Flag, NameKind, ObjectType, Permission, Resource
+from dios.wire.types import Brand, Flag, NameKind, ObjectType, Permission, Resource, TaskState
 
 _UNREACHABLE: Final = int(Code.EHOSTUNREACH)
 
@@ -383,7 +383,8 @@ def list_tasks(
     cluster = step.require_cluster()
     asked = [(peer.node, dcp.Rows(task.caller()), None) for peer in cluster.living()]
     if not asked:
-        step.answer(task, seq, messages.Tasks(own, cluster.any_dead()))
+        any_dead = cluster.any_dead()
+        step.answer(task, seq, messages.Tasks(own, any_dead, dead_only=any_dead))
         return
 
     gather(step, Pending(task, seq, call, {}), TaskListPlan(own), asked)
@@ -392,11 +393,21 @@ def list_tasks(
 def finish_list(step: Step, row: Pending, plan: TaskListPlan, answers: list[GatheredAnswer | None]) -> None:
     """Answer a list call with the tasks of every node that answered."""
     rows = list(plan.own)
-    missing = step.require_cluster().any_dead()
+    any_dead, any_silent = step.require_cluster().any_dead(), False
     for gathered in answers:
         if gathered is not None and isinstance(gathered.answer, messages.Tasks):
             rows += gathered.answer.tasks
         else:
-            missing = True
-    rows.sort(key=attrgetter("started_ns"))
-    step.answer(row.task, row.seq, messages.Tasks(tuple(rows), missing))
+            any_silent = True
+    rows = sorted(_unique(rows), key=attrgetter("started_ns"))
+    answer = messages.Tasks(tuple(rows), any_dead or any_silent, dead_only=any_dead and not any_silent)
+    step.answer(row.task, row.seq, answer)
+
+
+def _unique(rows: Iterable[messages.TaskRow]) -> Iterable[messages.TaskRow]:
+    """Return one row for each task: while a node starts a task for another node, both may list it."""
+    unique: dict[str, messages.TaskRow] = {}
+    for row in rows:
+        if row.fingerprint not in unique or unique[row.fingerprint].state is TaskState.WAITING:
+            unique[row.fingerprint] = row
+    return unique.values()

@@ -109,6 +109,7 @@ def run_offered(
         [None] * len(origins),
         [],
         scheduled,
+        since=step.now,
     )
     row = Pending(task, seq, call, {})
     row.progress = start

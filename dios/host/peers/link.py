@@ -100,7 +100,7 @@ class PeerSession:
         self.used_s = trio.current_time()
         if type(message) is dcp.Ask:
             self._note_asker(message)
-        frame = encode_frame(message, attached)
+        frame = encode_frame(message, attached, self.version)
         size = len(frame)
         if type(message) is dcp.Ask and self._must_wait(task, message):
             if (type(message), message.number) in self._under_way:
@@ -134,7 +134,7 @@ class PeerSession:
         A repeated request or answer whose bytes are still being transferred is not sent twice.
         """
         if not isinstance(message, dcp.Ask | dcp.PeerReply):
-            self._transfer(task, Transfer(encode_frame(message)[4:], pieces, done))
+            self._transfer(task, Transfer(encode_frame(message, version=self.version)[4:], pieces, done))
             return
         key = (type(message), message.number)
         if key in self._under_way:
@@ -146,7 +146,9 @@ class PeerSession:
             return
         if isinstance(message, dcp.Ask):
             self._note_asker(message)
-        self._transfer_once(task, message, Transfer(encode_frame(message)[4:], pieces, done))
+        self._transfer_once(
+            task, message, Transfer(encode_frame(message, version=self.version)[4:], pieces, done)
+        )
 
     def _transfer_once(self, task: TaskId, message: dcp.Ask | dcp.PeerReply, transfer: Transfer) -> None:
         """Queue a transfer, and remember until it ends that the message is under way."""

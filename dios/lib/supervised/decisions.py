@@ -79,29 +79,31 @@ def next_steps(
 
 
 def array_steps(
-    record: ServiceRecord, living: Iterable[Replica], starting: Collection[Start]
+    record: ServiceRecord,
+    living: Iterable[Replica],
+    starting: Collection[Start],
+    paused: Collection[Start] = (),
 ) -> ServiceDecision:
     """Return the next steps for a job that is an array; ``starting`` are the elements that are being started.
 
-    Elements start in the order of their indices, as long as fewer run and start than may at once. One on a
-    draining node stays there to its end.
+    Elements start in the order of their indices, as long as fewer run and start than may at once; those that
+    are ``paused`` wait, and hold no place. One on a draining node stays there to its end.
     """
     job = record.job
     array = None if job is None else job.array
     if array is None:
         raise ValueError(f"{record.name!r} is no array")
-    wanted = {Start(index, one.attempt): None for index, one in array.elements().items() if one.end is None}
-    if record.removed or record.waits or (job is not None and job.end is not None):
-        wanted = {}
+    wanted = {} if record.waits else dict.fromkeys(Start(*place) for place in record.attempts().items())
     stop: list[Replica] = []
-    there: set[Start] = set()
+    placed: set[Start] = set()
     for replica in sorted(living, key=lambda each: (each.started_ns, each.fingerprint)):
         place = Start(replica.slot, replica.generation)
         # After a partition a place may have two; the one that has run for longer stays.
-        if place in wanted and place not in there:
-            there.add(place)
+        if place in wanted and place not in placed:
+            placed.add(place)
         else:
             stop.append(replica)
-    busy = there.union(starting)
-    room = max(0, array.at_once - len(busy))
-    return ServiceDecision([one for one in wanted if one not in busy][:room], stop, complete=False)
+    occupied = placed.union(starting)
+    room = max(0, array.at_once - len(occupied))
+    startable = [one for one in wanted if one not in occupied and one not in paused]
+    return ServiceDecision(startable[:room], stop, complete=False)

@@ -6,7 +6,7 @@ A kept job is a supervised service with one replica that ends. ``docs/kept-jobs.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
@@ -15,7 +15,7 @@ from dios import limits
 from dios.client.ops.cluster import Gathered
 from dios.client.ops.status import Status
 from dios.client.sync.node import Node, Task
-from dios.errors import DiosError, InvalidError, LimitError, TimeLimitError
+from dios.errors import DiosError, InvalidError, LimitError, TimeLimitError, UnreachableError
 from dios.lib.supervised import predecessors, records
 from dios.lib.supervised.arrays import ArrayShape, checked_shape
 from dios.lib.supervised.kept_state import latest_state
@@ -129,11 +129,14 @@ class KeptJobs:
         """
         return predecessors.all_named(self.view(), words)
 
-    def view(self) -> View:
-        """Return the runs of the user as this session sees them now."""
+    def view(self, missed: Collection[str] = ()) -> View:
+        """Return the runs of the user as this session sees them now, after a view that ``missed`` tasks."""
         rows = self._node.tasks()
-        complete = predecessors.is_complete(self._node.nodes(), incomplete=rows.incomplete)
-        return View(self._services.read(), rows, complete)
+        complete = predecessors.is_complete(self._node.nodes(), rows)
+        try:
+            return View(self._services.read_known(), rows, complete, missed)
+        except UnreachableError:
+            return View(None, rows, complete, missed)
 
     def stop(self, name: str) -> None:
         """End a job, or an element of an array such as ``sweep.7``, now; it stays listed.

@@ -6,7 +6,7 @@ of tasks. A run that cannot be seen because a node does not answer is unknown: i
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, Final, NamedTuple
 
@@ -16,7 +16,7 @@ from dios.lib.supervised.records import Condition, JobEnd, Predecessor, ServiceR
 from dios.wire.types import Cause, NodeStatus, TaskState
 
 if TYPE_CHECKING:
-    from dios.client.ops.cluster import Member
+    from dios.client.ops.cluster import Gathered, Member
     from dios.client.ops.status import Status
 
 _BEGUN: Final = frozenset({TaskState.RUNNING, TaskState.PAUSED, TaskState.ENDED})
@@ -30,12 +30,16 @@ _OPTIONS: Final = {
 class View(NamedTuple):
     """The runs of a user as one session sees them: the records of kept jobs, and the tasks.
 
-    ``complete`` is False while a task may be missing, because its node does not answer.
+    ``services`` is None if no record was found and a node that may have some does not answer. ``complete`` is
+    False while a task may be missing, because its node does not answer. ``missed`` are the
+    fingerprints of the tasks that the view before lacked: one that a node just passes to another may be in
+    the list of neither.
     """
 
-    services: Mapping[str, ServiceRecord]
+    services: Mapping[str, ServiceRecord] | None
     tasks: Sequence[Status]
     complete: bool
+    missed: Collection[str] = ()
 
 
 class Waiting(NamedTuple):
@@ -45,12 +49,11 @@ class Waiting(NamedTuple):
     never: str = ""
 
 
-def is_complete(members: Iterable[Member], *, incomplete: bool) -> bool:
+def is_complete(members: Iterable[Member], tasks: Gathered[Status]) -> bool:
     """Return False if a living node is missing in a list of tasks. The tasks of a dead node are lost."""
-    known = list(members)
-    if any(one.status is NodeStatus.SUSPECT for one in known):
+    if any(member.status is NodeStatus.SUSPECT for member in members):
         return False
-    return not (incomplete and all(one.usable or one.status is NodeStatus.LEFT for one in known))
+    return tasks.dead_only or not tasks.incomplete
 
 
 # -- names ------------------------------------------------------------------------------------------
@@ -58,21 +61,23 @@ def named(view: View, word: str, condition: Condition) -> tuple[Predecessor, ...
     """Return the runs that a word means: a kept job, an element of one, or tasks as ``dios ps`` lists them.
 
     Of several tasks with one title, such as those of a gang, it means all that run or wait and those that ran
-    at the same time; if all have ended, the last one and those.
+    at the same time; if all have ended, the last one and those. So a title needs the list of all tasks; the
+    beginning of a fingerprint names one that was seen.
 
     Raises:
         InvalidError: there is no such run.
-        UnreachableError: a node that may have the run does not answer, and no other one has it.
+        UnreachableError: a node that may have such a run does not answer.
     """
     with suppress(InvalidError):
-        record, index = found_element(view.services, word)
+        record, index = found_element(view.services or {}, word)
         return (Predecessor(word, condition, token=record.token, index=index),)
-    tasks = _tasks_named(view.tasks, word)
+    tasks = _tasks_marked(view.tasks, word) or (_tasks_titled(view.tasks, word) if view.complete else [])
     if tasks:
         return tuple(Predecessor(_word_for(one), condition, task=one.fingerprint) for one in tasks)
-    if not view.complete:
+    if not view.complete or view.services is None:
         raise UnreachableError(
-            f"a node does not answer, and no other one has a run {word!r}. Try again later."
+            f"cannot list the runs {word!r}: a node that may have some does not answer. Give the beginning "
+            "of a fingerprint, or try again later."
         )
     raise InvalidError(f"there is no run {word!r}. `dios ps --all` and `dios job ls` list your runs.")
 
@@ -89,12 +94,14 @@ def _word_for(task: Status) -> str:
     return (task.label or task.fingerprint)[: limits.NODE_NAME_BYTES_MAX]
 
 
-def _tasks_named(tasks: Sequence[Status], word: str) -> list[Status]:
+def _tasks_marked(tasks: Sequence[Status], word: str) -> list[Status]:
     marked = [one for one in tasks if word and one.fingerprint.startswith(word.lower())]
-    if len(marked) == 1:
-        return marked
-    if marked:
+    if len(marked) > 1:
         raise InvalidError(f"{len(marked)} tasks begin with {word!r}. Give more of the fingerprint.")
+    return marked
+
+
+def _tasks_titled(tasks: Sequence[Status], word: str) -> list[Status]:
     titled = [one for one in tasks if word and one.label == word]
     living = [one for one in titled if not one.ended]
     first = living or sorted(titled, key=lambda one: one.ended_ns)[-1:]
@@ -105,14 +112,21 @@ def _tasks_named(tasks: Sequence[Status], word: str) -> list[Status]:
 # -- conditions -------------------------------------------------------------------------------------
 def still_waiting(view: View, after: Iterable[Predecessor]) -> Waiting:
     """Return which of these runs are still waited for, and why one of them can never do what it has to."""
-    left: list[Predecessor] = []
+    waiting: list[Predecessor] = []
     for one in after:
         met, never = _outcome(view, one)
         if never:
-            return Waiting((*left, one), f"{never}, and {_OPTIONS[one.condition]} needs its success")
+            return Waiting((*waiting, one), f"{never}, and {_OPTIONS[one.condition]} needs its success")
         if not met:
-            left.append(one)
-    return Waiting(tuple(left))
+            waiting.append(one)
+    return Waiting(tuple(waiting))
+
+
+def missing_tasks(view: View, after: Iterable[Predecessor]) -> frozenset[str]:
+    """Return the tasks among these runs that a complete list lacks."""
+    if not view.complete:
+        return frozenset()
+    return frozenset(one.task for one in after if one.task).difference(one.fingerprint for one in view.tasks)
 
 
 def waiting_text(after: Iterable[Predecessor]) -> str:
@@ -129,7 +143,10 @@ def _outcome(view: View, one: Predecessor) -> tuple[bool, str]:
     """Return True if a run has done what it has to, and why it never will; "" if it may."""
     if one.task:
         return _task_outcome(view, one)
-    record = next((record for record in view.services.values() if record.token == one.token), None)
+    services = view.services or {}
+    record = next((record for record in services.values() if record.token == one.token), None)
+    if record is None and (view.services is None or not view.complete):
+        return False, ""
     if record is None or record.removed or record.job is None:
         return _gone(one, f"{one.run} was removed before its end was seen")
     end = record.job.end
@@ -159,7 +176,7 @@ def _task_outcome(view: View, one: Predecessor) -> tuple[bool, str]:
     if task is None:
         # A task stays listed for long after its end, unless its node is lost.
         why = f"{one.run} ({one.task}) is gone, and how it ended is not known"
-        return _gone(one, why) if view.complete else (False, "")
+        return _gone(one, why) if view.complete and one.task in view.missed else (False, "")
     if not task.ended:
         return one.condition is Condition.STARTED and task.state in _BEGUN, ""
     if one.condition is Condition.SUCCEEDED and not task.ok:

@@ -15,19 +15,20 @@ from typing import Annotated, Final, TypeAlias
 
 import msgspec
 from msgspec import Meta, Struct
-from msgspec.structs import astuple, replace
+from msgspec.structs import replace
 
 from dios import limits
 from dios.errors import DamagedError, InvalidError, LimitError, UnreachableError
 from dios.lib.supervised.arrays import index_text
 from dios.lib.supervised.record_kind import RecordKind
+from dios.wire.earlier_forms import earlier_form
 from dios.wire.fields import U63, Arguments, Count, Fingerprint, Label, NameBytes
 from dios.wire.messages import Limits, Work
 from dios.wire.types import Cause, Flag
 
 FORMAT_VERSION: Final = 3
 _BEFORE_ARRAYS: Final = 2
-"""The version of the stored form in which no job is an array or waits for other runs."""
+"""The version of the stored form without arrays, runs after others, and bounds of times."""
 _BEFORE_JOBS: Final = 1
 """The version of the stored form without kept jobs: nodes of an earlier release read it."""
 SERVICES_NAME: Final = bytes(31) + b"\x04"
@@ -223,12 +224,16 @@ class ServiceRecord(Struct, frozen=True, array_like=True, forbid_unknown_fields=
 
     def attempt(self, slot: int) -> int | None:
         """Return the attempt of a job that runs or is to run in a slot; None if none is."""
+        return self.attempts().get(slot)
+
+    def attempts(self) -> dict[int, int]:
+        """Return the attempts of a job that run or are to run, by slot."""
         if self.job is None or self.job.end is not None or self.removed:
-            return None
+            return {}
         if self.job.array is None:
-            return None if slot else self.generation
-        element = self.job.array.elements().get(slot)
-        return None if element is None or element.end is not None else element.attempt
+            return {0: self.generation}
+        elements = self.job.array.elements().values()
+        return {one.index: one.attempt for one in elements if one.end is None}
 
     def spec_of(self, slot: int, generation: int) -> ServiceGeneration | None:
         """Return the program of a replica, or of an element of an array; None if it is not wanted now."""
@@ -271,8 +276,6 @@ class _StoredServices(Struct, frozen=True, array_like=True, forbid_unknown_field
     ]
 
 
-_FIELDS_BEFORE_JOBS: Final = ServiceRecord.__struct_fields__.index("job")
-_FIELDS_BEFORE_ARRAYS: Final = JobState.__struct_fields__.index("after")
 _encode: Final = msgspec.msgpack.Encoder().encode
 _decode: Final = msgspec.msgpack.Decoder(_StoredServices).decode
 
@@ -302,14 +305,21 @@ def encode(services: Iterable[ServiceRecord]) -> bytes:
 
 def _stored(kept: list[ServiceRecord]) -> bytes:
     """Return the stored form, in the earliest version that has fields for all of it."""
-    jobs = [one.job for one in kept if one.job is not None]
-    if any(job.after or job.array is not None for job in jobs):
+    if any(map(_is_newest, kept)):
         return _encode(_StoredServices(FORMAT_VERSION, tuple(kept)))
-    rows = [astuple(one)[:_FIELDS_BEFORE_JOBS] for one in kept]
-    if not jobs:
-        return _encode((_BEFORE_JOBS, rows))
-    states = [None if one.job is None else astuple(one.job)[:_FIELDS_BEFORE_ARRAYS] for one in kept]
-    return _encode((_BEFORE_ARRAYS, [(*row, state) for row, state in zip(rows, states, strict=True)]))
+    has_jobs = any(one.job is not None for one in kept)
+    return _encode((_BEFORE_ARRAYS if has_jobs else _BEFORE_JOBS, earlier_form(kept)))
+
+
+def _is_newest(record: ServiceRecord) -> bool:
+    """Return True if only the newest version has fields and words for all of a record."""
+    specs = (record.spec, record.previous)
+    if any(one is not None and one.work.time_ms for one in specs):
+        return True
+    job = record.job
+    if job is None:
+        return False
+    return bool(job.after) or job.array is not None or (job.end is not None and job.end.cause is Cause.TIME)
 
 
 def decode(data: bytes) -> dict[str, ServiceRecord]:

@@ -196,6 +196,10 @@ class Services:
         """Return the records of services and kept jobs by name."""
         return self._records.read()
 
+    def read_known(self) -> dict[str, ServiceRecord]:
+        """Return the records. Raise UnreachableError also if none was found and a node does not answer."""
+        return self._records.read_known()
+
     def read_near(self) -> dict[str, ServiceRecord]:
         """Return the records as the asked node has them, which may miss the latest changes; else all."""
         return self._records.read_near()

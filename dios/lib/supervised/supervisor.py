@@ -28,7 +28,7 @@ from dios.lib.supervised.copies import RecordCopies
 from dios.lib.supervised.decisions import Replica, ServiceDecision, Start, array_steps, next_steps
 from dios.lib.supervised.leadership import Leadership
 from dios.lib.supervised.pauses import NodeRefusals, StartPause
-from dios.lib.supervised.predecessors import View, is_complete, still_waiting
+from dios.lib.supervised.predecessors import View, is_complete, missing_tasks, still_waiting
 from dios.lib.supervised.records import (
     SERVICES_NAME,
     STATE_LABEL,
@@ -91,9 +91,14 @@ class Supervisor:
         self._pauses: dict[tuple[str, Start], StartPause] = {}
         self._refusals: Final = NodeRefusals()
         self._starting: dict[tuple[str, Start], str] = {}
-        self._starts: dict[tuple[str, Start], trio.CancelScope] = {}
+        self._starts: dict[tuple[str, Start], tuple[str, trio.CancelScope]] = {}
+        """The token of the record and the scope of each start under way."""
         self._health: dict[str, _Health] = {}
         self._stopped: set[str] = set()
+        self._known: Mapping[str, ServiceRecord] = {}
+        self._replaced: dict[str, tuple[ServiceRecord, float]] = {}
+        """By token, the records whose names others have now, with the time when they were seen last."""
+        self._missed: frozenset[str] = frozenset()
         self._board: AsyncReference | None = None
         self._shown = b""
         self._acting: trio.CancelScope = trio.CancelScope()
@@ -140,19 +145,22 @@ class Supervisor:
         await self._keep_objects(
             services, [one.name for one in living], late=late or begins, moved=moved or begins
         )
+        self._withdraw_starts(services)
         if any(one.status is NodeStatus.SUSPECT for one in members):
             return  # the members will say within seconds if its replicas are lost
-        self._withdraw_starts(services)
         self._busy = set(self._starting)
         rows = await self._node.tasks()
-        if not is_complete(members, incomplete=rows.incomplete):
+        if not is_complete(members, rows):
             return  # a living node did not answer
-        view = View(services, rows, complete=True)
+        view = View(services, rows, complete=True, missed=self._missed)
+        jobs = (record.job for record in services.values() if record.job is not None)
+        self._missed = missing_tasks(view, (one for job in jobs for one in job.after))
+        self._forget(services)
+        await self._end_replaced(services, rows, now)
         for record in services.values():
             if record.waits and await self._wait_for_others(record, view):
                 continue
             await self._supervise(nursery, record, rows, living)
-        self._forget(services)
         await self._show(services, here.name)
 
     async def _rest(self) -> None:
@@ -167,6 +175,9 @@ class Supervisor:
             self._starts.clear()
             self._health.clear()
             self._stopped.clear()
+            self._known = {}
+            self._replaced.clear()
+            self._missed = frozenset()
             board, self._board = self._board, None
             self._acting.cancel()
             if board is not None:
@@ -207,6 +218,7 @@ class Supervisor:
         living: list[Replica] = []
         ended: dict[str, Status] = {}
         done: dict[int, Status] = {}
+        attempts = record.attempts()
         for row in rows:
             place = record.place(row.label)
             if place is None:
@@ -217,8 +229,14 @@ class Supervisor:
                 living.append(Replica(*place, row.fingerprint, row.node, row.started_ns, row.name))
             elif row.ended:
                 ended[row.fingerprint] = row
-                if place[1] == record.attempt(place[0]) and row.cause not in _NO_ATTEMPT:
-                    done[place[0]] = row
+                slot, generation = place
+                # After a partition an attempt may have two tasks. One is killed: the other one counts.
+                was_killed = slot not in done or done[slot].cause is Cause.KILLED
+                if attempts.get(slot) == generation and row.cause not in _NO_ATTEMPT and was_killed:
+                    done[slot] = row
+        for one in living:
+            if attempts.get(one.slot) == one.generation:
+                done.pop(one.slot, None)
         self._note_ends(record, living, ended, {one.name for one in nodes}, now)
         if done:
             await self._end_attempts(record, done)
@@ -231,9 +249,10 @@ class Supervisor:
             self._check(nursery, record, one, now)
         if record.job is not None and record.job.array is not None:
             starting = [place for name, place in self._starting if name == record.name]
-            steps = array_steps(record, living, starting)
+            steps = array_steps(record, living, starting, self._paused(record.name, now))
         else:
-            draining = {one.name for one in nodes if one.draining}
+            # A job stays on a draining node to its end, as other tasks do.
+            draining = {one.name for one in nodes if one.draining and record.job is None}
             steps = next_steps(
                 record,
                 living,
@@ -241,6 +260,25 @@ class Supervisor:
                 lambda one: one.node in draining,
             )
         await self._take(nursery, record, steps, living, nodes, now)
+
+    async def _end_replaced(
+        self, services: Mapping[str, ServiceRecord], rows: Sequence[Status], now: float
+    ) -> None:
+        """End the tasks of removed services and jobs, if others with their names followed at once."""
+        for name, former in self._known.items():
+            if name in services and services[name].token != former.token:
+                self._replaced[former.token] = former, now
+        self._known = services
+        for token, (former, seen_at) in list(self._replaced.items()):
+            living = [row for row in rows if row.state in _LIVING and former.place(row.label) is not None]
+            for row in living:
+                self._stopped.add(row.fingerprint)
+                await self._kill(row)
+            # A start that was under way may still come to a task.
+            if living:
+                self._replaced[token] = former, now
+            elif now - seen_at > limits.SERVICE_START_MS_MAX / 1000:
+                del self._replaced[token]
 
     def _note_ends(
         self,
@@ -357,13 +395,13 @@ class Supervisor:
                 first = self._refusals.next(record.name, known)
                 self._pause(key).wait(first.not_before, first.reason)
             spec = record.spec_of(place.slot, place.generation)
-            if order and spec is not None:
+            if order and spec is not None and self._has_room(order[0]):
                 self._starting[key] = order[0]
                 nursery.start_soon(self._start, record, spec, place, order)
         if steps.complete:
             await self._copies.store({record.name: records.verified(record)})
 
-    async def _kill(self, one: Replica) -> None:
+    async def _kill(self, one: Replica | Status) -> None:
         found = None if one.name is None else await self._node.find(one.name)
         if found is not None:
             with suppress(DiosError):
@@ -374,6 +412,20 @@ class Supervisor:
     def _pause(self, key: tuple[str, Start]) -> StartPause:
         return self._pauses.setdefault(key, StartPause())
 
+    def _paused(self, name: str, now: float) -> set[Start]:
+        """Return the replicas of a service that may not start yet."""
+        return {
+            place
+            for (owner, place), pause in self._pauses.items()
+            if owner == name and now < pause.not_before
+        }
+
+    def _has_room(self, host: str) -> bool:
+        """Return True if one more start may wait; those that the scheduler places leave room for others."""
+        queued = sum(one == _BY_SCHEDULER for one in self._starting.values())
+        is_free = host != _BY_SCHEDULER or queued < limits.SERVICE_STARTS_QUEUED_MAX
+        return is_free and len(self._starting) < limits.SERVICE_STARTS_MAX
+
     # -- starts -------------------------------------------------------------------------------------
     async def _start(
         self, record: ServiceRecord, spec: ServiceGeneration, place: Start, order: Sequence[str]
@@ -381,7 +433,7 @@ class Supervisor:
         """Start a replica on the first of these nodes that takes it, until ``_withdraw_starts`` ends that."""
         key = (record.name, place)
         with trio.CancelScope() as scope:
-            self._starts[key] = scope
+            self._starts[key] = record.token, scope
             try:
                 await self._start_first(record, spec, place, order)
             finally:
@@ -389,10 +441,14 @@ class Supervisor:
                 self._starts.pop(key, None)
 
     def _withdraw_starts(self, services: Mapping[str, ServiceRecord]) -> None:
-        """Withdraw the starts that wait for a place, of jobs and elements that are not wanted any more."""
-        for (name, place), scope in list(self._starts.items()):
+        """Withdraw the starts that wait for a place, of jobs and elements that are not wanted any more.
+
+        A new job may have the name of a removed one.
+        """
+        for (name, place), (token, scope) in self._starts.items():
             record = services.get(name)
-            if record is None or record.spec_of(place.slot, place.generation) is None:
+            is_same = record is not None and record.token == token
+            if record is None or not is_same or record.spec_of(place.slot, place.generation) is None:
                 scope.cancel()
 
     async def _start_first(

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, cast
 import trio
 from trio.testing import MockClock
 
-from dios.client.ops.cluster import Member
+from dios.client.ops.cluster import Gathered, Member
 from dios.client.ops.status import Status
 from dios.lib.supervised import records
 from dios.lib.supervised.records import SERVICES_NAME, ServiceGeneration, ServiceRecord
@@ -139,12 +139,6 @@ class Run(Blob):
             )
 
 
-class Rows(list[Status]):
-    """The list of tasks, to which every node has answered."""
-
-    incomplete = False
-
-
 class Site:
     """Two nodes; ``start`` returns the cause for which a program that is started on a node ends at once.
 
@@ -229,9 +223,9 @@ class Site:
         """The board."""
         return self.board
 
-    async def tasks(self) -> Rows:
+    async def tasks(self) -> Gathered[Status]:
         """All tasks."""
-        return Rows(run.row for run in self.runs)
+        return Gathered([run.row for run in self.runs])
 
     def add(self, label: str, host: str = NAMES[0]) -> Run:
         """Add a task that runs on a node."""
@@ -256,6 +250,15 @@ class Site:
         if cause is not None:
             run.end(cause)
         return run
+
+
+def closed_room() -> trio.Event:
+    """Return an event for ``Site.room``: until it is set, the scheduler places no run."""
+
+    async def event() -> trio.Event:
+        return trio.Event()
+
+    return trio.run(event)
 
 
 def supervise(site: Site, until: Callable[[], bool]) -> None:

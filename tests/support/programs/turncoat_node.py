@@ -18,6 +18,7 @@ from dios.host.peers import link
 from dios.ids import NodeId
 from dios.node import daemon
 from dios.wire import dcp, gossip
+from dios.wire.codec import DCP_VERSION
 from dios.wire.dcp_frames import Continuing, Control, Resting, Revoked, encode_frame
 from tests.fuzz.dcp import Pools
 from tests.support.security.hostile_member.lies import GOSSIP, Lies, Tree, framed, name_of, tree_of
@@ -35,9 +36,11 @@ class Turncoat:
         self._lies: Final = Lies(self._rng, Pools(), gossip.MemberRow(NodeId(1), "turncoat"), OWN_USER)
         self._sent: Final[deque[bytes]] = deque(maxlen=KEPT)
 
-    def frame(self, message: dcp.Message | Control, beside: bytes | None = None) -> bytes:
+    def frame(
+        self, message: dcp.Message | Control, beside: bytes | None = None, version: int = DCP_VERSION
+    ) -> bytes:
         """Return the frame of a message, a false one, an old one before it, or both."""
-        true = encode_frame(message, beside)
+        true = encode_frame(message, beside, version)
         rng = self._rng
         if isinstance(message, Revoked | Resting | Continuing | dcp.PeerHello) or rng.random() > self._share:
             self._sent.append(true)

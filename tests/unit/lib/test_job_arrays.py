@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import msgspec
 import pytest
-import trio
 from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
@@ -15,7 +14,7 @@ from dios.lib.supervised import records
 from dios.lib.supervised.arrays import ArrayShape, array_text, parse_array
 from dios.lib.supervised.records import JobArray, JobEnd, JobState, ServiceRecord
 from dios.wire.types import Cause, TaskState
-from tests.support.node.supervised_site import SPEC, Site, supervise
+from tests.support.node.supervised_site import SPEC, Site, closed_room, supervise
 
 
 def array_job(*indices: int, at_once: int = 64, attempts: int = 2, name: str = "sweep") -> ServiceRecord:
@@ -127,7 +126,7 @@ def test_arrays_are_in_the_third_version_of_the_stored_form() -> None:
     """Records without them have the form that earlier releases read. Their bytes are frozen."""
     plain = records.created({}, "plain", SPEC, 1, JobState(1, 5, b"s" * 32, b"g" * 32))
     before = msgspec.msgpack.decode(records.encode([plain]))
-    assert (before[0], len(before[1][0][12])) == (2, 5)
+    assert (before[0], len(before[1][0][12])) == (2, 4)
     job = array_job(1, 3, at_once=2).job
     assert job is not None
     assert job.array is not None
@@ -213,11 +212,7 @@ def test_a_stopped_element_ends_and_the_next_one_takes_its_place() -> None:
 def test_jobs_wait_in_the_queue_of_the_scheduler_and_are_withdrawn_from_it() -> None:
     """The scheduler chooses the node. What was stopped while it waited for a place never starts."""
     site = Site(array_job(1, 2, 3, at_once=2), start=lambda *_: None)
-
-    async def room() -> trio.Event:
-        return trio.Event()
-
-    site.room = trio.run(room)
+    site.room = closed_room()
     supervise(site, lambda: waiting(site) == {"sweep.1", "sweep.2"})
     # The supervisor that ended has withdrawn them; the next one submits them again.
     assert not waiting(site)
@@ -232,3 +227,15 @@ def test_jobs_wait_in_the_queue_of_the_scheduler_and_are_withdrawn_from_it() -> 
     supervise(site, stop_then_make_room)
     assert sorted(row.label.split("/")[0] for row in site.replicas()) == ["sweep.2", "sweep.3"]
     assert [row.node for row in site.replicas()] == ["n1", "n1"]
+
+
+def test_an_element_that_pauses_holds_no_place() -> None:
+    """The next ones run between the attempts of one that fails."""
+    site = Site(
+        array_job(1, 2, 3, at_once=1, attempts=3),
+        start=lambda _, label: Cause.EXCEPTION if label.startswith("sweep.1/") else Cause.EXITED,
+    )
+    supervise(site, lambda: site.record.job is not None and site.record.job.end is not None)
+    labels = [run.row.label.rpartition("/")[0] for run in site.runs]
+    assert sorted(labels) == ["sweep.1/1", "sweep.1/2", "sweep.1/3", "sweep.2/1", "sweep.3/1"]
+    assert labels.index("sweep.1/3") > labels.index("sweep.2/1")

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace as replace_dataclass
 
 import pytest
 from msgspec.structs import replace
 
 from dios import limits
-from dios.client.ops.cluster import Member
+from dios.client.ops.cluster import Gathered, Member
 from dios.client.ops.status import Status
 from dios.errors import InvalidError, LimitError, UnreachableError
 from dios.lib.supervised import records
@@ -16,6 +17,7 @@ from dios.lib.supervised.predecessors import (
     View,
     all_named,
     is_complete,
+    missing_tasks,
     named,
     still_waiting,
     waiting_text,
@@ -83,16 +85,23 @@ def test_a_word_names_a_job_an_element_or_tasks() -> None:
         named(there, "ab", ENDED)
     with pytest.raises(UnreachableError):
         named(view(complete=False), "other", ENDED)
+    with pytest.raises(UnreachableError):
+        named(View(None, (), complete=True), "other", ENDED)
     with pytest.raises(InvalidError, match="no run"):
         named(view(records.removed(sweep)), "sweep", ENDED)
 
 
 def test_the_title_of_a_gang_names_all_its_tasks() -> None:
-    """Those that have ended meanwhile, too; not those of an earlier run with the same title."""
+    """Those that have ended meanwhile, too; not those of an earlier run with the same title. In a list that
+    may lack some, only a fingerprint names one.
+    """
     earlier = over("e1", "gang", 1, began=1, ended=5)
     failed = over("f1", "gang", 1, began=10, ended=30)
     there = [earlier, failed, task("a1", "gang", began=11), task("b1", "gang", TaskState.WAITING, began=12)]
     assert [one.task for one in named(view(tasks=there), "gang", SUCCEEDED)] == ["f1", "a1", "b1"]
+    with pytest.raises(UnreachableError):
+        named(view(tasks=there, complete=False), "gang", SUCCEEDED)
+    assert [one.task for one in named(view(tasks=there, complete=False), "f1", SUCCEEDED)] == ["f1"]
     last = [earlier, over("g1", "gang", began=10, ended=20), failed]
     assert [one.task for one in named(view(tasks=last), "gang", SUCCEEDED)] == ["g1", "f1"]
 
@@ -112,10 +121,14 @@ def test_a_list_is_complete_unless_a_living_node_is_missing() -> None:
         here = Member(1, "n1", "", "", NodeStatus.ALIVE, False, 1, 0, 0, 2, 0, here=True)
         return [here, Member(2, "n2", "", "", status, False, 1, 0, 0, 2, 0, here=False)]
 
-    assert is_complete(nodes(NodeStatus.ALIVE), incomplete=False)
-    assert not is_complete(nodes(NodeStatus.ALIVE), incomplete=True)
-    assert is_complete(nodes(NodeStatus.DEAD), incomplete=True)
-    assert not is_complete(nodes(NodeStatus.SUSPECT), incomplete=False)
+    everything = Gathered[Status]([])
+    some_silent = Gathered[Status]([], incomplete=True)
+    some_dead = Gathered[Status]([], incomplete=True, dead_only=True)
+    assert is_complete(nodes(NodeStatus.ALIVE), everything)
+    assert not is_complete(nodes(NodeStatus.ALIVE), some_silent)
+    assert not is_complete(nodes(NodeStatus.DEAD), some_silent)
+    assert is_complete(nodes(NodeStatus.DEAD), some_dead)
+    assert not is_complete(nodes(NodeStatus.SUSPECT), everything)
 
 
 # -- conditions -------------------------------------------------------------------------------------
@@ -134,17 +147,29 @@ def test_a_list_is_complete_unless_a_living_node_is_missing() -> None:
 def test_a_task_meets_a_condition_or_never_will(
     known: Status | None, met: set[Condition], never: set[Condition]
 ) -> None:
-    """One that is gone has ended, nobody knows how."""
-    there = view(tasks=[] if known is None else [known])
+    """One that two views in a row lack is gone: it has ended, and the way is not known."""
+    there = view(tasks=[] if known is None else [known])._replace(missed={"ab"})
     for condition in Condition:
         waiting = still_waiting(there, [Predecessor("t", condition, task="ab")])
         assert (condition in met, condition in never) == (not waiting.after, bool(waiting.never))
 
 
 def test_a_task_that_may_be_on_a_silent_node_is_waited_for() -> None:
-    """Unknown is not gone."""
+    """Unknown is not gone, and one look is not enough: a node may just pass it to another."""
     one = Predecessor("t", SUCCEEDED, task="ab")
-    assert still_waiting(view(complete=False), [one]) == ((one,), "")
+    silent = view(complete=False)._replace(missed={"ab"})
+    assert still_waiting(silent, [one]) == ((one,), "")
+    assert missing_tasks(silent, [one]) == set()
+    assert still_waiting(view(), [one]) == ((one,), "")
+    assert missing_tasks(view(tasks=[task("cd")]), [one, after(job("train"), ENDED)]) == {"ab"}
+    assert missing_tasks(view(tasks=[task("ab")]), [one]) == set()
+
+
+def test_a_job_whose_record_may_be_on_a_silent_node_is_waited_for() -> None:
+    """Unknown is not removed."""
+    job_before = after(job("train"), SUCCEEDED)
+    for unknown in (view(complete=False), View(None, (), complete=True)):
+        assert still_waiting(unknown, [job_before]) == ((job_before,), "")
 
 
 def test_a_job_meets_a_condition_or_never_will() -> None:
@@ -228,7 +253,26 @@ def test_a_job_that_can_never_begin_ends_with_the_reason_and_so_do_those_after_i
 
 
 def test_a_job_begins_after_a_task() -> None:
-    """A task is known by its fingerprint, and need not be kept."""
-    site = Site(job("next", Predecessor("t", STARTED, task="1")), start=lambda *_: None)
-    site.add("t")
+    """A task is known by its fingerprint, and need not be kept. One list without it says nothing."""
+
+    class OtherSite(Site):
+        looks = 0
+
+        async def tasks(self) -> Gathered[Status]:
+            """The second list lacks all tasks."""
+            self.looks += 1
+            return Gathered([]) if self.looks == 2 else await super().tasks()
+
+    site = OtherSite(job("next", Predecessor("t", STARTED, task="1")), start=lambda *_: None)
+    run = site.add("t")
+    waiting = run.row = replace_dataclass(run.row, state=TaskState.WAITING)
+    supervise(site, lambda: site.looks == 5)
+    assert starts_of(site) == ["t"]
+    run.row = replace_dataclass(waiting, state=TaskState.RUNNING)
     supervise(site, lambda: "next" in starts_of(site))
+
+
+def test_a_job_begins_after_a_task_that_is_gone() -> None:
+    """Two lists lack it, so it has ended."""
+    site = Site(job("next", Predecessor("t", ENDED, task="1")), start=lambda *_: None)
+    supervise(site, lambda: starts_of(site) == ["next"])

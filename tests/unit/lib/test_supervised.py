@@ -260,14 +260,63 @@ def test_jobs_and_services_are_not_taken_for_each_other() -> None:
         records.created(known, "count", ONE, 1)
 
 
-def test_records_without_jobs_have_the_form_that_earlier_releases_read() -> None:
-    """Only a kept job makes the stored form one of version 2; both are read."""
-    before = records.encode([service()])
-    version, (fields,) = msgspec.msgpack.decode(before)
-    assert (version, len(fields)) == (1, 12)
-    both = records.encode([service(), kept_job()])
-    assert msgspec.msgpack.decode(both)[0] == 2
-    assert records.decode(both)["count"].job == kept_job().job
+STORED_BEFORE = (
+    "9202929da5636f756e7408a463643334009cc420707070707070707070707070707070707070707070707070"
+    "7070707070707070a770726f6772616d91a1619090dc001dcd01f40000000000a001c2c200000000909000a0"
+    "c2c20000000090900000a261629c000000000000000000000000c2a0cd03e8c0cd1388010101c000c2909503"
+    "05c4207373737373737373737373737373737373737373737373737373737373737373c42067676767676767"
+    "6767676767676767676767676767676767676767676767676796010009a26e31a0c09da377656207a4616231"
+    "32029cc4207070707070707070707070707070707070707070707070707070707070707070a770726f677261"
+    "6d91a1619090dc001dcd01f40000000000a001c2c200000000909000a0c2c20000000090900000a261629c00"
+    "0000000000000000000000c2a0cd03e8c0cd1388010101c000c290c0"
+)
+"""A service and a kept job that has ended, as the release before bounds of times stored them."""
+STORED = (
+    "9202929da5636f756e7408a4636433340096c420707070707070707070707070707070707070707070707070"
+    "7070707070707070a770726f6772616d91a1619090dc001dcd01f40000000000a001c2c200000000909000a0"
+    "c2c20000000090900000a26162010101c000c290950305c42073737373737373737373737373737373737373"
+    "73737373737373737373737373c4206767676767676767676767676767676767676767676767676767676767"
+    "67676794010009a26e3195a377656207a4616231320296c42070707070707070707070707070707070707070"
+    "70707070707070707070707070a770726f6772616d91a1619090dc001dcd01f40000000000a001c2c2000000"
+    "00909000a0c2c20000000090900000a26162"
+)
+"""The same as this release stores them: without fields at the ends that have their defaults."""
+
+
+def test_records_have_the_form_that_earlier_releases_read() -> None:
+    """Their bytes are frozen, and no part has more fields than that release knows."""
+    known = records.decode(bytes.fromhex(STORED_BEFORE))
+    assert (known["web"].spec.work.copy_of, known["count"].spec.work.time_ms) == ("ab", 0)
+    assert records.encode(known.values()).hex() == STORED
+    assert records.decode(bytes.fromhex(STORED)) == known
+    assert msgspec.msgpack.decode(records.encode([known["web"]]))[0] == 1
+    assert_no_longer(
+        msgspec.msgpack.decode(bytes.fromhex(STORED)), msgspec.msgpack.decode(bytes.fromhex(STORED_BEFORE))
+    )
+
+
+def assert_no_longer(value: object, before: object) -> None:
+    """Each array has at most as many elements as before, and they have the same values."""
+    if isinstance(value, list) and isinstance(before, list):
+        assert len(value) <= len(before)
+        for one, other in zip(value, before, strict=False):
+            assert_no_longer(one, other)
+    else:
+        assert value == before
+
+
+def test_records_with_a_bound_of_time_have_the_newest_form() -> None:
+    """So have those of jobs that ended by it: an earlier release says that it cannot read them."""
+    timed = replace(ONE, work=replace(ONE.work, time_ms=500))
+    late = replace(end(124), cause=Cause.TIME)
+    for record in (
+        replace(service(), spec=timed),
+        replace(service(), previous=timed),
+        records.ended(kept_job(attempts=1), late),
+    ):
+        stored = records.encode([record])
+        assert msgspec.msgpack.decode(stored)[0] == 3
+        assert records.decode(stored) == {record.name: record}
 
 
 def test_the_state_of_a_job_is_bounded_and_damage_is_refused() -> None:

@@ -111,7 +111,7 @@ def test_answers_say_that_they_may_lack_something() -> None:
         in_turn(
             messages.References((reference(9),), incomplete=True),
             messages.References(()),
-            messages.Tasks((TASK,), incomplete=True),
+            messages.Tasks((TASK,), incomplete=True, dead_only=True),
             messages.Tasks(()),
         )
     ) as fake:
@@ -122,7 +122,7 @@ def test_answers_say_that_they_may_lack_something() -> None:
     assert [handle.ref for handle in found] == [9]
     assert not none.incomplete
     assert none == []
-    assert tasks.incomplete
+    assert (tasks.incomplete, tasks.dead_only) == (True, True)
     assert [task.node for task in tasks] == ["n2"]
     assert not here.incomplete
     assert fake.calls[2:] == [messages.ListTasks(), messages.ListTasks(int(Flag.LOCAL_ONLY))]

@@ -147,6 +147,17 @@ def test_a_task_is_ended_when_its_time_is_over(place: Place) -> None:
     assert detail.time_ms == 500
 
 
+def test_a_task_that_is_paused_while_it_starts_has_its_bound(place: Place) -> None:
+    """Its process has begun, and its time with that."""
+    run = messages.Run(place.program, work=Work(time_ms=500), host="n1", flags=Flag.NON_BLOCKING)
+    created = place.user.ask(messages.Created, run)
+    place.user.ask(messages.Done, messages.Pause(created.reference.ref))
+    (job,) = place.cluster.start_spawned()
+    assert place.record(job).state is TaskState.PAUSED
+    place.pass_time(500)
+    assert place.record(job).cause is Cause.TIME
+
+
 def test_only_a_debugged_task_has_no_bound_of_its_time(place: Place) -> None:
     """One that is repeated as it was has the bound of the first."""
     seq = place.user.send(messages.Run(place.program, work=Work(time_ms=500), host="n1"))

@@ -24,7 +24,7 @@ from dios.wire.types import (
     Resource,
     TaskState,
 )
-from tests.support.core.cluster import Citizen, Cluster, ClusterNode
+from tests.support.core.cluster import Citizen, Cluster, ClusterNode, Parcel
 
 READ = int(Permission.READ)
 
@@ -424,7 +424,9 @@ def test_a_restored_node_is_a_member_again(shop: Workshop) -> None:
 
 
 def test_lists_say_what_is_missing(shop: Workshop) -> None:
-    """Tasks of all nodes stand in one list; with a node dead it says that it is not complete."""
+    """Tasks of all nodes stand in one list; with a node dead it says that it is not complete, and if a living
+    node was silent, too.
+    """
     shop.run("n2")
     shop.run("n3")
     rows = shop.parent.ask(messages.Tasks, messages.ListTasks())
@@ -433,7 +435,7 @@ def test_lists_say_what_is_missing(shop: Workshop) -> None:
     lose(shop, shop.nodes[2])
     rows = shop.parent.ask(messages.Tasks, messages.ListTasks())
     assert [row.node for row in rows.tasks] == ["n2"]
-    assert rows.incomplete
+    assert (rows.incomplete, rows.dead_only) == (True, True)
     nodes = shop.parent.ask(messages.Nodes, messages.ListNodes()).nodes
     assert [(row.name, row.status) for row in nodes] == [
         ("n1", NodeStatus.ALIVE),
@@ -441,6 +443,39 @@ def test_lists_say_what_is_missing(shop: Workshop) -> None:
         ("n3", NodeStatus.DEAD),
     ]
     assert [row.here for row in nodes] == [True, False, False]
+    shop.cluster.cut.add(frozenset(node.node for node in shop.nodes[:2]))
+    partial = shop.cluster.call(shop.parent, messages.ListTasks())
+    assert isinstance(partial, messages.Tasks)
+    assert (partial.incomplete, partial.dead_only) == (True, False)
+
+
+def test_a_run_is_listed_once_while_another_node_starts_it(shop: Workshop) -> None:
+    """Before that node has the request the run waits on its caller's node; afterwards both know it."""
+    watcher = shop.cluster.session(shop.nodes[2])
+    held: list[Parcel] = []
+
+    def hold(parcel: Parcel) -> bool:
+        """Keep the request to start the task, and then the answer to it."""
+        message = parcel.message
+        is_start = isinstance(message, dcp.Ask) and isinstance(message.body, dcp.Start)
+        is_reply = isinstance(message, dcp.PeerReply) and (parcel.sender, parcel.to) == (2, 1)
+        if is_reply if held else is_start:
+            held.append(parcel)
+        return parcel in held
+
+    def states() -> list[TaskState]:
+        return [row.state for row in watcher.ask(messages.Tasks, messages.ListTasks()).tasks]
+
+    shop.cluster.drop = hold
+    seq = shop.parent.send(shop.call("n2", []))
+    assert states() == [TaskState.WAITING]
+    shop.nodes[1].take(held[0])
+    assert states() == [TaskState.STARTING]
+    assert shop.parent.answer(seq) is None
+    shop.cluster.drop = lambda _: False
+    shop.nodes[0].take(held[1])
+    assert isinstance(shop.cluster.wait(shop.parent, seq), messages.Created)
+    assert states() == [TaskState.STARTING]
 
 
 def test_a_coordinator_is_no_load(shop: Workshop) -> None:

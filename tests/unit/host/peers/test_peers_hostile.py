@@ -22,7 +22,7 @@ from dios.transport.identity.identity import Identity
 from dios.transport.tcp.secured import Secured
 from dios.transport.tcp.tls import dial
 from dios.wire import dcp
-from dios.wire.calls import CommitWrite, ReadOnce, WriteOnce
+from dios.wire.calls import CommitWrite, ReadOnce, Run, WriteOnce
 from dios.wire.codec import DCP_VERSION
 from dios.wire.dcp_frames import (
     OLDEST_VERSION,
@@ -34,6 +34,7 @@ from dios.wire.dcp_frames import (
     encode_frame,
     encode_head,
 )
+from dios.wire.earlier_forms import earlier_form
 from dios.wire.messages import Done
 from tests.support.peers.hosts import CALLER, PeerHost, connected, identities, peer_host, until, ups
 
@@ -239,6 +240,21 @@ async def test_a_version_that_is_unknown_is_told_ours(tmp_path: Path) -> None:
         await villain.is_cut(line)
         target.host.journal.flush()
         assert "n2 8 to 9. Update this node" in audited(tmp_path / "n0")
+
+
+async def test_a_node_of_an_earlier_version_gets_messages_in_its_form(tmp_path: Path) -> None:
+    """It refuses fields that it does not know, so those with defaults are left out."""
+    async with stage(tmp_path) as (villain, target, _):
+        line = await villain.connect(villain.hello(newest=DCP_VERSION - 1))
+        await line.receive()
+        await until(lambda: villain.node in ups(target), "it was taken for a node")
+        message = dcp.Ask(1, 1, dcp.Forward(CALLER, Run(3)))
+        target.links.send(villain.node, message)
+        wanted = msgpack.encode([earlier_form(message)])
+        with trio.fail_after(10):
+            while wanted not in await line.receive():
+                pass
+        line.close()
 
 
 async def test_a_node_of_the_version_before_is_refused_with_the_cause(tmp_path: Path) -> None:
