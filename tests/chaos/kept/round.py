@@ -6,6 +6,7 @@ import contextlib
 import multiprocessing
 import os
 import re
+import shutil
 import signal
 import time
 from collections import Counter
@@ -18,7 +19,6 @@ from typing import Final
 import dios
 from dios import limits
 from dios.errors import DiosError
-from dios.host.audit.reader import read
 from tests.chaos.kept import client
 from tests.chaos.kept.client import Program
 from tests.chaos.kept.cluster import KeptCluster
@@ -209,20 +209,18 @@ class Rounds:
             return not judge_orphans(notes, seen.orphans)
 
         if not settled(orphans_are_gone, _ORPHANS_S if seen.kept else 0.0):
-            self._write_history({mark for marks in seen.orphans.values() for mark in marks})
+            self._keep_histories()
         self._left.update(mark for marks in seen.orphans.values() for mark in marks)
         for node in self._cluster.nodes:
             seen.reads[node.name] = group.read_all(node.socket, set(notes.operations))
 
-    def _write_history(self, marks: set[str]) -> None:
-        """Write down what the audit logs of all nodes say of objects that are left over."""
-        with (self._folder / "left_over.txt").open("a") as file:
-            for node in self._cluster.nodes:
-                with contextlib.suppress(DiosError, OSError):
-                    for entry in read(node.data / "audit"):
-                        record = entry.record
-                        if record.subject in marks:
-                            file.write(f"{node.name} {record}\n")
+    def _keep_histories(self) -> None:
+        """Keep the audit logs and the node logs as they are when objects are left over."""
+        for node in self._cluster.nodes:
+            kept = self._folder / f"left_over.{time.monotonic_ns()}.{node.name}"
+            with contextlib.suppress(OSError):
+                shutil.copytree(node.data / "audit", kept)
+                shutil.copy(node.log, kept)
 
     def _forget_left(self) -> None:
         """Leave out the objects of former rounds, whose groups were destroyed as far as nodes answered."""
