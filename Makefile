@@ -128,8 +128,8 @@ test-all: kernels ## Run the tests, and those that CI leaves out because they ar
 test-pythons: setup ## Run the short suite on 3.12, 3.13 and 3.14 where they can be had (VERSIONS="3.14", DEBIAN=1, TESTS="tests" for all; MEASURE=3: compare them).
 	@PYTHONPATH=. $(BIN)/python -m tests.lab.pythons $(if $(VERSIONS),--versions "$(VERSIONS)") $(if $(DEBIAN),--debian) $(if $(MEASURE),--measure $(MEASURE)) $(if $(filter command line,$(origin TESTS)),$(TESTS))
 
-lab: setup ## Run real nodes on a network that fails in every way (root; SCALE=1: 16 nodes, RATES=1, GUARANTEES=1: a thin link, PLAY=1: a prompt).
-	@PYTHONPATH=.:tests/support/programs $(BIN)/python $(if $(PLAY),-m tests.lab.play,$(if $(SCALE),-m tests.lab.scale,$(if $(RATES),-m tests.lab.rates,$(if $(GUARANTEES),-m tests.lab.guarantees,-m pytest tests/lab))))
+lab: setup ## Run real nodes on a network that fails in every way (root; SCALE=1: 16 nodes, RATES=1, GUARANTEES=1: a thin link, QUEUE=1: three users, PLAY=1: a prompt).
+	@PYTHONPATH=.:tests/support/programs $(BIN)/python $(if $(PLAY),-m tests.lab.play,$(if $(SCALE),-m tests.lab.scale,$(if $(RATES),-m tests.lab.rates,$(if $(GUARANTEES),-m tests.lab.guarantees,$(if $(QUEUE),-m tests.lab.shared_queue --minutes $(MINUTES),-m pytest tests/lab)))))
 
 up-test: setup ## Run `dios up --hosts` on four ssh servers of this machine (root, sshd; INDEX=1: with wheels of the package index).
 	@PYTHONPATH=.:tests/support/programs $(BIN)/python -m tests.lab.bringup_hosts $(if $(INDEX),--index)

@@ -22,7 +22,9 @@ import dios
 from dios.client.aio.node import open_node
 from dios.firmament.policies.stored_shares import decode
 from tests.support.node.command_user import Person
+from tests.support.node.other_users import as_user
 from tests.support.node.running_node import wait_until
+from tests.support.node.scheduled_cluster import is_attended
 
 CPUS = 2 * len(os.sched_getaffinity(0))
 """Of both nodes."""
@@ -53,7 +55,7 @@ class Site:
 
     def runs(self, uid: int, count: int, seconds: int) -> None:
         """A user runs so many tasks of one processor each, and leaves when all have their place and ended."""
-        self.children.append(_as_user(uid, lambda: trio.run(_run_many, self.socket, count, seconds)))
+        self.children.append(as_user(uid, lambda: trio.run(_run_many, self.socket, count, seconds)))
 
     def asks(self, uid: int, question: dict[str, object]) -> dict[str, object]:
         """A user's question to the scheduler, and the answer."""
@@ -63,7 +65,7 @@ class Site:
             async with open_node(self.socket, groups=()) as node:
                 os.write(out, await node.ask_scheduler(json.dumps(question).encode()))
 
-        pid = _as_user(uid, lambda: trio.run(ask))
+        pid = as_user(uid, lambda: trio.run(ask))
         os.close(out)
         with os.fdopen(into) as answer:
             told: dict[str, object] = json.loads(answer.read())
@@ -114,23 +116,6 @@ async def _patiently(call: Callable[[], Awaitable[T]]) -> T:
             traceback.print_exc()
 
 
-def _as_user(uid: int, work: Callable[[], None]) -> int:
-    """A process of another user that does this."""
-    pid = os.fork()
-    if pid == 0:
-        status = 1
-        try:
-            os.setgroups([])
-            os.setresgid(uid, uid, uid)
-            os.setresuid(uid, uid, uid)
-            work()
-            status = 0
-        except BaseException:  # noqa: BLE001  # the process ends here, and says why
-            traceback.print_exc()
-        os._exit(status)
-    return pid
-
-
 @pytest.fixture(scope="module")
 def site() -> Iterator[Site]:
     """Two nodes that two other users may use; the past counts for a minute."""
@@ -151,7 +136,7 @@ def site() -> Iterator[Site]:
         for place in (nodes, nodes / "n1"):
             place.chmod(0o711)
         found = Site(someone, nodes)
-        wait_until(lambda: _attended(someone), "both are attended to", LOADED_S)
+        wait_until(lambda: is_attended(someone), "both are attended to", LOADED_S)
         yield found
     finally:
         someone.types(f"dios down --dir {nodes}")
@@ -162,22 +147,6 @@ def site() -> Iterator[Site]:
 def _cleared(site: Site) -> Iterator[None]:
     yield
     site.clear()
-
-
-def _attended(person: Person) -> bool:
-    done = subprocess.run(
-        person.command("dios sched status --json"),
-        env=person.environment,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    if done.returncode:
-        return False
-    told = json.loads(done.stdout)
-    if told["placed_by"] != "flow":
-        return False
-    return len(told["attends"]) == 2 and [row["coordinator"] for row in told["nodes"]] == [True, True]
 
 
 @pytest.mark.extended
@@ -212,7 +181,7 @@ def test_a_quota_holds_in_the_whole_cluster_and_outlives_the_coordinator(site: S
     for row in rows:
         if row["label"] == "coordinator":
             os.kill(row["pid"], signal.SIGKILL)
-    wait_until(lambda: _attended(site.person), "another coordinator schedules", 120)
+    wait_until(lambda: is_attended(site.person), "another coordinator schedules", 120)
     wait_until(lambda: site.shares().get(who, {}).get("weight") == 2, "it knows the weight", 60)
     assert site.shares()[who]["quota"] == {"cpus": 1}
     site.runs(EARLY, CPUS, 2)
@@ -237,7 +206,7 @@ def test_shares_outlive_a_restart_of_everything(site: Site) -> None:
     began = time.monotonic()
     site.person.types(f"dios down --dir {site.nodes}")
     site.person.types(f"dios up --keep --dir {site.nodes}")
-    wait_until(lambda: _attended(site.person), "the cluster is scheduled again", LOADED_S)
+    wait_until(lambda: is_attended(site.person), "the cluster is scheduled again", LOADED_S)
     wait_until(lambda: who in site.shares(), "the principal is known again", 60)
     found = site.shares()[who]
     assert found["weight"] == 3

@@ -81,3 +81,20 @@ class Site:
             if row["label"] != "coordinator" and row["state"] != "waiting":
                 self.person.types(f"dios kill {row['fingerprint']}")
         wait_until(lambda: self.ask("dios sched status")["running"] == len(NODES), "all tasks have ended", 60)
+
+
+def is_attended(person: Person) -> bool:
+    """Return True if one coordinator attends to both nodes of a cluster of two, which has no other one."""
+    done = subprocess.run(
+        person.command("dios sched status --json"),
+        env=person.environment,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    if done.returncode:
+        return False
+    told = json.loads(done.stdout)
+    if told["placed_by"] != "flow":
+        return False
+    return len(told["attends"]) == 2 and [row["coordinator"] for row in told["nodes"]] == [True, True]
