@@ -419,7 +419,8 @@ PROMISES: Final = (
         left="a run waits 5 s longer, 15 s for a scheduler that places nothing, and minutes for one that also "
         "states false reasons; gangs, and runs that fit on no node where they wait, wait for an honest "
         "scheduler; one that places only the runs of some delays those of others by ten minutes each, and one "
-        "that keeps room for a run which never fits delays those that fit there until that run is gone",
+        "that keeps room for a run which never fits delays those that fit there until that run is gone; a run "
+        "that it places into the start queue of a node that never has room waits there until its user ends it",
     ),
     Promise(
         "Schedulers",
