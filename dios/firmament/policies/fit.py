@@ -215,4 +215,4 @@ def fitting_tasks(
     wanted = demand > 0
     parts = np.minimum(free[machines][:, wanted] / demand[wanted], _MANY)
     count[machines] = np.floor(parts.min(axis=1, initial=_MANY))
-    return count
+    return count if left is None else np.minimum(count, np.minimum(left[:, 0], _MANY).astype(np.int64))

@@ -2,13 +2,23 @@
 
 from __future__ import annotations
 
+import math
 import random
 from dataclasses import dataclass, field
 
+import numpy as np
 import pytest
 
-from dios.firmament.descriptors import JobDescriptor, MachineDescriptor, Resources, TaskDescriptor
+from dios.firmament.descriptors import (
+    DIMENSIONS,
+    JobDescriptor,
+    Level,
+    MachineDescriptor,
+    Resources,
+    TaskDescriptor,
+)
 from dios.firmament.models.catalogue import MODELS, make
+from dios.firmament.policies.fit import fitting_tasks
 from dios.firmament.policies.principal_accounts import PrincipalAccounts
 from dios.firmament.rounds.results import Change
 from dios.firmament.scheduler import FlowScheduler
@@ -356,3 +366,15 @@ def test_restartable_work_yields_to_a_reservation(
     for second in range(2, 9):
         there.step(float(second))
     assert there.started.get(wanted) == start
+
+
+@pytest.mark.parametrize("left", [0.0, 1.0, math.inf])
+def test_a_machine_is_offered_as_often_as_a_reservation_leaves_slots(left: float) -> None:
+    """Else a task would be sent to it in each round, and refused there."""
+    state = play(4).scheduler.state
+    (machine,) = state.resources.at(Level.MACHINE)
+    leaves = np.full((len(state.resources.alive), 1 + DIMENSIONS), np.inf)
+    leaves[machine, 0] = left
+    demand = np.array(Resources(1.0, 0.0))
+    count = fitting_tasks(state, demand, 0, preemption=False, left=leaves)
+    assert count[machine] == min(4, left)
