@@ -53,7 +53,8 @@ def changed(step: Step) -> None:
 def wait(step: Step, task: Holder, seq: int, call: messages.Run, chosen: ChildIdentity) -> None:
     """Put a run in the submission queue; also again, if the chosen node had no room for it (§6.5.1).
 
-    A run that comes back keeps its lease: the node reviews it, however often a scheduler places it in vain.
+    A run that comes back keeps its lease: the node reviews it, however often a scheduler places it where it
+    cannot start.
     """
     entry = chosen.entry or FormerEntry(step.now)
     row = _row(step, task, seq, call, entry.lease)

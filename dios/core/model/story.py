@@ -1,4 +1,4 @@
-"""The newest events of a node that touched a task or an object, for whoever looks for a defect.
+"""The newest events of a node that touched a task or an object, for the search of defects.
 
 They say what happened to a thing that is in no table any more. They are no part of the state: a snapshot does
 not have them, and no step reads them.

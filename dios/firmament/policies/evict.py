@@ -94,7 +94,7 @@ def make_room_reserved(
     else:
         leaf[:] = before
         return
-    # The order is over all machines, so that some stopped in vain where another machine was short.
+    # The order is over all machines, so some may have stopped for nothing, because another machine was short.
     for at in reversed(stopped):
         free, slots = room_left(state, tasks, leaf, held, int(table.machine[tasks[at]]))
         if slots > 0 and np.all(table.demand[tasks[at]] <= free):

@@ -28,7 +28,7 @@ class UserRecords(Generic[S]):
         return self._read(self._copies())
 
     def read_known(self) -> S:
-        """Return the records, for a caller to whom unknown records are not none.
+        """Return the records. Those that nobody can read now are an error, and not none.
 
         Raise UnreachableError if there are some and none can be read, and if none was found and a node that
         may have some does not answer.
