@@ -571,17 +571,20 @@ def destroy(node: Node, names: Sequence[bytes], *, copied: bool = False) -> dict
     """Destroy every replica of these names, in few messages; return the outcome for each name.
 
     With ``copied`` a keeper may be making a replica meanwhile. It looks for others when its replica is made,
-    and removes it if there is none. So a second look, when the others are gone, leaves none behind.
+    and removes it if there is none. So a second look, when the others are gone, leaves none behind. A second
+    look also shows if a replica is gone whose reference was refused: its node may have started again.
 
     Raises NotPermittedError before anything is destroyed if a reference lacks the right to delete.
     """
     outcomes: dict[bytes, Destroyed] = {}
     for start in range(0, len(names), BATCH_OBJECTS):
         some = names[start : start + BATCH_OBJECTS]
-        outcomes |= _destroy_some(node, some)
-        if copied:
-            for name, later in _destroy_some(node, some).items():
-                outcomes[name] = Destroyed(outcomes[name].replicas + later.replicas, later.complete)
+        first, refused = _destroy_some(node, some)
+        outcomes |= first
+        later, refused = _destroy_some(node, some if copied else refused)
+        for name, outcome in later.items():
+            complete = outcome.complete and name not in refused
+            outcomes[name] = Destroyed(outcomes[name].replicas + outcome.replicas, complete)
     return outcomes
 
 
@@ -603,7 +606,10 @@ def _require_deletable(name: bytes, objects: Iterable[Reference]) -> None:
         raise NotPermittedError(f"the reference to {fingerprint(name)} lacks the right to delete")
 
 
-def _destroy_some(node: Node, names: Sequence[bytes]) -> dict[bytes, Destroyed]:
+def _destroy_some(node: Node, names: Sequence[bytes]) -> tuple[dict[bytes, Destroyed], list[bytes]]:
+    """Destroy what a look finds; return the outcomes, and the names with a replica that was not there."""
+    if not names:
+        return {}, []
     with node.batch() as batch:
         asked = {name: batch.add(node.lookup, name) for name in names}
     found = {name: pending.result() for name, pending in asked.items()}
@@ -618,8 +624,16 @@ def _destroy_some(node: Node, names: Sequence[bytes]) -> dict[bytes, Destroyed]:
     for name, objects in replicas.items():
         _require_deletable(name, objects.values())
     with node.batch() as batch:
-        ends = [batch.add(each.destroy) for objects in replicas.values() for each in objects.values()]
-    for end in ends:
-        if end.error is not None and not isinstance(end.error, StaleError | BadReferenceError):
+        ends = [
+            (name, batch.add(each.destroy)) for name, objects in replicas.items() for each in objects.values()
+        ]
+    refused: list[bytes] = []
+    for name, end in ends:
+        if isinstance(end.error, StaleError | BadReferenceError):
+            refused.append(name)
+        elif end.error is not None:
             raise end.error
-    return {name: Destroyed(len(objects), not found[name].incomplete) for name, objects in replicas.items()}
+    outcomes = {
+        name: Destroyed(len(objects), not found[name].incomplete) for name, objects in replicas.items()
+    }
+    return outcomes, refused

@@ -16,8 +16,10 @@ from blake3 import blake3
 from dios import limits
 from dios.client.ops.cluster import Gathered
 from dios.errors import (
+    BadReferenceError,
     Conflict,
     DamagedError,
+    DiosError,
     InvalidError,
     LimitError,
     NotPermittedError,
@@ -75,6 +77,8 @@ class Replica:
 
     def destroy(self) -> None:
         """Destroy it."""
+        if self._cluster.refusals:
+            raise self._cluster.refusals.pop()
         del self._cluster.objects[self.name][self.node]
 
     def close(self) -> None:
@@ -94,6 +98,7 @@ class Cluster:
         self.objects: dict[bytes, dict[str, bytes]] = {}
         self.away: set[str] = set()
         self.protected: set[bytes] = set()
+        self.refusals: list[DiosError] = []
 
     def store(self, text: str, *nodes: str) -> tuple[bytes, int, bytes]:
         """Store an object on nodes, and return its name, size and digest."""
@@ -123,7 +128,15 @@ class Cluster:
         """Calls that are made at once."""
 
         def add(call: Callable[_P, object], *arguments: _P.args, **named: _P.kwargs) -> SimpleNamespace:
-            value = call(*arguments, **named)
+            try:
+                value = call(*arguments, **named)
+            except DiosError as error:
+                failure = error
+
+                def fail() -> object:
+                    raise failure
+
+                return SimpleNamespace(result=fail, error=failure)
             return SimpleNamespace(result=lambda: value, error=None)
 
         yield SimpleNamespace(add=add)
@@ -707,6 +720,20 @@ def test_a_former_file_is_read_from_a_replica_that_has_its_bytes(files: Files) -
     files.cluster.objects[former.name].clear()
     with pytest.raises(StaleError):
         copy_former(files, former, written)
+
+
+@pytest.mark.parametrize("error", [BadReferenceError("unknown"), StaleError("deleted")])
+@pytest.mark.parametrize("times", [1, 2])
+def test_a_refused_reference_is_no_destroyed_object(files: Files, error: DiosError, times: int) -> None:
+    """Its node may have started since the look: a second look finds the object, else its note stays."""
+    files.put("b", "second")
+    files.cluster.refusals = [error] * times
+    files.remove(["b"])
+    assert files.cluster.nodes_of("second") == (set() if times == 1 else {"n1"})
+    assert files.noted == ({} if times == 1 else {"b": 0})
+    files.sweep()
+    assert not files.cluster.nodes_of("second")
+    assert not files.noted
 
 
 # -- files that are in a store, too -----------------------------------------------------------------
