@@ -30,6 +30,7 @@ def test_large_jobs_start_in_their_time(seed: int) -> None:
         24,  # tasks filled kept machines until a guessed end
         71,  # a gang that the network left out had no machines
         239,  # a gang whose room was free waited for a network in which it fits
+        367,  # a cost model gave the room of a task that had its turn to tasks that had none
     ],
 )
 def test_seeds_that_found_faults_pass(seed: int) -> None:
