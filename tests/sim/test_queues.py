@@ -14,7 +14,7 @@ from dios.firmament.policies.reservations import Head, Reservations
 from dios.firmament.policies.room_in_time import RoomInTime
 from dios.sim.queues.world import simulate_queues
 
-SEEDS_TO_FIND = 5
+SEEDS_TO_FIND = 12
 
 
 @pytest.mark.parametrize("seed", range(2 * len(MODELS)))
@@ -30,6 +30,7 @@ def test_large_jobs_start_in_their_time(seed: int) -> None:
         24,  # tasks filled kept machines until a guessed end
         71,  # a gang that the network left out had no machines
         239,  # a gang whose room was free waited for a network in which it fits
+        367,  # a cost model gave the room of a task that had its turn to tasks that had none
     ],
 )
 def test_seeds_that_found_faults_pass(seed: int) -> None:
@@ -83,5 +84,4 @@ def test_a_broken_rule_is_found(
 ) -> None:
     """A scheduler that keeps no machines, or lets others fill them, breaks the claim in a few seeds."""
     monkeypatch.setattr(owner, name, rule)
-    found = [outcome(seed) for seed in range(SEEDS_TO_FIND)]
-    assert any("had to start by" in text for text in found), found
+    assert any("had to start by" in outcome(seed) for seed in range(SEEDS_TO_FIND))

@@ -50,6 +50,7 @@ def add_tasks(state: ClusterState, job: int, tasks: Sequence[TaskDescriptor]) ->
     table.submitted[rows] = table.since[rows] = state.now
     table.waited[rows] = table.ran[rows] = 0
     table.usage[rows], table.progress[rows] = 0, np.nan
+    table.takes_part[rows] = True
     describe_tasks(state, rows, tasks)
     state.jobs.tasks[job] += len(rows)
     return rows

@@ -61,6 +61,8 @@ class TaskTable(Rows):
         """Number in ``ClusterState.equivalences``."""
         self.interference: Ints = np.zeros(FIRST_ROWS, np.int64)
         self.restartable: Flags = np.zeros(FIRST_ROWS, np.bool_)
+        self.takes_part: Flags = np.zeros(FIRST_ROWS, np.bool_)
+        """False for a waiting task that the round leaves out: it is not its turn, or its gang has no room."""
         self.progress: Floats = np.zeros(FIRST_ROWS)
         """The share of its work that it has done in this placement, from 0 to 1; no number if unknown."""
         self.copy_of: Ints = np.full(FIRST_ROWS, ABSENT, np.int64)

@@ -93,8 +93,12 @@ def joined(*parts: ClassArcs) -> ClassArcs:
 
 
 def waiting_tasks(state: ClusterState) -> Ints:
-    """Return the rows of the waiting tasks, ascending."""
-    return np.flatnonzero(state.tasks.alive & (state.tasks.status == WAITING))
+    """Return the rows of the waiting tasks that take part in the round, ascending.
+
+    A model that gave room to others would leave out a task whose turn it is, and the room would stay empty.
+    """
+    table = state.tasks
+    return np.flatnonzero(table.alive & (table.status == WAITING) & table.takes_part)
 
 
 def running_tasks(state: ClusterState) -> Ints:

@@ -13,6 +13,9 @@ for
 3. ``class_to_resources`` and ``class_to_classes``: the arcs that leave a class.
 4. The remaining costs, as vectors.
 
+A model that divides room does so among the tasks of the round alone (``TaskTable.takes_part``): others cannot
+start, whatever it gives them.
+
 Costs are int64, a smaller cost is better, within ± ``COST_MAX``; negative costs are allowed. All methods are
 called in one thread, with row numbers of the tables of ``ClusterState``. A class (equivalence class,
 aggregator vertex) is any 63-bit integer that the model chooses; it exists while an arc leads to it.

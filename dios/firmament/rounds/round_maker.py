@@ -227,6 +227,9 @@ class RoundMaker:
         self, model: CostModel, guard: ModelGuard, plan: RoundPlan, fresh: set[int]
     ) -> tuple[ModelQuestions, ModelAnswers]:
         """Ask the model everything that a round needs; :class:`ModelError` passes through."""
+        takes_part = self._state.tasks.takes_part
+        takes_part[:] = False
+        takes_part[plan.tasks] = True
         questions = self._questions(plan, fresh)
         try:
             return questions, guard.call(lambda: ask_model(model, self._state, questions))

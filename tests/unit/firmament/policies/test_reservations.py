@@ -155,6 +155,26 @@ def test_all_wait_at_most_for_what_runs(seed: int) -> None:
         assert there.started.get(task, 1e9) <= bound, f"seed {seed}: task {task} of {asked}"
 
 
+@pytest.mark.parametrize("model", list(MODELS))
+@pytest.mark.parametrize("priority", [0, 1])
+def test_room_goes_to_the_task_whose_turn_it_is(model: str, priority: int) -> None:
+    """No model gives the room that it has its turn for to tasks that wait longer and have none."""
+    there = play(4, model=model, slots=4)
+    for length in (10.0, 10.0, 60.0, 60.0):
+        there.submit("ann", length, 0.0)
+    for second in range(8):
+        there.step(float(second))
+    for _ in range(4):
+        there.submit("ann", 5.0, 8.0)
+    if priority:
+        there.submit("bob", 5.0, 8.0)
+    (wanted,) = there.submit("bob", 5.0, 9.0, cpus=2.0, priority=priority)
+    placed: list[int] = []
+    for second in range(9, 10 + int(FAIR_QUEUE_TIMEOUT_S)):
+        placed = placed or there.step(float(second))
+    assert placed == [wanted]
+
+
 def test_a_single_user_has_the_order_of_the_cost_model() -> None:
     """A task that no later one has overtaken needs no machines of its own."""
     there = play(4)
