@@ -41,6 +41,8 @@ LONGEST_S: Final = 20
 MARGIN_S: Final = 15.0
 """A round of the scheduler, two starts, and what a busy machine adds."""
 STREAM_PAUSE_S: Final = 0.7 * LONGEST_S / (2 * NODE_CPUS)
+STREAM_AT_ONCE: Final = 16 * NODE_CPUS
+"""Runs of the stream that wait or run, so that all of them end some minutes after the last one."""
 LARGE_PAUSE_S: Final = 5.0
 MIXED_AT_ONCE: Final = 3
 LOADED_S: Final = 900
@@ -83,10 +85,17 @@ class User:
 
     async def _stream(self) -> None:
         """Small runs that together ask for more than there is."""
+        room = trio.Semaphore(STREAM_AT_ONCE)
+
+        async def small(node: AsyncNode) -> None:
+            seconds = self._random.uniform(LONGEST_S / 2, LONGEST_S - 2)
+            await self._run(node, 1, seconds, LONGEST_S)
+            room.release()
+
         async with open_node(self._socket, groups=()) as node, trio.open_nursery() as nursery:
             while time.monotonic() < self._until:
-                seconds = self._random.uniform(LONGEST_S / 2, LONGEST_S - 2)
-                nursery.start_soon(self._run, node, 1, seconds, LONGEST_S)
+                await room.acquire()
+                nursery.start_soon(small, node)
                 await trio.sleep(STREAM_PAUSE_S)
 
     async def _large(self) -> None:
