@@ -124,6 +124,7 @@ FAULTS: Final = {
 
 @pytest.mark.parametrize("name", FAULTS)
 @pytest.mark.timeout(400)
+@pytest.mark.extended(keep=4)
 def test_every_call_is_answered_and_nothing_acknowledged_is_lost(cluster: Lab, name: str) -> None:
     """Under a fault each call ends in time and the reachable is served; healed, all have all objects."""
     fault = FAULTS[name]

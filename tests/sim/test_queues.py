@@ -18,7 +18,7 @@ SEEDS_TO_FIND = 12
 
 
 @pytest.mark.parametrize("seed", range(2 * len(MODELS)))
-@pytest.mark.extended(keep=4)
+@pytest.mark.extended(keep=2)
 def test_large_jobs_start_in_their_time(seed: int) -> None:
     """Machines fail and coordinators follow each other; all start at last, and large ones in their time."""
     assert simulate_queues(seed).large
