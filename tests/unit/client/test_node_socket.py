@@ -38,7 +38,7 @@ def killed_node(data: Path, *, default: bool = True) -> Path:
 
 
 @pytest.mark.parametrize(
-    "command", [["status"], ["state"], ["restart"], ["ls"], ["group", "create", "g"], ["node", "ls"]]
+    "command", [["status"], ["dump"], ["restart"], ["ls"], ["group", "create", "g"], ["node", "ls"]]
 )
 def test_hints_name_the_data_of_a_killed_node(tmp_path: Path, command: list[str]) -> None:
     """Each command whose default node was killed says how to start that node, and no other one."""

@@ -30,7 +30,7 @@ OWN: Final = {
     "dios/host/machine/": "the description of a machine is checked after it was decoded",
     "dios/lib/": "a program reads what tasks of its own user have written",
     "dios/packer/": "a command reads a file of its user",
-    "dios/sim/": "the simulator reads its own recordings",
+    "dios/core/replay.py": "a user replays the recordings of their own node",
 }
 """Parts of the product whose decoders are no borders: nobody harms another user there."""
 
