@@ -52,13 +52,13 @@ def test_long_attacks_leave_the_tables_right(seed: int) -> None:
 
 def test_a_script_repeats_itself() -> None:
     """The bytes of an attack do the same to another core: a finding can be kept as a file."""
-    inputs = RandomInputs(dice(14), checked=False)
+    inputs = RandomInputs(dice(23), checked=False)
     for _ in range(LONG_MOVES):
         inputs.move()
     again = CoreHarness(checked=False)
     again.feed(bytes(inputs.script))
     assert again.outcomes == inputs.harness.outcomes
-    assert len(again.core.state.objects) == len(inputs.harness.core.state.objects) >= 8
+    assert len(again.core.state.objects) == len(inputs.harness.core.state.objects) > 10
 
 
 @settings(max_examples=150, deadline=None)
