@@ -98,7 +98,7 @@ _MALFORMED: Final = (msgspec.DecodeError, msgspec.ValidationError, RecursionErro
 def encode_frame(
     message: dcp.Message | Control, beside: bytes | None = None, version: int = DCP_VERSION
 ) -> bytes:
-    """Return one frame with its length, for a node that speaks a version of the messages.
+    """Return a frame with its length, as a node understands it that speaks this version of the messages.
 
     The caller checks it against DCP_FRAME_BYTES_MAX.
     """

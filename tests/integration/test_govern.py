@@ -26,6 +26,7 @@ WAIT_S = 30.0
 def cluster(tmp_path: Path) -> Iterator[LocalCluster]:
     """Two nodes without a coordinator, which would tell rates of its own."""
     settings = {"accept_weaker_sandbox": "yes", "pool_size": "0", "coordinator": "off", "link_rate": "1GiB"}
+    settings["measure"] = "no"  # else the capacity of the disk changes between two answers
     made = local_cluster.make(tmp_path / "cluster", nodes=2, settings=settings)
     try:
         local_cluster.start(made)

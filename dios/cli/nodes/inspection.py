@@ -175,6 +175,8 @@ def replay(
             write_json(result)
         else:
             _show_replay(result, last)
+            if show and not result["tables"]:
+                say(f"no table has {show} after step {last.number}")
         if last.difference:
             raise typer.Exit(FAILED)
 

@@ -42,7 +42,7 @@ from dios.core.step import Step
 from dios.errors import BadReferenceError, Code, DiosError, InvalidError, LimitError
 from dios.ids import PayloadId
 from dios.wire import dcp, messages
-from dios.wire.call_table import CARRYING, Effect, Exemption, carried_bytes, kinds
+from dios.wire.call_table import CALLS, CARRYING, Effect, Exemption, carried_bytes, kinds
 from dios.wire.types import Cause
 
 _HANDLERS: Final = handlers()
@@ -53,6 +53,7 @@ _TOO_MUCH: Final = (
 _IN_VECTORS: Final = kinds(lambda row: Exemption.VECTOR in row.exemptions)
 _WITH_ATTACHED_BYTES: Final = kinds(lambda row: row.effect in {Effect.COMMITS, Effect.ENDS_WRITE})
 """The calls whose bytes may have come next to the message."""
+_REFERENCE_FIELDS: Final = {kind: row.reference for kind, row in CALLS.items()}
 
 
 def enter(
@@ -136,7 +137,8 @@ def dispatch(
     The host stores the call's inline bytes under ``payload``. A call without inline bytes may have
     ``attached`` bytes that came next to it. A call on an object of another node is forwarded to that node.
     """
-    reference = task.table.find(getattr(call, "ref", 0))
+    field = _REFERENCE_FIELDS[type(call)]
+    reference = None if field is None else task.table.find(getattr(call, field))
     touched = "" if reference is None else reference.object.fingerprint
     step.state.story.append((step.now, type(call).__name__, task.object.fingerprint, touched, seq))
     # As ``carried_bytes``, without a call on the hot path.

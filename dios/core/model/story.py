@@ -1,7 +1,7 @@
-"""The newest events of a node that touched a task or an object, for the search of defects.
+"""The newest events of a node that touched a task or an object.
 
-They say what happened to a thing that is in no table any more. They are no part of the state: a snapshot does
-not have them, and no step reads them.
+They help to find defects: they say what happened to a thing that is in no table any more. They are no part
+of the state: a snapshot does not have them, and no step reads them.
 """
 
 from __future__ import annotations

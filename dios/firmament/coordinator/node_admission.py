@@ -20,7 +20,7 @@ from dios.wire.fields import U63_MAX
 HOLD_S: Final = 30.0
 """The time for which a reason is stated; it is stated again while runs wait in a queue that is attended.
 
-Turns, quotas and kept rooms are all of them reasons, and the node is not told which it is.
+Turns, quotas and kept rooms are reasons. The message to the node does not distinguish them.
 """
 REFRESH_S: Final = 10.0
 """The longest time between two messages to a node while anything has to be known there."""

@@ -46,9 +46,8 @@ class Recorder:
         self._entropy: Final = entropy
         self._drawn = bytearray()
         descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
-        self._file: Final = os.fdopen(
-            descriptor, "wb", buffering=0
-        )  # the steps before a kill are wanted most
+        # The steps before a kill are wanted most, so nothing is buffered.
+        self._file: Final = os.fdopen(descriptor, "wb", buffering=0)
         self._core: Final = Core(
             self._draw, owner, restricted=restricted, defaults=defaults, here=here, forgotten=forgotten
         )

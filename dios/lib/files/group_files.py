@@ -579,11 +579,11 @@ def destroy(node: Node, names: Sequence[bytes], *, copied: bool = False) -> dict
     outcomes: dict[bytes, Destroyed] = {}
     for start in range(0, len(names), BATCH_OBJECTS):
         some = names[start : start + BATCH_OBJECTS]
-        first, refused = _destroy_some(node, some)
+        first, refused_at_first = _destroy_some(node, some)
         outcomes |= first
-        later, refused = _destroy_some(node, some if copied else refused)
+        later, refused_again = _destroy_some(node, some if copied else refused_at_first)
         for name, outcome in later.items():
-            complete = outcome.complete and name not in refused
+            complete = outcome.complete and name not in refused_again
             outcomes[name] = Destroyed(outcomes[name].replicas + outcome.replicas, complete)
     return outcomes
 

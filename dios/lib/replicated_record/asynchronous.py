@@ -39,7 +39,7 @@ T = TypeVar("T")
 class AsyncReplicas:
     """The replicas of the record of a name, as references of a session. ``async with`` closes them.
 
-    ``known`` are the nodes that are known to live or to be removed; None for all nodes.
+    ``known`` has the names of the nodes that live or were removed, as far as is known; None has all nodes.
     """
 
     def __init__(

@@ -230,7 +230,7 @@ class Supervisor:
             elif row.ended:
                 ended[row.fingerprint] = row
                 slot, generation = place
-                # After a partition an attempt may have two tasks. One is killed: the other one counts.
+                # After a partition an attempt may have two tasks. The killed task does not count.
                 was_killed = slot not in done or done[slot].cause is Cause.KILLED
                 if attempts.get(slot) == generation and row.cause not in _NO_ATTEMPT and was_killed:
                     done[slot] = row
