@@ -24,6 +24,7 @@ from dios.core.step import Defect, Party, Step
 from dios.errors import Code, InvariantError, LimitError, ProtocolError
 from dios.ids import NodeId, TaskId
 from dios.wire import dcp, messages
+from dios.wire.dcp_table import Trait, requests_with
 from dios.wire.types import Brand, Cause, Deletion, TaskState
 
 REASON: Final = "an internal error ended it; see the node's log"
@@ -31,14 +32,7 @@ _FAILURE: Final = messages.Failure(
     int(Code.EIO), "the node failed to carry out this call; see the node's log"
 )
 _TRACE_CHARS_MAX: Final = 4_096
-_REPEATABLE: Final = (
-    dcp.Release,
-    dcp.TasksEnded,
-    dcp.Disband,
-    dcp.ReconcileReferences,
-    dcp.DeliverEvent,
-)
-"""Requests that the other node repeats until they are answered, and that may be carried out twice."""
+_REPEATED: Final = requests_with(Trait.REPEATED)
 
 
 # -- the party ----------------------------------------------------------------------------------------
@@ -216,7 +210,7 @@ def _answer_request(step: Step, event: events.Received) -> None:
     peer = _peer(step.state, event.node)
     if peer is None or not isinstance(event.message, dcp.Ask):
         return
-    if isinstance(event.message.body, _REPEATABLE):
+    if type(event.message.body) in _REPEATED:
         peer.answers.pop(event.message.number, None)
     else:
         requests.reply(step, peer, event.message.number, _FAILURE)

@@ -11,6 +11,7 @@ Read in this order:
 - ``requests``: one call or a vector of them, in the frame of a task; ``messages`` exports all messages
 - ``codec``: frames, and validation of every byte that a task or node sends
 - ``dcp``, ``dcp_frames``: the messages between nodes (thesis §4.8), and their frames
+- ``dcp_table``: one row with all facts about each request of a node to another
 - ``earlier_forms``: messages and records as earlier releases read them
 - ``gossip``: the messages of the membership protocol
 - ``page``: the layout of the public page, on which a task sees its references without a call

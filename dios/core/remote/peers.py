@@ -25,10 +25,13 @@ from dios.core.remote.watermark import Watermark
 from dios.ids import Name, NodeId, ObjectId, Principal, RefId, TaskId, Ticket
 from dios.wire import dcp, messages
 from dios.wire.call_table import Exemption, kinds
+from dios.wire.dcp_table import Trait, requests_with
 from dios.wire.gossip import MemberRow
 from dios.wire.types import Fitness, Mode, NodeStatus, Persistence, Proximity
 
-_LASTING: Final = kinds(lambda row: Exemption.LASTING in row.exemptions)
+_LASTING: Final[frozenset[type]] = requests_with(Trait.LASTING) | kinds(
+    lambda row: Exemption.LASTING in row.exemptions
+)
 
 RememberedEffect: TypeAlias = effects.Reply | effects.AnswerVector | effects.AnswerAttach | effects.Send
 
@@ -110,9 +113,8 @@ class PendingRequest:
         self.peer: Final = peer
         self.call: Final = call
         self.principal: Final = Principal("" if caller is None else caller.principal)
-        self.is_lasting: Final = isinstance(body, dcp.Start) or (
-            isinstance(body, dcp.Forward) and type(body.call) in _LASTING
-        )
+        waiting = body.call if isinstance(body, dcp.Forward) else body
+        self.is_lasting: Final = type(waiting) in _LASTING
         self.body: Final = body
         self.then: Final = then
         self.source: Final = source

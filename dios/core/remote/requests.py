@@ -32,6 +32,7 @@ from dios.errors import Code, ProtocolError, UnreachableError
 from dios.ids import BufferId, NodeId, ObjectId, Ticket
 from dios.wire import dcp, gossip, messages
 from dios.wire.call_table import Effect, kinds
+from dios.wire.dcp_table import Trait, requests_with
 
 _MS: Final = 1_000_000
 _OPENS: Final = (effects.AnswerRead, effects.AnswerWrite)
@@ -44,6 +45,8 @@ _STALE: Final = messages.Failure(
 )
 _READING: Final = kinds(lambda row: row.effect in {Effect.READS, Effect.ENDS_READ})
 """The calls that change nothing that outlives their task's connection to the object."""
+_READING_REQUESTS: Final = requests_with(Trait.READS)
+_GATHERED: Final = requests_with(Trait.GATHERED)
 
 
 # -- requests to other nodes ------------------------------------------------------------------------
@@ -309,7 +312,7 @@ def reset_silence(step: Step, cluster: Cluster) -> None:
 
 def _asks_all(request: PendingRequest) -> bool:
     """Return True for a request to several nodes. If one is silent, the others' answers are enough."""
-    return isinstance(request.body, dcp.Resolve | dcp.Rows | dcp.FindNames | dcp.Register)
+    return type(request.body) in _GATHERED
 
 
 def _patience_ms(request: PendingRequest) -> int:
@@ -373,7 +376,7 @@ def fail(step: Step, request: PendingRequest, event: str = "does not answer") ->
 def changes_nothing(body: dcp.RequestBody) -> bool:
     """Return True if it does not matter to the asking task whether a request was carried out."""
     if not isinstance(body, dcp.Forward):
-        return isinstance(body, dcp.Resolve | dcp.Rows | dcp.FindNames)
+        return type(body) in _READING_REQUESTS
     return is_reading(body.call)
 
 

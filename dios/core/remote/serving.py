@@ -6,7 +6,7 @@ Failure.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Final, Never, TypeAlias, cast
 
 from dios import limits
@@ -37,6 +37,7 @@ from dios.core.step import Step
 from dios.errors import DiosError, NoSuchTaskError, NotPermittedError, ProtocolError, StaleError
 from dios.ids import ObjectId, Principal, RefId, TaskId
 from dios.wire import dcp, messages
+from dios.wire.dcp_table import for_each_request
 from dios.wire.types import ObjectType, Permission, Resource
 
 Handler: TypeAlias = Callable[[Step, Peer, int, Never], None]
@@ -247,23 +248,25 @@ def _call_back(step: Step, peer: Peer, number: int, body: dcp.CallBack) -> None:
     requests.reply(step, peer, number, messages.Done(1))
 
 
-_HANDLERS: Final[dict[type, Handler]] = {
-    dcp.Forward: _forward,
-    dcp.Resolve: _resolve,
-    dcp.Offer: _offer,
-    dcp.Delegate: _delegate,
-    dcp.ReferenceGiven: _accept_reference,
-    dcp.Start: remote_run.start_requested,
-    dcp.CreateReplica: replication.replica_requested,
-    dcp.Release: _release,
-    dcp.TasksEnded: _tasks_ended,
-    dcp.DeliverEvent: _deliver_event,
-    dcp.ReconcileReferences: reconciliation.reconcile_requested,
-    dcp.Disband: _disband,
-    dcp.Rows: _list_tasks,
-    dcp.KeepOutput: _keep_output,
-    dcp.ConfirmRemoval: removals.confirm,
-    dcp.Register: registration.register,
-    dcp.FindNames: registration.find_names,
-    dcp.CallBack: _call_back,
-}
+_HANDLERS: Final[Mapping[type, Handler]] = for_each_request(
+    {
+        dcp.Forward: _forward,
+        dcp.Resolve: _resolve,
+        dcp.Offer: _offer,
+        dcp.Delegate: _delegate,
+        dcp.ReferenceGiven: _accept_reference,
+        dcp.Start: remote_run.start_requested,
+        dcp.CreateReplica: replication.replica_requested,
+        dcp.Release: _release,
+        dcp.TasksEnded: _tasks_ended,
+        dcp.DeliverEvent: _deliver_event,
+        dcp.ReconcileReferences: reconciliation.reconcile_requested,
+        dcp.Disband: _disband,
+        dcp.Rows: _list_tasks,
+        dcp.KeepOutput: _keep_output,
+        dcp.ConfirmRemoval: removals.confirm,
+        dcp.Register: registration.register,
+        dcp.FindNames: registration.find_names,
+        dcp.CallBack: _call_back,
+    }
+)

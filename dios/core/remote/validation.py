@@ -14,35 +14,14 @@ from dios.errors import ProtocolError
 from dios.ids import NodeId, TaskId
 from dios.wire import dcp, messages
 from dios.wire.call_table import CALLS, Route
+from dios.wire.dcp_table import REQUESTS
 
 Kinds: TypeAlias = tuple[type, ...]
-
-_DONE: Final[Kinds] = (messages.Done,)
 
 _RESULTS: Final[dict[type, Kinds]] = {
     kind: row.results for kind, row in CALLS.items() if row.route not in {Route.LOCAL, Route.REQUEST}
 }
 """The calls that may be forwarded, and the types of their answers if they succeed."""
-
-_ANSWERS: Final[dict[type, Kinds]] = {
-    dcp.Resolve: (dcp.Found,),
-    dcp.Offer: (dcp.Offered,),
-    dcp.Delegate: (dcp.Offered, dcp.ReplicaCreated, messages.Done),
-    dcp.ReferenceGiven: _DONE,
-    dcp.Start: (messages.Created,),
-    dcp.CreateReplica: (dcp.ReplicaCreated,),
-    dcp.Release: _DONE,
-    dcp.TasksEnded: _DONE,
-    dcp.DeliverEvent: _DONE,
-    dcp.ReconcileReferences: (dcp.UnknownReferences,),
-    dcp.Disband: _DONE,
-    dcp.Rows: (messages.Tasks,),
-    dcp.KeepOutput: _DONE,
-    dcp.ConfirmRemoval: _DONE,
-    dcp.Register: _DONE,
-    dcp.FindNames: (dcp.NameNodes,),
-    dcp.CallBack: _DONE,
-}
 
 
 # -- requests -----------------------------------------------------------------------------------------
@@ -91,7 +70,7 @@ def require_answer(state: State, cluster: Cluster, request: PendingRequest, answ
             _require_result(call, result)
     elif isinstance(body, dcp.Forward):
         _require_result(body.call, answer)
-    elif not isinstance(answer, (messages.Failure, *_ANSWERS[type(body)])):
+    elif not isinstance(answer, (messages.Failure, *REQUESTS[type(body)].results)):
         raise ProtocolError(f"a {type(answer).__name__} cannot answer a {type(body).__name__}")
     if isinstance(answer, dcp.ReplicaCreated):
         if answer.held.node == cluster.here.node:

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Final, Protocol
+from collections.abc import Iterable
+from typing import Protocol, cast
 
-from dios import limits
 from dios.core.effects import Audit
 from dios.errors import NoSpaceError
 from dios.host.audit.log import BacklogLevel
 from dios.wire import dcp, messages
-from dios.wire.call_table import AuditRule, kinds
+from dios.wire.call_table import CALLS, AuditRule
+from dios.wire.dcp_table import REQUESTS
 from dios.wire.messages import AnyCall, calls_of
-from dios.wire.types import Flag, ObjectType
+from dios.wire.types import Flag
 
 
 class Journal(Protocol):
@@ -36,15 +37,26 @@ class Journal(Protocol):
         ...
 
 
-_SOMETHING_NEW: Final = messages.Create(ObjectType.SHMEM_BLOB)
-_A_LOOKUP: Final = messages.Lookup(bytes(limits.NAME_BYTES))
-_ALWAYS: Final[frozenset[type]] = kinds(lambda row: row.audit is AuditRule.ALWAYS)
-_RECORDED: Final[frozenset[type]] = kinds(lambda row: row.audit is AuditRule.RECORDED)
-
-
 def refusal(journal: Journal, call: AnyCall) -> NoSpaceError | None:
     """Return the reason to refuse ``call``, or None. Called only while there is pressure."""
-    if all(_may_be_done(part, journal.pressure) for part in calls_of(call) or (call,)):
+    rules = tuple(map(_rule_of, calls_of(call)))
+    return _refusal(journal, rules or (AuditRule.UNRECORDED,))
+
+
+def refusal_of_request(journal: Journal, body: dcp.RequestBody) -> NoSpaceError | None:
+    """Return the reason to refuse a request of another node, or None."""
+    rule = REQUESTS[type(body)].audit
+    if rule is None:
+        return refusal(journal, cast("dcp.Forward | dcp.Start | dcp.Delegate", body).call)
+    return _refusal(journal, (rule,))
+
+
+def _refusal(journal: Journal, rules: Iterable[AuditRule]) -> NoSpaceError | None:
+    if journal.pressure is BacklogLevel.HIGH:
+        may_be_done = all(rule is AuditRule.ALWAYS for rule in rules)
+    else:
+        may_be_done = all(rule is not AuditRule.RECORDED for rule in rules)
+    if may_be_done:
         return None
     return NoSpaceError(
         f"the audit log cannot be written ({journal.trouble}), and an unrecorded call is refused. "
@@ -52,23 +64,7 @@ def refusal(journal: Journal, call: AnyCall) -> NoSpaceError | None:
     )
 
 
-def refusal_of_request(journal: Journal, body: dcp.RequestBody) -> NoSpaceError | None:
-    """Return the reason to refuse a request of another node, or None."""
-    match body:
-        case dcp.Forward() | dcp.Start() | dcp.Delegate():
-            return refusal(journal, body.call)
-        case dcp.Offer() | dcp.CreateReplica() | dcp.KeepOutput():
-            return refusal(journal, _SOMETHING_NEW)
-        case dcp.Resolve():
-            return refusal(journal, _A_LOOKUP)
-        case _:
-            return None
-
-
-def _may_be_done(call: AnyCall, pressure: BacklogLevel) -> bool:
-    kind = type(call)
+def _rule_of(call: messages.PlainCall) -> AuditRule:
     if isinstance(call, messages.Delete) and call.flags & Flag.HANDLE_ONLY:
-        return True
-    if pressure is BacklogLevel.HIGH:
-        return kind in _ALWAYS
-    return kind not in _RECORDED
+        return AuditRule.ALWAYS
+    return CALLS[type(call)].audit
