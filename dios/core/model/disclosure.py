@@ -15,6 +15,7 @@ from typing import Final, TypeAlias, TypeVar, cast
 from msgspec import Struct
 from msgspec.structs import replace
 
+from dios.core.model.origins import require_all_hidden
 from dios.core.model.records import Holder
 from dios.core.model.secrecy import Label, is_owned, missing
 from dios.wire import messages
@@ -24,10 +25,6 @@ Needs: TypeAlias = messages.Submission | messages.Occupant | messages.KeptRoom
 TaskInfo: TypeAlias = messages.TaskRow | messages.LimitRow | Needs
 R = TypeVar("R", bound=TaskInfo)
 
-_OF_WORK: Final[dict[str, object]] = {
-    **dict.fromkeys(("equivalence", "member", "copy_of"), ""),
-    **dict.fromkeys(("moves", "restarts", "kept_bytes"), 0),
-}
 CHOSEN: Final[dict[type[Struct], dict[str, object]]] = {
     messages.TaskRow: {
         "label": "",
@@ -42,9 +39,14 @@ CHOSEN: Final[dict[type[Struct], dict[str, object]]] = {
     messages.LimitRow: {"label": "", "used": (0,) * len(Resource), "limits": (None,) * len(Resource)},
     messages.Submission: {"label": ""},
     messages.Occupant: {"label": "", "progress": None, "completed": True},
+    messages.Work: {
+        **dict.fromkeys(("equivalence", "member", "copy_of"), ""),
+        **dict.fromkeys(("moves", "restarts", "kept_bytes"), 0),
+    },
     messages.KeptRoom: {},
 }
-"""The fields that tasks choose, and their values for other readers."""
+"""The fields that tasks choose (``origins``), and their values for other readers."""
+require_all_hidden(CHOSEN)
 
 LISTS: Final[dict[type, tuple[str, ...]]] = {
     messages.Tasks: ("tasks",),
@@ -58,7 +60,7 @@ def concealed(row: R) -> R:
     """Return a row without what its task chose."""
     blanks = CHOSEN[type(row)]
     if isinstance(row, Needs):
-        blanks = {**blanks, "work": replace(row.work, **_OF_WORK)}
+        blanks = {**blanks, "work": replace(row.work, **CHOSEN[messages.Work])}
     return replace(row, **blanks)
 
 

@@ -18,13 +18,14 @@ import trio
 import trio.lowlevel
 
 from dios import limits
-from dios.core.remote import validation
 from dios.errors import DiosError, ProtocolError
 from dios.ids import NodeId, TaskId
 from dios.transport.identity import statements
 from dios.transport.tcp.secured import Secured
 from dios.wire import dcp, gossip, messages
+from dios.wire.call_table import CALLS
 from dios.wire.dcp_frames import Channel, decode_frame, encode_channel, encode_frame
+from dios.wire.dcp_table import REQUESTS
 from dios.wire.types import Brand, NodeStatus
 from tests.support.security.hostile_member import traitors
 from tests.support.security.hostile_member.bait import Bait
@@ -238,10 +239,8 @@ async def answers(member: HostileMember, count: int) -> None:
 
 
 def _any_answer(rng: Random) -> type[msgspec.Struct]:
-    kinds = [
-        kind for kinds in (*validation._RESULTS.values(), *validation._ANSWERS.values()) for kind in kinds
-    ]
-    return rng.choice(kinds)
+    of_calls = [kind for row in CALLS.values() for kind in row.results]
+    return rng.choice(of_calls + [kind for row in REQUESTS.values() for kind in row.results])
 
 
 def fitting(member: HostileMember, ask: dcp.Ask) -> object:
@@ -253,11 +252,11 @@ def fitting(member: HostileMember, ask: dcp.Ask) -> object:
         return _result(member, type(body.call))
     if isinstance(body, dcp.Resolve):
         return dcp.Found((reference(member),))
-    return _real(member, member.lies._made(member.rng.choice(validation._ANSWERS[type(body)])))
+    return _real(member, member.lies._made(member.rng.choice(REQUESTS[type(body)].results)))
 
 
 def _result(member: HostileMember, call: type) -> object:
-    kinds = validation._RESULTS.get(call, (messages.Failure,))
+    kinds = CALLS[call].results or (messages.Failure,)
     return _real(member, member.lies._made(member.rng.choice(kinds)))
 
 

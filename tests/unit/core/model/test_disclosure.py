@@ -1,67 +1,53 @@
-"""Every field of an answer is chosen by the node, or is shown to readers with the label alone."""
+"""Every field of an answer has the party that chose it, and what others may not see is replaced."""
 
 from __future__ import annotations
 
 import re
-from typing import get_args, get_type_hints
+from pathlib import Path
+from typing import get_type_hints
 
 import pytest
 from msgspec import Struct
 
-from dios.core.model import disclosure
-from dios.wire import messages
+from dios.core.model import disclosure, origins
+from dios.core.model.origins import NODE, ORIGINS, Origin
+from dios.errors import InvariantError
 
-BY_NODE: dict[type[Struct], str] = {
-    messages.TaskRow: "name fingerprint state brand principal pid started_ns ended_ns cause parent node "
-    "leave_ns secrecy",
-    messages.LimitRow: "scope subject secrecy",
-    messages.Submission: "id fingerprint principal waited_ms node pure work secrecy",
-    messages.Occupant: "id fingerprint principal state pid age_ms cpu_ms memory_bytes moving "
-    "devices processors work secrecy",
-    messages.KeptRoom: "submission node in_ms waited_ms work secrecy",
-}
-"""The fields of rows about tasks that nodes choose; ``work`` is blanked in part."""
-
-NEEDS = (
-    "cpus_milli memory_bytes disk_io network priority deadline_ms interference service restartable job gang "
-    "tasks affinity near constraints reservation pinned best_effort grace_ms devices threads job_minimum "
-    "job_maximum time_ms"
-)
-"""The fields of a run by which a scheduler finds its place."""
-
-WITHOUT_OTHERS: dict[type[Struct], str] = {
-    messages.Failure: "says why the caller's own call failed",
-    messages.Done: "counts what the call did",
-    messages.Created: "the caller's own new object",
-    messages.References: "objects that the caller may find, whose labels nobody coins",
-    messages.Buffer: "bytes, after the rule OBSERVE",
-    messages.Committed: "versions of an object that the caller holds",
-    messages.Selected: "which of the caller's references is ready",
-    messages.Attached: "a ring, after the rule ATTACH",
-    messages.Info: "counts of the node",
-    messages.TaskDetail: "a task, after the rule OBSERVE",
-    messages.Nodes: "nodes, which no labelled task may change",
-    messages.Placed: "the node's reasons",
-    messages.Advice: "of the coordinator, which no labelled task may ask",
-    messages.Metered: "bytes that principals moved",
-    messages.TableRows: "for the nodes' own user, not for tasks of a node with labels",
-    messages.Results: "one of the other answers for each call",
-    messages.Welcome: "what the parent chose for the caller itself, which has its label",
-}
-"""The answers that need no blank: why they show nothing that a labelled task chose for others."""
+PAGE = (Path(__file__).parents[4] / "docs" / "labels.md").read_text()
 
 
-def test_each_field_of_a_row_has_its_rule() -> None:
-    """A new field of a row about a task is chosen by the node, or blank for others."""
-    assert BY_NODE.keys() == disclosure.CHOSEN.keys()
-    for kind, chosen in disclosure.CHOSEN.items():
-        assert set(kind.__struct_fields__) == {*chosen, *BY_NODE[kind].split()}, kind
-    assert set(messages.Work.__struct_fields__) == {*disclosure._OF_WORK, *NEEDS.split()}
+@pytest.mark.parametrize("kind", ORIGINS)
+def test_a_field_without_an_origin_is_an_error_at_import(kind: type[Struct]) -> None:
+    """Whichever field of whichever answer has none, or two, or whichever answer has none: nothing starts."""
+    table = origins._ORIGINS
+    fields = " ".join(kind.__struct_fields__)
+    first, _, others = fields.partition(" ")
+    assert origins._complete({**table, kind: {NODE: fields}}).keys() == ORIGINS.keys()
+    for wrong in ({NODE: others}, {NODE: fields, Origin.HIDDEN: first}, {NODE: f"{fields} added"}):
+        with pytest.raises(InvariantError, match=f"of {kind.__name__} needs one origin"):
+            origins._complete({**table, kind: wrong})
+    with pytest.raises(InvariantError, match=f"{kind.__name__} is shown and has no origins"):
+        origins._complete({other: fields for other, fields in table.items() if other is not kind})
 
 
-def test_each_answer_has_its_rule() -> None:
-    """A new kind of answer has rows that are blanked, or a reason to need no blank."""
-    assert set(get_args(messages.AnyResult)) == disclosure.LISTS.keys() | WITHOUT_OTHERS.keys()
+@pytest.mark.parametrize("kind", disclosure.CHOSEN)
+def test_a_hidden_field_without_a_value_for_others_is_an_error_at_import(kind: type[Struct]) -> None:
+    """What is hidden is replaced, and nothing else."""
+    others = {row: fields for row, fields in disclosure.CHOSEN.items() if row is not kind}
+    for fields in (*({field} for field in disclosure.CHOSEN[kind]), {*disclosure.CHOSEN[kind], "added"}):
+        with pytest.raises(InvariantError, match=f"the hidden fields of {kind.__name__}"):
+            origins.require_all_hidden({**others, kind: fields ^ disclosure.CHOSEN[kind].keys()})
+
+
+def test_the_page_has_every_origin() -> None:
+    """docs/labels.md has the fields of each answer, by the party that chose them."""
+    rows = [
+        f"| {' | '.join((kind.__name__, *(fields.get(origin, '') for origin in Origin)))} |"
+        for kind, fields in origins._ORIGINS.items()
+    ]
+    missing = [row for row in rows if row not in PAGE]
+    assert not missing, "the rows of the answers are:\n" + "\n".join(rows)
+    assert all(f"*{origin.name.lower()}*: {origin.value}" in " ".join(PAGE.split()) for origin in Origin)
 
 
 @pytest.mark.parametrize("kind", disclosure.LISTS)
