@@ -48,6 +48,8 @@ class Node:
         self.outcome = Outcome([], [], 0, 0, None)  # type: ignore[arg-type]
         self.answers: dict[tuple[int, int], object] = {}
         self.effects: list[object] = []
+        self.history: list[tuple[Node, str, object]] = []
+        """What this node has done: its number, and what it ``stored`` or ``did``."""
         self.stored: dict[int, ObjectRecord] = {}
 
     def step(self, event: events.Event) -> Outcome:
@@ -55,12 +57,14 @@ class Node:
         self.outcome = self.core.step(event)
         check(self.core.state)
         for operation in self.outcome.persist:
+            self.history.append((self, "store ", operation))
             if isinstance(operation, effects.DropObject):
                 self.stored.pop(operation.object, None)
             else:
                 self.stored[operation.record.object] = operation.record
         for effect in self.outcome.after:
             self.effects.append(effect)
+            self.history.append((self, "", effect))
             self._note(effect)
         return self.outcome
 

@@ -8,6 +8,13 @@
     > after 5                                   seconds pass, and the timer fires
     > TaskEnded(now, job.task, Cause.KILLED)    any other event
 
+    > 2 nodes                                   a cluster in place of one node; "n1" and "n2" are its nodes
+    > a = n1.session()                          a session at a node
+    > cut n1 n2                                 the connection of two nodes ends
+    > heal                                      all nodes are connected again
+    > restart n2                                a node starts again, with what it had stored
+
+In a cluster each line of an outcome begins with its node, and messages arrive before the next event.
 Numbers that the core draws stand for themselves by the order in which they come: ``#1``. Fields with their
 defaults are left out. A reference shows the first letters of its rights, and the counts of reads and writes:
 of versions (v) and of active requests (a).
@@ -24,7 +31,8 @@ from msgspec import Struct, structs
 
 from dios import limits
 from dios.core import effects, events
-from dios.wire import messages, types
+from dios.wire import dcp, messages, types
+from tests.support.core.cluster import Cluster, ClusterNode
 from tests.support.core.harness import OWNER, Client, Node
 
 _SECOND: Final = 1_000_000_000
@@ -35,16 +43,18 @@ _NAMED: Final = re.compile(r"(.*) as (\w+)")
 
 
 class Scenario:
-    """One node and the clients that a text names."""
+    """One node or a cluster, and the clients that a text names."""
 
     def __init__(self) -> None:
-        self._node: Final = Node()
+        self._node: Node = Node()
+        self._cluster: Cluster | None = None
+        self._history: list[tuple[Node, str, object]] = self._node.history
         self._names: Final[dict[str, object]] = {
             **vars(types), **vars(messages), **vars(events), "OWNER": OWNER
         }  # fmt: skip
         self._drawn: Final[dict[object, str]] = {}
-        self._before: list[object] = []
-        """The effects of the last event."""
+        self._before: list[tuple[Node, str, object]] = []
+        """What the last event did."""
 
     def play(self, text: str) -> str:
         """Execute the events of a text, and return the text with the outcomes as they are."""
@@ -58,24 +68,29 @@ class Scenario:
 
     def _outcome(self, event: str) -> Iterator[str]:
         """Execute an event and yield the lines of its outcome."""
-        node = self._node
-        self._before = list(node.effects)
-        node.effects.clear()
+        self._before = list(self._history)
+        self._history.clear()
         named = _NAMED.fullmatch(event)
         self._execute(named[1] if named else event)
-        if "= session(" in event:
+        if self._cluster is not None:
+            self._cluster.settle()
+        if "session(" in event or event.endswith(" nodes"):
             return  # it is the same each time
-        for operation in node.outcome.persist:
-            yield f"    store {self._shown(operation)}"
-        for effect in node.effects:
-            yield f"    {self._shown(effect)}"
+        for node, prefix, value in self._history:
+            if not (isinstance(value, effects.Send) and isinstance(value.message, dcp.Gossip)):
+                place = f"n{node.node} " if isinstance(node, ClusterNode) else ""
+                yield f"    {place}{prefix}{self._shown(value)}"
         if named:
-            self._enter(named[2], node.effects)
+            self._enter(named[2], [value for _, _, value in self._history])
 
     def _execute(self, event: str) -> None:
         node = self._node
         words = event.split()
-        if words[1:2] == ["="]:
+        if words[1:] == ["nodes"]:
+            self._form(int(words[0]))
+        elif self._cluster is not None and words[0] in {"cut", "heal", "restart", "after"}:
+            self._happen(self._cluster, *words)
+        elif words[1:2] == ["="]:
             client = self._value(event.partition("=")[2], {"session": node.session})
             assert isinstance(client, Client)
             self._names[words[0]] = client
@@ -83,7 +98,7 @@ class Scenario:
             self._names[words[1]] = self._started()
         elif words[0] == "end":
             client = self._client(words[1])
-            node.end(client.task, types.Cause[words[2]], int(words[3]) if len(words) > 3 else 0)
+            client.node.end(client.task, types.Cause[words[2]], int(words[3]) if len(words) > 3 else 0)
         elif words[0] == "after":
             node.now += int(float(words[1]) * _SECOND)
             node.step(events.TimerFired(node.now))
@@ -96,12 +111,41 @@ class Scenario:
             assert isinstance(other, Struct), other
             node.step(other)  # type: ignore[arg-type] # an event, or the core refuses it
 
+    def _form(self, number: int) -> None:
+        """Connect this many nodes."""
+        self._cluster = cluster = Cluster(("r1",) * number)
+        self._history.clear()
+        for node in cluster.nodes:
+            node.history = self._history
+            self._names[f"n{node.node}"] = node
+
+    def _happen(self, cluster: Cluster, event: str, *arguments: str) -> None:
+        """Let something happen to nodes."""
+        if event == "after":
+            cluster.advance(int(float(arguments[0]) * 1_000))
+            return
+        nodes = [cluster.nodes[int(name[1:]) - 1] for name in arguments]
+        if event == "cut":
+            cluster.part(*nodes)
+        elif event == "heal":
+            cluster.heal()
+        else:
+            (node,) = nodes
+            node.crash()
+            node.history = self._history
+            for other in cluster.nodes:
+                if other is not node:
+                    cluster.connect(node, other)
+                    cluster.connect(other, node)
+
     def _started(self) -> Client:
-        spawn = next(one for one in self._before if isinstance(one, effects.Spawn))
-        welcome = self._node.answers[spawn.task, 0]
+        node, task = next(
+            (node, value.task) for node, _, value in self._before if isinstance(value, effects.Spawn)
+        )
+        welcome = node.answers[task, 0]
         assert isinstance(welcome, messages.Welcome)
-        self._node.step(events.TaskStarted(self._node.now, spawn.task, 100))
-        return Client(self._node, spawn.task, welcome)
+        node.step(events.TaskStarted(node.now, task, 100))
+        return Client(node, task, welcome)
 
     def _client(self, name: str) -> Client:
         client = self._names[name]
