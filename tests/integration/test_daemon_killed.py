@@ -63,6 +63,13 @@ def test_a_node_and_its_recording_show_the_same_story(tmp_path: Path) -> None:
     changes = replayed(record, "--until", str(end), "--diff")["changes"]
     assert [row["sign"] for row in changes if row["row"].get("fingerprint") == mark] == ["-"]
 
+    typed = f"show('{mark}')\nprint(step().number)\nprint(len(state.objects))\nwhile step(): pass\n\n"
+    options = ("--until", str(end - 1), "--prompt")
+    prompted = CliRunner().invoke(app, ["replay", str(record), *options], input=typed)
+    assert prompted.exit_code == 0, prompted.output
+    assert mark in prompted.stdout
+    assert f">>> {end}\n" in prompted.stdout
+
 
 def test_a_changed_recording_ends_with_status_1(tmp_path: Path) -> None:
     """The command says what differs, at the step where it does."""

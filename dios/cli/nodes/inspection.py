@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Final, TypeAlias, TypedDict
@@ -31,6 +32,7 @@ from dios.errors import InvalidError
 from dios.node import daemon
 
 if TYPE_CHECKING:
+    from dios.core.machine import Core
     from dios.core.model.state import State
     from dios.core.replay import ReplayedStep
 
@@ -137,6 +139,9 @@ def replay(
     story: Annotated[
         str, typer.Option("--story", metavar="ID", help="Show all steps that touched a task or object.")
     ] = "",
+    prompt: Annotated[
+        bool, typer.Option("--prompt", help="Open a Python prompt on the node as it is after the last step.")
+    ] = False,
     as_json: JsonOption = False,
 ) -> None:
     """Run the recorded events of a node again, and say if each step does what it did.
@@ -144,16 +149,22 @@ def replay(
     Nothing is started, stored or sent: the events of the recording go through the core of a node that
     exists only in this command. It stops at the first step that differs, and ends with status 1 then. A
     recording has the names and small values of objects: keep it as secret as these.
+
+    At the prompt `state` has the tables of the node, `step()` takes the next event, `show("tasks")` shows a
+    table, and `show("3f2a90c1b7de")` the rows that have this fingerprint.
     """
     from dios.core.replay import Replay  # noqa: PLC0415 - see above
 
     with reporting("dios-node replay", as_json=as_json):
+        if prompt and as_json:
+            raise InvalidError("a prompt has no JSON form. Leave out --json or --prompt.")
         content = _content(recording)
         replayed = Replay(content)
+        steps = replayed.steps()
         rows: list[StoryRow] = []
         last: ReplayedStep | None = None
         with progress("replaying") as tell:
-            for step in replayed.steps():
+            for step in steps:
                 last = step
                 rows += _story_rows(step, story)
                 if step.number == until:
@@ -177,8 +188,26 @@ def replay(
             _show_replay(result, last)
             if show and not result["tables"]:
                 say(f"no table has {show} after step {last.number}")
+        if prompt:
+            _open_prompt(replayed.core, steps)
         if last.difference:
             raise typer.Exit(FAILED)
+
+
+def _open_prompt(core: Core, steps: Iterator[ReplayedStep]) -> None:
+    """Let a person look at a replayed core and take further steps, until the end of the input."""
+    import code  # noqa: PLC0415 - a prompt is rare
+
+    def step() -> ReplayedStep | None:
+        return next(steps, None)
+
+    def show(subject: str) -> None:
+        _show(_chosen(_tables_of(core.state), subject))
+
+    with suppress(ImportError):
+        import readline  # noqa: F401, PLC0415 - editing and history, where Python has it
+    names = {"core": core, "state": core.state, "step": step, "show": show}
+    code.interact("core, state, step(), show(TABLE or ID); Ctrl-D ends", local=names, exitmsg="")
 
 
 def _content(recording: Path) -> bytes:
