@@ -3,8 +3,8 @@
 alsched gives utility to sets of places: "any of these", "all k in one rack, which one does not matter". Soft
 and hard constraints about single machines are the scheduler's own, under every model. This model adds the
 combination "all tasks of a job in one rack", which no arc of a single task can express: before each round
-it chooses racks from the free slots that the last round left (multi-round scheduling, §6.3.4). Utility as an
-expression of sums, minima and maxima over arbitrary sets of machines cannot be expressed.
+it chooses racks where the job's tasks fit into what the last round left (multi-round scheduling, §6.3.4).
+Utility as an expression of sums, minima and maxima over arbitrary sets of machines cannot be expressed.
 """
 
 from __future__ import annotations
@@ -19,12 +19,15 @@ from dios.firmament.models.cost_terms import (
     joined,
     not_negative,
     open_machines,
+    permitted,
+    place_rules,
     running_tasks,
     unmoved,
     waiting_tasks,
 )
 from dios.firmament.models.protocol import NO_OPTIONS, ClassArcs, Options
 from dios.firmament.models.trivial import TrivialModel
+from dios.firmament.policies.room_in_time import amounts, fitting, free_amounts
 
 _JOB = 1
 
@@ -60,23 +63,23 @@ class AlschedModel(TrivialModel):
         self._racks = {}
         table = state.resources
         machines = open_machines(state)
-        free = np.bincount(
-            table.rack[machines],
-            np.maximum(table.slots[machines] - table.running[machines], 0),
-            minlength=len(table.alive),
-        ).astype(np.int64)
+        racks = table.rack[machines]
+        free = free_amounts(state, machines)
         waiting = waiting_tasks(state)
         running = running_tasks(state)
         jobs, first = np.unique(state.tasks.job[waiting], return_index=True)
         order = np.lexsort((jobs, state.tasks.submitted[waiting[first]]))
         for job in jobs[order].tolist():
-            wanted = int(np.count_nonzero(state.tasks.job[waiting] == job))
+            tasks = waiting[state.tasks.job[waiting] == job]
             there = table.rack[state.tasks.machine[running[state.tasks.job[running] == job]]]
-            rack = _choose(free, there, wanted)
+            demand = amounts(state, tasks[:1])[0]
+            room = fitting(free, demand, permitted(state, machines, [place_rules(state, tasks[0])])[:, 0])
+            rack = _choose(np.bincount(racks, room, len(table.alive)).astype(np.int64), there, len(tasks))
             if rack != ABSENT:
-                most = min(wanted, int(free[rack]))
-                self._racks[job] = rack, most
-                free[rack] -= most
+                room = np.where(racks == rack, room, 0)
+                taken = np.clip(len(tasks) - (np.cumsum(room) - room), 0, room)
+                self._racks[job] = rack, int(taken.sum())
+                free -= taken[:, None] * demand
 
     def task_options(self, state: ClusterState, tasks: Ints) -> Options:
         """Return no arcs: tasks have only the arcs to their jobs' classes."""

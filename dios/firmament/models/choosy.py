@@ -16,18 +16,19 @@ import numpy as np
 
 from dios.firmament.cluster.columns import Flags, Ints
 from dios.firmament.cluster.state import ClusterState
-from dios.firmament.descriptors import Constraint
 from dios.firmament.models.admission import DominantShares, Pools, Shares, SlotShares, WaitingTasks, fill
 from dios.firmament.models.cost_terms import (
+    PlaceRules,
     not_negative,
     open_machines,
+    permitted,
+    place_rules,
     running_tasks,
     unmoved,
     waiting_tasks,
 )
 from dios.firmament.models.protocol import Options
 from dios.firmament.models.trivial import TrivialModel
-from dios.firmament.policies.labels import LabelIndex
 
 
 class ChoosyModel(TrivialModel):
@@ -114,11 +115,10 @@ def _queues(state: ClusterState) -> tuple[list[WaitingTasks], Pools]:
     """Return the waiting tasks by principal and hard constraints, and the free slots that each may use."""
     waiting = waiting_tasks(state)
     waiting = waiting[np.argsort(state.tasks.submitted[waiting], kind="stable")]
-    signatures: dict[tuple[Constraint, ...], int] = {}
+    signatures: dict[PlaceRules, int] = {}
     queues: dict[tuple[str, int], WaitingTasks] = {}
     for row in waiting.tolist():
-        hard = tuple(each for each in state.tasks.descriptors[row].constraints if each.hard)
-        signature = signatures.setdefault(hard, len(signatures))
+        signature = signatures.setdefault(place_rules(state, row), len(signatures))
         key = _principal(state, row), signature
         queue = queues.setdefault(key, WaitingTasks(*key, deque(), deque()))
         queue.tasks.append(row)
@@ -126,16 +126,10 @@ def _queues(state: ClusterState) -> tuple[list[WaitingTasks], Pools]:
     return list(queues.values()), _pools(state, list(signatures))
 
 
-def _pools(state: ClusterState, signatures: list[tuple[Constraint, ...]]) -> Pools:
+def _pools(state: ClusterState, signatures: list[PlaceRules]) -> Pools:
     table = state.resources
     machines = open_machines(state)
-    labels = LabelIndex()
-    for machine in machines.tolist():
-        labels.add(machine, table.labels[machine])
-    may = np.ones((len(machines), len(signatures)), np.bool_)
-    for at, signature in enumerate(signatures):
-        for constraint in signature:
-            may[:, at] &= labels.matches(constraint, len(table.alive))[machines]
+    may = permitted(state, machines, signatures)
     kinds, pool = np.unique(may, axis=0, return_inverse=True)
     slots = np.maximum(table.slots - table.running, 0)[machines]
     free = np.bincount(pool.ravel(), slots, minlength=len(kinds)).astype(np.int64)

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import NamedTuple
+
 import numpy as np
 import numpy.typing as npt
 
 from dios.errors import InvalidError
-from dios.firmament.cluster.columns import Floats, Ints
+from dios.firmament.cluster.columns import Flags, Floats, Ints
 from dios.firmament.cluster.state import RUNNING, WAITING, ClusterState
-from dios.firmament.descriptors import Level
+from dios.firmament.descriptors import Constraint, Level
 from dios.firmament.models.protocol import COST_MAX, NO_CLASS_ARCS, ClassArcs
+from dios.firmament.policies.labels import LabelIndex
 
 WAIT_MAX = 2**31
 """The largest cost of waiting, so that NEVER is always larger."""
@@ -116,6 +120,35 @@ def roomy(state: ClusterState, machines: Ints) -> Ints:
     """Return those of the machines that take tasks and have a free slot."""
     table = state.resources
     return machines[table.usable[machines] & (table.running[machines] < table.slots[machines])]
+
+
+class PlaceRules(NamedTuple):
+    """What restricts the machines of a task: its hard constraints, and the only machine that it may use."""
+
+    constraints: tuple[Constraint, ...]
+    pinned: int | None
+
+
+def place_rules(state: ClusterState, task: int) -> PlaceRules:
+    """Return the rules of a task."""
+    described = state.tasks.descriptors[task]
+    return PlaceRules(tuple(each for each in described.constraints if each.hard), described.pinned)
+
+
+def permitted(state: ClusterState, machines: Ints, rules: Sequence[PlaceRules]) -> Flags:
+    """Return which machines, (n,), satisfy each of some rules, (r,): (n, r)."""
+    may = np.ones((len(machines), len(rules)), np.bool_)
+    if not any(one.constraints or one.pinned is not None for one in rules):
+        return may
+    table, labels = state.resources, LabelIndex()
+    for machine in machines.tolist():
+        labels.add(machine, table.labels[machine])
+    for at, (constraints, pinned) in enumerate(rules):
+        for constraint in constraints:
+            may[:, at] &= labels.matches(constraint, len(table.alive))[machines]
+        if pinned is not None:
+            may[:, at] &= [state.machine_ids[machine] == pinned for machine in machines.tolist()]
+    return may
 
 
 def draws(seed: int, identifiers: Ints, count: int, among: int) -> Ints:

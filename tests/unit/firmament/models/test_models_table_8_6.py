@@ -5,7 +5,14 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from dios.firmament.descriptors import JobDescriptor, Kind, MachineDescriptor, Resources, TaskDescriptor
+from dios.firmament.descriptors import (
+    Constraint,
+    JobDescriptor,
+    Kind,
+    MachineDescriptor,
+    Resources,
+    TaskDescriptor,
+)
 from dios.firmament.knowledge.knowledge_base import KnowledgeBase
 from dios.firmament.knowledge.samples import Metric, Sample
 from dios.firmament.models.catalogue import make
@@ -13,8 +20,9 @@ from dios.firmament.models.hfs import fair_shares
 from dios.firmament.models.paragon import completed_scores
 from dios.firmament.models.tarcil import TarcilModel
 from dios.firmament.scheduler import FlowScheduler
-from tests.support.firmament.clusters import block
-from tests.support.firmament.rounds import rounds, scheduler, submit
+from dios.wire.types import Operator
+from tests.support.firmament.clusters import MACHINE, block
+from tests.support.firmament.rounds import add_machine, rounds, scheduler, submit
 
 
 def tasks(first: int, count: int, **also: float) -> list[TaskDescriptor]:
@@ -83,6 +91,24 @@ def test_alsched_waits_for_a_rack_and_then_goes_anywhere() -> None:
     submit(made, *tasks(1, 3))
     assert rounds(made, 1.0) == {}
     assert len(rounds(made, 21.0)) == 3
+
+
+def test_alsched_chooses_a_rack_where_the_tasks_fit() -> None:
+    """The second rack has fewer free slots, and no processor left: the first one is chosen at once."""
+    made = scheduler(make("alsched"), 9, 4, racks=2)
+    submit(made, TaskDescriptor(1, demand=Resources(cpus=MACHINE.cpus), pinned=1), job=1)
+    assert rounds(made, 1.0) == {1: 1}
+    submit(made, TaskDescriptor(2, demand=Resources(cpus=1.0)), job=2, now=2.0)
+    assert rounds(made, 2.0)[2] == 0
+
+
+def test_alsched_chooses_a_rack_that_the_tasks_may_use() -> None:
+    """The second rack has fewer free slots, and not the label that the task needs."""
+    made = scheduler(make("alsched"))
+    add_machine(made, 0, 9, rack="r0", gpu=True)
+    add_machine(made, 1, 4, rack="r1")
+    submit(made, TaskDescriptor(1, constraints=(Constraint("gpu", Operator.PRESENT),)))
+    assert rounds(made, 1.0) == {1: 0}
 
 
 @pytest.mark.parametrize(("runtime", "waits"), [(4.0, True), (60.0, False)])
