@@ -324,8 +324,13 @@ class Driver:
 
     def feed(self, event: Event, payloads: Payloads = NO_PAYLOADS) -> None:
         """Process one event now, carry out its effects, then process the events that these posted."""
-        with self._step_guard:
-            self._step(event, payloads)
+        self._stepping = True  # as the guard of steps, without its calls
+        try:
+            self._follow(event, self._take(event), payloads)
+        except BaseException as error:
+            self._leave_step(error)
+            raise
+        self._stepping = False
         if self._posted:
             self._process_posted()
 
@@ -341,12 +346,10 @@ class Driver:
     def _process_posted(self) -> None:
         with self._step_guard:
             while self._posted:
-                self._step(self._posted.popleft(), NO_PAYLOADS)
+                event = self._posted.popleft()
+                self._follow(event, self._take(event), NO_PAYLOADS)
 
     # -- through ------------------------------------------------------------------------------------
-    def _step(self, event: Event, payloads: Payloads) -> None:
-        self._follow(event, self._take(event), payloads)
-
     def _follow(self, event: Event, outcome: Outcome, payloads: Payloads) -> None:
         self._steps += 1
         self._owners.note(event, outcome)
