@@ -95,13 +95,8 @@ class FileHistory:
         return any(one is not None and path in one.excused for one in self.candidates(path, now, now))
 
     def present(self, now: float) -> Iterator[tuple[str, Change]]:
-        """Yield the acknowledged contents that nothing may have replaced yet."""
+        """Yield the contents, acknowledged or not, that nothing may have replaced yet."""
         for path in self._of_path:
             for change in self.candidates(path, now, now):
-                if (
-                    change is not None
-                    and change.outcome is Outcome.DONE
-                    and change.contents[path] is not None
-                    and path not in change.excused
-                ):
+                if change is not None and change.contents[path] is not None and path not in change.excused:
                     yield path, change

@@ -150,7 +150,8 @@ class Safety:
         """Follow a fault, in the body, that takes bytes away.
 
         A content is excused if it is on no disk then. It had to be on as many disks as acknowledged it, at
-        least on SAFE_DISKS; so as many faults must have taken it away.
+        least on SAFE_DISKS; so as many faults must have taken it away. The same holds for a content whose
+        change was not acknowledged and can be seen.
         """
         before = {
             (path, change): self._disks(path, change.contents[path] or b"")
@@ -174,7 +175,10 @@ class Safety:
             taken[number] = before + max(had - has, 0)
             if not has:
                 gone.append(taken[number])
-        if gone:
+        if gone and change.outcome is Outcome.OPEN:
+            if min(gone) >= least:
+                change.excused.add(path)
+        elif gone:
             change.excused.add(path)
             self.lost += 1
             if min(gone) < least and self._is_latest(path, change):
