@@ -47,7 +47,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 help: ## List the targets.
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
 
-setup: $(STAMP) ## Make .venv and install DIOS into it, with what development needs.
+setup: $(STAMP) ## Make .venv and install DIOS and its laboratory into it, with what development needs.
 
 runtime: $(RUNTIME_STAMP) ## Make .venv and install DIOS alone into it, for the demos; takes seconds.
 
@@ -76,9 +76,9 @@ $(RUNTIME_STAMP): pyproject.toml
 	@touch $@
 
 # While packages are replaced the runtime may be incomplete.
-$(PACKAGES_STAMP): $(RUNTIME_STAMP)
+$(PACKAGES_STAMP): $(RUNTIME_STAMP) labs/pyproject.toml
 	@rm -f $(RUNTIME_STAMP)
-	@$(BIN)/python $(SET_UP) $(VENV) --editable . --group dev
+	@$(BIN)/python $(SET_UP) $(VENV) --editable . --editable ./labs --group dev
 	@touch $(RUNTIME_STAMP) $@
 
 # Compiled kernels are kept, so that a stopped compilation continues.
@@ -92,7 +92,7 @@ kernels: setup ## Compile the scheduler's kernels, unless they are compiled.
 
 # The peers live in an environment of their own: what they pull in must not reach the product's.
 $(BENCH_STAMP): $(STAMP)
-	@$(BIN)/python $(SET_UP) $(BENCH_VENV) --editable '.[bench]'
+	@$(BIN)/python $(SET_UP) $(BENCH_VENV) --editable . --editable './labs[bench]'
 	@touch $@
 
 # The guided fuzzer exists for some versions of Python only: without it the rest of fuzzing goes on.
@@ -162,36 +162,36 @@ imports: setup ## Check that no layer imports a higher one.
 	$(BIN)/lint-imports --no-cache
 
 sim: setup ## Run the simulator over SEEDS seeds (default 10), then with a failing disk, every fault once, clusters, LABELLED_SEEDS (5) with secrecy labels, kept replicas, and the queue of the scheduler.
-	$(BIN)/python -m dios.sim --seeds $(SEEDS)
-	$(BIN)/python -m dios.sim --seeds $(SEEDS) --faults
-	$(BIN)/python -m dios.sim --seeds 2 --every-operation
-	$(BIN)/python -m dios.sim --seeds $(SEEDS) --cluster
-	$(BIN)/python -m dios.sim --seeds $(SEEDS) --cluster --slow
-	$(BIN)/python -m dios.sim --seeds $(LABELLED_SEEDS) --labels
-	$(BIN)/python -m dios.sim --seeds $(SEEDS) --kept
-	$(BIN)/python -m dios.sim --seeds $(SEEDS) --queues
+	$(BIN)/python -m labs.sim --seeds $(SEEDS)
+	$(BIN)/python -m labs.sim --seeds $(SEEDS) --faults
+	$(BIN)/python -m labs.sim --seeds 2 --every-operation
+	$(BIN)/python -m labs.sim --seeds $(SEEDS) --cluster
+	$(BIN)/python -m labs.sim --seeds $(SEEDS) --cluster --slow
+	$(BIN)/python -m labs.sim --seeds $(LABELLED_SEEDS) --labels
+	$(BIN)/python -m labs.sim --seeds $(SEEDS) --kept
+	$(BIN)/python -m labs.sim --seeds $(SEEDS) --queues
 
 scale: setup ## Print the costs of simulated clusters of up to 1,000 nodes (NODES="3 10 30" for others); slow.
-	$(BIN)/python -m benchmarks.scale $(if $(NODES),--nodes $(NODES))
+	$(BIN)/python -m labs.benchmarks.scale $(if $(NODES),--nodes $(NODES))
 
 bench: $(BENCH_STAMP) ## Measure DIOS and what one would use instead (ONLY=calls,streams for a part).
-	@$(BENCH_VENV)/bin/python -m benchmarks.run $(if $(ONLY),--only $(ONLY))
+	@$(BENCH_VENV)/bin/python -m labs.benchmarks.run $(if $(ONLY),--only $(ONLY))
 
 soak: $(BENCH_STAMP) ## Load one node for MINUTES (default 30) with random kills, and see that nothing grows; then `neighbours`.
-	@$(BENCH_VENV)/bin/python -m benchmarks.soak --minutes $(MINUTES)
+	@$(BENCH_VENV)/bin/python -m labs.benchmarks.soak --minutes $(MINUTES)
 	@$(MAKE) --no-print-directory neighbours
 
 neighbours: SECONDS = 10
 neighbours: setup ## Time an innocent client for SECONDS (10) next to each kind of greedy neighbour (ONLY=selects,deaf for a part).
-	@$(BIN)/python -m benchmarks.neighbours --seconds $(SECONDS) $(if $(ONLY),--only $(ONLY))
+	@$(BIN)/python -m labs.benchmarks.neighbours --seconds $(SECONDS) $(if $(ONLY),--only $(ONLY))
 
 load: setup ## Put bursts of RUNS, NEEDS, CLIENTS and OBJECTS on three nodes (BUSY=1: also on busy processors, REPORT=file.md).
-	@$(BIN)/python -m benchmarks.load $(if $(RUNS),--runs $(RUNS)) $(if $(NEEDS),--needs $(NEEDS)) $(if $(CLIENTS),--clients $(CLIENTS)) $(if $(OBJECTS),--objects $(OBJECTS)) $(if $(BUSY),--busy) $(if $(REPORT),--report $(REPORT))
+	@$(BIN)/python -m labs.benchmarks.load $(if $(RUNS),--runs $(RUNS)) $(if $(NEEDS),--needs $(NEEDS)) $(if $(CLIENTS),--clients $(CLIENTS)) $(if $(OBJECTS),--objects $(OBJECTS)) $(if $(BUSY),--busy) $(if $(REPORT),--report $(REPORT))
 
-kept-bench: REPORT = benchmarks/results/kept-files.md
+kept-bench: REPORT = labs/benchmarks/results/kept-files.md
 kept-bench: ROUNDS = 3
 kept-bench: setup ## Compare put, sync, backup, tier and fsspec on three nodes with another installation (OLD=its python, ROUNDS=3, SHORT=1).
-	@$(BIN)/python -m benchmarks.kept_files --old "$(OLD)" --rounds $(ROUNDS) $(if $(SHORT),--short) --report "$(REPORT)"
+	@$(BIN)/python -m labs.benchmarks.kept_files --old "$(OLD)" --rounds $(ROUNDS) $(if $(SHORT),--short) --report "$(REPORT)"
 
 fuzz: $(FUZZ_STAMP) ## Attack codec and core for SECONDS (60), a node with FRAMES (1000000), then cores with LIES of a node (1000000).
 	@if $(FUZZ_VENV)/bin/python -c 'import atheris' 2>/dev/null; then \
@@ -233,17 +233,17 @@ screenshots: setup ## Make the pictures of the dashboard in docs/pictures (needs
 
 dashboard-cost: TASKS = 5000
 dashboard-cost: setup ## Measure what a viewer of the dashboard costs three nodes with TASKS (5000) idle tasks (REPORT=file.md).
-	@PYTHONPATH=. $(BIN)/python -m benchmarks.dashboard --tasks $(TASKS) $(if $(REPORT),--report "$(REPORT)")
+	@PYTHONPATH=. $(BIN)/python -m labs.benchmarks.dashboard --tasks $(TASKS) $(if $(REPORT),--report "$(REPORT)")
 
 month: MINUTES = 60
 month: setup ## Play a month of five nodes with kept data in MINUTES (60; REPORT=file.md): losses, a full disk, an upgrade, a restored backup.
-	@$(BIN)/python -m benchmarks.month --minutes $(MINUTES) $(if $(SEED),--seed $(SEED)) $(if $(REPORT),--report $(REPORT))
+	@$(BIN)/python -m labs.benchmarks.month --minutes $(MINUTES) $(if $(SEED),--seed $(SEED)) $(if $(REPORT),--report $(REPORT))
 
 upgrade-test: setup ## Upgrade three nodes, one by one, from the package of OLD (a commit; HEAD) to this one, and use them meanwhile.
 	@PYTHONPATH=. $(BIN)/python -m tests.upgrade.run $(if $(OLD),--old $(OLD))
 
 deniability: setup ## Time lookups of names of others against names of nothing, 10,000 of each.
-	@$(BIN)/python -m benchmarks.deniability
+	@$(BIN)/python -m labs.benchmarks.deniability
 
 docs: setup ## Check that links, commands and listings in the documents are true.
 	$(BIN)/python -m pytest --quiet tests/unit/test_docs.py

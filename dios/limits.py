@@ -707,15 +707,6 @@ SCHED_MODEL_PROFILES_MAX: Final = 512  # measured profiles that are sent to it i
 SCHED_MODEL_PAIRS_MAX: Final = 4_096  # co-runners, likewise
 SCHED_EXPORT_ARCS_MAX: Final = 2_000
 
-# -- simulated clusters ---------------------------------------------------------------------------
-SIMULATED_HOURS_MAX: Final = 100_000  # eleven years
-SIMULATED_MACHINES_MAX: Final = 1_000_000
-SIMULATED_LEVELS_MAX: Final = 720
-SIMULATED_FAULTS_KEPT: Final = 100
-TRACE_TASKS_MAX: Final = 5_000_000
-TRACE_USAGE_MAX: Final = 1_000  # times the largest machine, in one measurement of a trace
-FAIR_TRACE_TASKS_MAX: Final = 40_000_000  # a month of the 2011 trace has 32 million
-
 # -- supervised services ------------------------------------------------------------------------------
 SERVICES_MAX: Final = 64  # supervised services of one principal
 SERVICE_REPLICAS_MAX: Final = 64
@@ -861,8 +852,6 @@ SPRAYER_STREAM_WINDOW_MAX: Final = 4 * MIB
 SPRAYER_INSPECTION_BYTES_MAX: Final = 16 * 1024 * MIB  # of the rings of all inspected streams
 SPRAYER_ALERTS_KEPT: Final = 64  # of each core; a power of two
 SPRAYER_PACKET_ALERTS_MAX: Final = 16  # matches of a packet that are listed
-SPRAYER_TRACE_PACKETS_MAX: Final = 100_000_000  # packets of a capture whose flows are counted
-SPRAYER_TRACE_FLOWS_MAX: Final = 8_000_000
 SPRAYER_PLACES: Final = 2048  # frames of one core and interface that wait or are processed
 SPRAYER_PLACES_MAX: Final = 65_536
 SPRAYER_INTERFACES_MAX: Final = 16

@@ -7,7 +7,7 @@ A command's module is imported only when the command is used. The folders:
 - ``nodes``: nodes and clusters: ``dios-node``, ``dios up``, ``node``, ``limits``, ``audit``, ``doctor``.
 - ``objects``: ``dios put``, ``get``, ``ls``, ``rm``, ``stat``, ``replicate``, ``group``, ``log``.
 - ``tasks``: ``dios run``, ``trace``, ``ps``, ``logs``, ``kill``, ``describe``, ``debug``, ``shell``.
-- ``scheduling``, ``packing``: ``dios sched``, ``dios explain``, ``dios fair``, ``dios pack``.
+- ``scheduling``, ``packing``: ``dios sched``, ``dios explain``, ``dios shares``, ``dios pack``.
 
-``experiments`` is ``dios repro``, ``network_functions`` is ``dios nf``, ``schema`` is ``dios schema``.
+``network_functions`` is ``dios nf``, ``schema`` is ``dios schema``. The package ``labs`` adds ``dios lab``.
 """

@@ -16,6 +16,7 @@ from dios.installation import version
 class Commands(LazyGroup):
     """The commands of ``dios``, in the order in which ``dios --help`` lists them."""
 
+    open = True
     rows: ClassVar[Sequence[CommandRow]] = (
         CommandRow(
             Section.FILES,
@@ -146,6 +147,12 @@ class Commands(LazyGroup):
             "Check, list and learn jobs whose demands change over time.",
         ),
         CommandRow(
+            Section.RUN,
+            "nf",
+            "dios.cli.network_functions:app*",
+            "Run network functions on all cores, even for one flow.",
+        ),
+        CommandRow(
             Section.CLUSTER,
             "up",
             "dios.cli.nodes.local_cluster:app",
@@ -167,7 +174,7 @@ class Commands(LazyGroup):
             Section.CLUSTER,
             "sched",
             "dios.cli.scheduling.sched:app*",
-            "Look at the cluster's scheduler, change and simulate it.",
+            "Look at the cluster's scheduler, and change it.",
         ),
         CommandRow(
             Section.CLUSTER,
@@ -256,30 +263,6 @@ class Commands(LazyGroup):
             "limits",
             "dios.cli.nodes.limits:app*",
             "Show and set the limits of users, groups and tasks.",
-        ),
-        CommandRow(
-            Section.RESEARCH,
-            "solve",
-            "dios.cli.scheduling.solve:app",
-            "Find the cheapest flow of a network, and check it.",
-        ),
-        CommandRow(
-            Section.RESEARCH,
-            "fair",
-            "dios.cli.scheduling.fair:app*",
-            "Simulate fair shares of several resources on traces.",
-        ),
-        CommandRow(
-            Section.RESEARCH,
-            "nf",
-            "dios.cli.network_functions:app*",
-            "Run network functions on all cores, even for one flow.",
-        ),
-        CommandRow(
-            Section.RESEARCH,
-            "repro",
-            "dios.cli.experiments:app*",
-            "Repeat the experiments of the papers that DIOS implements.",
         ),
     )
 

@@ -8,7 +8,7 @@ import typer
 
 from dios.cli.common.application import CommandApplication
 from dios.cli.common.extras import needing_extra
-from dios.cli.common.json_rows import JSON, schema_of
+from dios.cli.common.json_rows import outputs, schema_of
 from dios.cli.common.output import JsonOption, reporting, write_json, write_line
 from dios.cli.common.spellings import OLD_COMMANDS
 from dios.errors import InvalidError
@@ -29,16 +29,16 @@ def schema(
 ) -> None:
     """Print the JSON schema of what a command prints with --json, or list these commands."""
     with reporting("dios schema", as_json=as_json):
-        name = " ".join(command or ())
-        if name not in JSON:
+        name, known = " ".join(command or ()), outputs()
+        if name not in known:
             name = " ".join(OLD_COMMANDS.get(word, word) for word in command or ())
         if name:
-            if name not in JSON:
+            if name not in known:
                 raise InvalidError(f"no command {name!r} prints JSON. `dios schema` lists those that do.")
-            with needing_extra("cluster", "schemas of simulations and network functions"):
+            with needing_extra("cluster", "schemas of the scheduler and of network functions"):
                 write_json(schema_of(name))
         elif as_json:
-            write_json(list(JSON))
+            write_json(list(known))
         else:
-            for each in JSON:
+            for each in known:
                 write_line(each)

@@ -10,9 +10,7 @@ clusters, principals or machines. Read the modules in this order:
 - ``dc_drf``: EDRF with a deadline (DC-DRF), one allocation for each control interval;
 - ``stateful``: SDRF for indivisible tasks, event by event (:class:`SdrfScheduler`);
 - ``live_tree``: the SDRF paper's ordered tree for priorities that change with time;
-- ``simulate``, ``simulate_by_tree``: a whole trace of tasks through SDRF or DRF;
-- ``trace``, ``google_like``, ``generate_demands``: inputs, read from a trace or generated from a seed;
-- ``trace_report``: waiting times and completed tasks of a simulated trace.
+- ``generate_demands``: synthetic demands of many tenants, generated from a seed, to try these functions.
 """
 
 from dios.fairness.allocation import Allocation
@@ -20,7 +18,6 @@ from dios.fairness.dc_drf.allocator import DcDrf
 from dios.fairness.drf import drf, sdrf, smmf
 from dios.fairness.edrf import edrf
 from dios.fairness.live_tree import LiveTree
-from dios.fairness.simulate import simulate
 from dios.fairness.stateful.scheduler import SdrfScheduler
 from dios.fairness.substitutes import SubstituteAllocation, drf_with_substitutes
 
@@ -34,6 +31,5 @@ __all__ = [
     "drf_with_substitutes",
     "edrf",
     "sdrf",
-    "simulate",
     "smmf",
 ]

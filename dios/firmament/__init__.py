@@ -15,6 +15,5 @@ In the order in which to read it:
 - ``custom_model``: cost models of operators, checked and run in a confined task;
 - ``monitor``: measurements of machines and tasks; ``knowledge``: profiles made from measurements;
 - ``coordinator``: the process that schedules a cluster of nodes;
-- ``simulate``: clusters and traces in simulated time;
 - ``compile_kernels``: the command that compiles the numeric kernels in advance.
 """

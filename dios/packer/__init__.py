@@ -9,8 +9,7 @@ clusters, principals or running tasks. Read the modules in this order:
 - ``allocate``: admission of a whole job (:func:`allocate`), with its compiled parts in ``kernels``;
 - ``earliest``: admission of a job that may wait (:func:`allocate_earliest`);
 - ``share_bandwidth``: the division of a link's bandwidth among the tasks of a server;
-- ``templates``, ``generate_jobs``: ready-made jobs, and synthetic jobs from a seed;
-- ``simulate``: jobs that arrive over time, offered to several policies.
+- ``templates``: ready-made jobs.
 """
 
 from dios.packer import baselines

@@ -13,8 +13,7 @@ source and sink of frames). Then read the packages:
 - ``linux``: engines on packet sockets and AF_XDP sockets.
 - ``functions``: NAT, NAT64, firewall, load balancer, monitor, redundancy elimination, deep packet inspection.
 
-``memory_engine`` has frames in memory for tests, and ``pcap`` replays files with it. ``trace`` describes the
-flows of a capture.
+``memory_engine`` has frames in memory for tests, and ``pcap`` replays files with it.
 """
 
 from dios.sprayer.flows.five_tuple import drop, get_five_tuple, hand_over, reverse, with_source, with_target

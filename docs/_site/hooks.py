@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 ROOT: Final = Path(__file__).resolve().parents[2]
 DOCS: Final = ROOT / "docs"
 ROOT_PAGES: Final = ("README.md", "CONTRIBUTING.md", "CHANGELOG.md", "SECURITY.md")
-RESULTS: Final = "benchmarks/results"
+RESULTS: Final = "labs/benchmarks/results"
 LINK: Final = re.compile(r'(\]\(|^\[[^\]]+\]: |\b(?:src|srcset)=")([^)\s"#]+)', re.MULTILINE)
 LOADED: Final = re.compile(r"<(?:script|link|img)\b[^>]*\b(?:src|href)=\"?https?://[^>]*>")
 FENCE_MARK: Final = "\0"

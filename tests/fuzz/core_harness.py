@@ -19,11 +19,11 @@ from dios.core.machine import Core
 from dios.core.model.invariants import check
 from dios.errors import Code, ProtocolError
 from dios.ids import ObjectId, PayloadId, Principal, TaskId, Ticket
-from dios.sim.step_work import bounded
 from dios.wire import messages
 from dios.wire.codec import decode_reply, decode_request, encode_reply
 from dios.wire.messages import AnyResult
 from dios.wire.types import Cause
+from labs.sim.step_work import bounded
 from tests.fuzz.bending import Bent
 from tests.fuzz.frames import Frames
 from tests.fuzz.known import Known

@@ -21,10 +21,10 @@ from dios.core.model.invariants import check
 from dios.core.remote.peers import Here
 from dios.errors import Code, ProtocolError
 from dios.ids import NodeId, PayloadId, TaskId
-from dios.sim.step_work import bounded
 from dios.wire import dcp, messages
 from dios.wire.codec import decode_message, encode_message
 from dios.wire.types import Cause, Mode, ObjectType
+from labs.sim.step_work import bounded
 from tests.fuzz.dcp import Liar, Pools
 from tests.support.core.harness import OWNER, Entropy
 from tests.support.core.snapshot import snapshot

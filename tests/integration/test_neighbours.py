@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.neighbours.kinds import KINDS
+from labs.benchmarks.neighbours.kinds import KINDS
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -16,7 +16,7 @@ ROOT = Path(__file__).resolve().parents[2]
 def test_an_innocent_client_is_answered_correctly_next_to_greedy_ones(tmp_path: Path) -> None:
     """For a second next to a few kinds, and next to all of these at once: right answers, nothing left."""
     environment = {key: value for key, value in os.environ.items() if not key.startswith("DIOS_")}
-    line = [sys.executable, "-m", "benchmarks.neighbours", "--seconds", "1", "--out", str(tmp_path)]
+    line = [sys.executable, "-m", "labs.benchmarks.neighbours", "--seconds", "1", "--out", str(tmp_path)]
     done = subprocess.run(
         [*line, "--only", "selects,deaf,half-frames,killed-children,output-floods,durable-writes"],
         cwd=ROOT,

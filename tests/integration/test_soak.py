@@ -8,7 +8,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from benchmarks.soak.verdict import Point, SeriesRule, Soak, judge, slope
+from labs.benchmarks.soak.verdict import Point, SeriesRule, Soak, judge, slope
 
 ROOT = Path(__file__).resolve().parents[2]
 SHORT = (
@@ -40,7 +40,7 @@ def test_a_node_under_mixed_load_with_kills_leaves_nothing_and_serves_no_wrong_b
     """After seconds of every kind of call, task and kill nothing was wrong and nothing is left."""
     environment = {key: value for key, value in os.environ.items() if not key.startswith("DIOS_")}
     done = subprocess.run(
-        [sys.executable, "-m", "benchmarks.soak", *SHORT, "--out", str(tmp_path)],
+        [sys.executable, "-m", "labs.benchmarks.soak", *SHORT, "--out", str(tmp_path)],
         cwd=ROOT,
         env={**environment, "HOME": str(tmp_path)},
         capture_output=True,

@@ -21,7 +21,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
-from benchmarks import report
+from labs.benchmarks import report
 from tests.lab import container_engine
 
 ROOT: Final = Path(__file__).resolve().parents[2]

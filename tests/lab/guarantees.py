@@ -25,16 +25,16 @@ from typing import Final
 import trio
 
 import dios
-from benchmarks.report import now
 from dios.client.aio.node import AsyncNode, AsyncTask
 from dios.wire.messages import Guarantee
 from dios.wire.types import Traffic
+from labs.benchmarks.report import now
 from tests.lab.rates import CAPACITY, GREEDY, GREEDY_BYTES, GREEDY_CONNECTIONS, LINK_MBIT, reader, shape
 from tests.support.lab.daemons import DaemonProgram, clusters_are_here, wait_agreement
 from tests.support.lab.machines import Lab, Machine
 from tests.support.lab.namespaces import NotHereError
 
-RESULT: Final = Path(__file__).resolve().parents[2] / "benchmarks" / "results" / "guarantees.md"
+RESULT: Final = Path(__file__).resolve().parents[2] / "labs" / "benchmarks" / "results" / "guarantees.md"
 ME: Final = f"uid:{os.geteuid()}"
 MB: Final = 1_000_000
 SMALL: Final = 4003

@@ -47,7 +47,7 @@ IN_SOURCE: Final = {
 }
 DEPLOY: Final = "dios/deploy/kubernetes/"
 OF_FORMAT: Final = {"PKG-INFO", "pyproject.toml", ".gitignore"}
-SUITES: Final = ("test", "tests", "benchmarks")
+SUITES: Final = ("test", "tests", "benchmarks", "labs")
 
 
 class FailedError(Exception):

@@ -150,7 +150,7 @@ class Place:
         for command in (
             (self._program, "-m", "venv", "--clear", self._python.removesuffix("/bin/python")),
             (*pip, "--upgrade", "pip>=25.1"),
-            (*pip, "--editable", ".", "--group", "dev"),
+            (*pip, "--editable", ".", "--editable", "./labs", "--group", "dev"),
         ):
             if status := self.run(*command):
                 raise NotHereError(f"`{' '.join(command[1:])}` ended with status {status}; see above")
@@ -183,7 +183,7 @@ class Place:
         """Run the measurements once."""
         report = self._folder / "figures.json"
         report.unlink(missing_ok=True)
-        if self.run(self._python, "-m", "benchmarks.pythons", str(report)) or not report.exists():
+        if self.run(self._python, "-m", "labs.benchmarks.pythons", str(report)) or not report.exists():
             raise NotHereError("the measurement failed; see above")
         figures: Figures = json.loads(report.read_text())["figures"]
         return figures

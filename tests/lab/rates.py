@@ -26,16 +26,16 @@ from typing import Final
 import trio
 
 import dios
-from benchmarks.report import now
 from dios.client.aio.node import AsyncNode
 from dios.wire.messages import Rate
 from dios.wire.types import Traffic
+from labs.benchmarks.report import now
 from tests.support.lab.daemons import DaemonProgram, clusters_are_here, wait_agreement
 from tests.support.lab.machines import Lab, Machine
 from tests.support.lab.namespaces import NotHereError, killed_with_parent, run
 from tests.support.node.running_node import wait_until
 
-RESULT: Final = Path(__file__).resolve().parents[2] / "benchmarks" / "results" / "rates.md"
+RESULT: Final = Path(__file__).resolve().parents[2] / "labs" / "benchmarks" / "results" / "rates.md"
 READER: Final = Path(__file__).resolve().parents[1] / "support" / "programs" / "lab_reader.py"
 GREEDY, MODEST = 4001, 4002
 """Users of the machine; nobody need know them."""

@@ -22,9 +22,9 @@ from pathlib import Path
 from typing import Final
 
 import dios
-from benchmarks.measure import pss_kib, tree_pss_mb
-from benchmarks.report import now
-from benchmarks.soak.verdict import GROWTH_SHARE, slope
+from labs.benchmarks.measure import pss_kib, tree_pss_mb
+from labs.benchmarks.report import now
+from labs.benchmarks.soak.verdict import GROWTH_SHARE, slope
 from tests.support.lab.daemons import (
     ANSWER_SECONDS,
     PORT,
@@ -37,7 +37,7 @@ from tests.support.lab.daemons import (
 from tests.support.lab.machines import Lab
 from tests.support.lab.namespaces import NotHereError
 
-RESULT: Final = Path(__file__).resolve().parents[2] / "benchmarks" / "results" / "lab.md"
+RESULT: Final = Path(__file__).resolve().parents[2] / "labs" / "benchmarks" / "results" / "lab.md"
 BATCH: Final = 100
 OBJECT_BYTES: Final = 100
 SAMPLE_S: Final = 3.0

@@ -4,7 +4,7 @@ A stream of small runs asks for more than the cluster has, one user wants a whol
 one submits runs of both sizes. Whoever has nothing and waits must start within the longest run and a margin.
 Exit status 0 when all did.
 
-Not for: the order among users, which ``python -m dios.sim --queues`` checks under all cost models.
+Not for: the order among users, which ``python -m labs.sim --queues`` checks under all cost models.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ import msgspec
 import trio
 
 import dios
-from benchmarks.report import now
 from dios.client.aio.node import AsyncNode, open_node
+from labs.benchmarks.report import now
 from tests.support.node.command_user import Person
 from tests.support.node.other_users import as_user
 from tests.support.node.running_node import wait_until
 from tests.support.node.scheduled_cluster import is_attended
 
-RESULT: Final = Path(__file__).resolve().parents[2] / "benchmarks" / "results" / "shared-queue.md"
+RESULT: Final = Path(__file__).resolve().parents[2] / "labs" / "benchmarks" / "results" / "shared-queue.md"
 NODE_CPUS: Final = len(os.sched_getaffinity(0))
 STREAM, LARGE, MIXED = 65_528, 65_527, 65_526
 """Users of the machine; nobody need know them."""

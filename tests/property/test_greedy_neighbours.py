@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from benchmarks.neighbours.kinds import KINDS
+from labs.benchmarks.neighbours.kinds import KINDS
 from tests.support.core.greedy_core import UNIT_WORK_MAX, BusyNode, drive
 
 PARTS = 1_000

@@ -23,9 +23,9 @@ from dios.core.remote.name_index import pack_digests
 from dios.core.remote.peers import Peer
 from dios.errors import ProtocolError
 from dios.ids import InternalName, Name, ObjectId, Principal, RefId, TaskId
-from dios.sim.step_work import lines_of
 from dios.wire import dcp, messages
 from dios.wire.types import Brand, Buffering, ObjectType, Permission
+from labs.sim.step_work import lines_of
 from tests.support.core import harness
 from tests.support.core.two_nodes import Two
 

@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 
 import dios
-from benchmarks.deniability import BLOCK, as_expected, by_kind, compare, compare_all, measure, prepare
 from dios.host.sandbox.mechanisms import obstacle_to_pure, probe
+from labs.benchmarks.deniability import BLOCK, as_expected, by_kind, compare, compare_all, measure, prepare
 from tests.support.node.running_node import running_node
 
 TRIES = 1_500

@@ -13,8 +13,8 @@ from time import perf_counter
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "support" / "programs"))
 
-from dios.sim.event_queue import S
 from dios.wire.types import NodeStatus
+from labs.sim.event_queue import S
 from tests.support.core.membership_faults import heal_everything, stable, times_of_death, unlucky
 from tests.support.core.membership_world import GossipWorld
 

@@ -12,10 +12,10 @@ import pytest
 from dios import limits
 from dios.core.membership import swim
 from dios.errors import Code
-from dios.sim.cluster.network import DeliveryPolicy
-from dios.sim.cluster.world import simulate_cluster
-from dios.sim.event_queue import S
-from dios.sim.node.checker import BrokenPromiseError
+from labs.sim.cluster.network import DeliveryPolicy
+from labs.sim.cluster.world import simulate_cluster
+from labs.sim.event_queue import S
+from labs.sim.node.checker import BrokenPromiseError
 from tests.support.core import broken_cores as broken
 
 SHORT_NS = 5 * S
@@ -89,7 +89,7 @@ def test_same_seed_same_trace() -> None:
     """A cluster's trace digest is the same under different hash seeds."""
 
     def digest(hash_seed: str) -> str:
-        code = f"from dios.sim.cluster.world import simulate_cluster as run; print(run(4, {SHORT_NS}).digest)"
+        code = f"from labs.sim.cluster.world import simulate_cluster as run; print(run(4, {SHORT_NS}).digest)"
         environment = {**os.environ, "PYTHONHASHSEED": hash_seed}
         command = [sys.executable, "-c", code]
         return subprocess.run(command, env=environment, check=True, capture_output=True, text=True).stdout
@@ -138,9 +138,9 @@ def test_failing_seed_says_how_to_repeat_it() -> None:
     code = (
         "import sys; from dios.core.calls import lifecycle;"
         "lifecycle._notify_parent = lambda step, task: None;"
-        "from dios.sim.__main__ import main; "
+        "from labs.sim.__main__ import main; "
         "sys.argv[1:] = ['--cluster', '--seeds', '60', '--processes', '1']; sys.exit(main())"
     )
     done = subprocess.run([sys.executable, "-c", code], check=False, capture_output=True, text=True)
     assert done.returncode == 1
-    assert "python -m dios.sim --cluster --first" in done.stdout
+    assert "python -m labs.sim --cluster --first" in done.stdout

@@ -14,9 +14,9 @@ from dios.core.machine import Core
 from dios.core.model.rows import RowSource
 from dios.core.remote.peers import Here
 from dios.ids import Principal
-from dios.sim.cluster.world import QUIET_NS, ClusterWorld
-from dios.sim.disk.faults import NoFaults
-from dios.sim.node.world import NodeWorld
+from labs.sim.cluster.world import QUIET_NS, ClusterWorld
+from labs.sim.disk.faults import NoFaults
+from labs.sim.node.world import NodeWorld
 from tests.support.core.defects import Injector
 
 STEPS = 400
@@ -39,7 +39,7 @@ def _plain_cores() -> Iterator[None]:
         del checked
         return Core(rng.randbytes, owner, here=here, rows=rows)
 
-    with mock.patch("dios.sim.node.host.ContinuedCore", plain):
+    with mock.patch("labs.sim.node.host.ContinuedCore", plain):
         yield
 
 

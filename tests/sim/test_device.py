@@ -7,8 +7,8 @@ from random import Random
 
 import pytest
 
-from dios.sim.disk.device import Device, File, PowerCutError
-from dios.sim.disk.faults import DiskFault, OneFault
+from labs.sim.disk.device import Device, File, PowerCutError
+from labs.sim.disk.faults import DiskFault, OneFault
 
 OLD, NEW = b"o" * 64, b"n" * 64
 DRAWS = 200

@@ -9,12 +9,12 @@ from random import Random
 
 import pytest
 
-from dios.sim.disk.device import Device
-from dios.sim.disk.faults import DiskFault, Operation
-from dios.sim.disk.model_store import ModelStore
-from dios.sim.node.checker import BrokenPromiseError
-from dios.sim.node.systematic import FaultCase, systematic
-from dios.sim.node.world import INLINE_BYTES, OpenStore, simulate
+from labs.sim.disk.device import Device
+from labs.sim.disk.faults import DiskFault, Operation
+from labs.sim.disk.model_store import ModelStore
+from labs.sim.node.checker import BrokenPromiseError
+from labs.sim.node.systematic import FaultCase, systematic
+from labs.sim.node.world import INLINE_BYTES, OpenStore, simulate
 from tests.support.core.broken_cores import answers_early
 from tests.support.store import broken_stores as broken
 
@@ -112,8 +112,8 @@ def test_broken_store_is_caught_at_its_operation(
 
 
 def test_command_shows_faults() -> None:
-    """``python -m dios.sim --faults`` runs seeds and says which faults there were."""
-    command = [sys.executable, "-m", "dios.sim", "--seeds", "3", "--faults"]
+    """``python -m labs.sim --faults`` runs seeds and says which faults there were."""
+    command = [sys.executable, "-m", "labs.sim", "--seeds", "3", "--faults"]
     shown = subprocess.run(command, check=True, capture_output=True, text=True).stdout
     assert "3 seeds passed" in shown
     assert "EIO" in shown

@@ -10,9 +10,9 @@ from collections.abc import Callable
 
 import pytest
 
-from dios.sim.cluster.world import simulate_flows
-from dios.sim.event_queue import S
-from dios.sim.node.checker import BrokenPromiseError
+from labs.sim.cluster.world import simulate_flows
+from labs.sim.event_queue import S
+from labs.sim.node.checker import BrokenPromiseError
 from tests.support.core import broken_cores as broken
 
 SHORT_NS = 5 * S

@@ -24,18 +24,18 @@ from dios.lib.kept.comparisons import Comparison, Comparisons
 from dios.lib.kept.decisions import KeptSteps
 from dios.lib.kept.objects import LookOrder, PromisedObject
 from dios.lib.kept.versions import Seen, VersionState
-from dios.sim.kept import world
-from dios.sim.kept.calls import Killed, ModelSession
-from dios.sim.kept.file_history import FileHistory
-from dios.sim.kept.history import History
-from dios.sim.kept.links import ModelProgram, async_node
-from dios.sim.kept.nodes import ModelCluster, object_name
-from dios.sim.kept.safety import Safety, digest_of
-from dios.sim.kept.surroundings import tier_store
-from dios.sim.kept.users import Users
-from dios.sim.kept.world import GROUP, BrokenClaimsError, simulate_kept
-from dios.sim.node.checker import BrokenPromiseError
 from dios.wire.types import ObjectType, Semantics
+from labs.sim.kept import world
+from labs.sim.kept.calls import Killed, ModelSession
+from labs.sim.kept.file_history import FileHistory
+from labs.sim.kept.history import History
+from labs.sim.kept.links import ModelProgram, async_node
+from labs.sim.kept.nodes import ModelCluster, object_name
+from labs.sim.kept.safety import Safety, digest_of
+from labs.sim.kept.surroundings import tier_store
+from labs.sim.kept.users import Users
+from labs.sim.kept.world import GROUP, BrokenClaimsError, simulate_kept
+from labs.sim.node.checker import BrokenPromiseError
 
 SEEDS_TO_FIND = 60
 

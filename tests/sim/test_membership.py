@@ -12,10 +12,10 @@ from dios import limits
 from dios.core.membership.dissemination import Dissemination
 from dios.core.membership.table_digest import TableDigest
 from dios.ids import NodeId
-from dios.sim.event_queue import S
 from dios.wire import gossip
 from dios.wire.gossip import GossipMessage, MemberRow
 from dios.wire.types import NodeStatus
+from labs.sim.event_queue import S
 from tests.support.core.membership_faults import heal_everything, stable, times_of_death, unlucky
 from tests.support.core.membership_world import GossipWorld
 

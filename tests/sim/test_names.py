@@ -6,8 +6,8 @@ from collections.abc import Callable
 
 import pytest
 
-from dios.sim.cluster.world import INDEXED_NODES, LOOKUPS_SPAN_NS, ClusterWorld, simulate_lookups
-from dios.sim.node.checker import BrokenPromiseError
+from labs.sim.cluster.world import INDEXED_NODES, LOOKUPS_SPAN_NS, ClusterWorld, simulate_lookups
+from labs.sim.node.checker import BrokenPromiseError
 from tests.support.core import broken_index as broken
 
 

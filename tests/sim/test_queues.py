@@ -12,7 +12,7 @@ from dios.firmament.models.catalogue import MODELS
 from dios.firmament.policies.fair_queue import TaskFairQueue
 from dios.firmament.policies.reservations import Head, Reservations
 from dios.firmament.policies.room_in_time import RoomInTime
-from dios.sim.queues.world import simulate_queues
+from labs.sim.queues.world import simulate_queues
 
 SEEDS_TO_FIND = 12
 

@@ -7,10 +7,10 @@ from collections.abc import Callable
 from dios import limits
 from dios.core.remote import registration
 from dios.ids import NodeId
-from dios.sim.event_queue import MS, S
-from dios.sim.scale.nodes import Costs, ScaleWorld, Session, require
 from dios.wire import messages
 from dios.wire.types import NameKind, ObjectType
+from labs.sim.event_queue import MS, S
+from labs.sim.scale.nodes import Costs, ScaleWorld, Session, require
 
 SIZE = limits.INDEX_REGISTRARS_MIN + 8
 SETTLED_NS = limits.INDEX_RECENT_MS * MS + 2 * S

@@ -18,10 +18,10 @@ from dios.core.model.records import PhysicalObject, Reference
 from dios.core.model.state import State
 from dios.core.step import Step
 from dios.errors import InvariantError
-from dios.sim.node.checker import BrokenPromiseError
-from dios.sim.node.world import simulate
 from dios.wire import page
 from dios.wire.types import Resource
+from labs.sim.node.checker import BrokenPromiseError
+from labs.sim.node.world import simulate
 
 
 @pytest.mark.parametrize("seed", range(20))
@@ -64,7 +64,7 @@ def test_same_seed_same_trace() -> None:
     """A seed's trace digest is the same under different hash seeds."""
 
     def digest(hash_seed: str) -> str:
-        code = "from dios.sim.node.world import simulate; print(simulate(5).digest)"
+        code = "from labs.sim.node.world import simulate; print(simulate(5).digest)"
         environment = {**os.environ, "PYTHONHASHSEED": hash_seed}
         command = [sys.executable, "-c", code]
         return subprocess.run(command, env=environment, check=True, capture_output=True, text=True).stdout

@@ -66,10 +66,10 @@ def test_every_other_command_is_one_of_the_simulator() -> None:
     """Its options are those that the simulator has."""
     others = [one for one in commands() if not one.startswith(("tests/", "make "))]
     help_text = subprocess.run(
-        [sys.executable, "-m", "dios.sim", "--help"], capture_output=True, text=True, check=True
+        [sys.executable, "-m", "labs.sim", "--help"], capture_output=True, text=True, check=True
     ).stdout
     for command in others:
-        assert command.startswith("python -m dios.sim ")
+        assert command.startswith("python -m labs.sim ")
         assert [word for word in command.split() if word.startswith("--") and word not in help_text] == []
 
 
@@ -77,7 +77,7 @@ def test_every_seed_that_found_a_defect_is_on_the_page() -> None:
     """The page has the finding of each seed that is kept in the tests of the simulators."""
     text = PAGE.read_text()
     for seed, finding in test_cluster.FOUND.items():
-        assert f"| {finding} | `python -m dios.sim --cluster --first {seed} --seeds 1` |" in text
+        assert f"| {finding} | `python -m labs.sim --cluster --first {seed} --seeds 1` |" in text
     for finding in test_flows.FOUND.values():
         assert f"| {finding} |" in text
 

@@ -12,6 +12,8 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[2]
 PAGE = (ROOT / "docs" / "glossary.md").read_text()
 ORDINARY = tomllib.loads((Path(__file__).parent / "ordinary_words.toml").read_text())
+SCRIPTS = ("labs/benchmarks/", "labs/examples/")
+"""Folders whose names are no vocabulary."""
 PART = re.compile(r"[A-Z]+(?=[A-Z][a-z])|[A-Z]?[a-z]+|[A-Z]+")
 
 
@@ -47,10 +49,12 @@ def defined_words() -> set[str]:
 
 @cache
 def used_words() -> dict[str, str]:
-    """Return the words of the names of public modules and classes below ``dios``, each with one place."""
+    """Return the words of names of public modules and classes of ``dios`` and ``labs``, each with a place."""
     found: dict[str, set[str]] = defaultdict(set)
-    for path in (ROOT / "dios").rglob("*.py"):
+    for path in [*(ROOT / "dios").rglob("*.py"), *(ROOT / "labs").rglob("*.py")]:
         place = str(path.relative_to(ROOT))
+        if place.startswith(SCRIPTS):
+            continue
         for part in path.relative_to(ROOT).with_suffix("").parts:
             for word in [] if part.startswith("_") else PART.findall(part.replace("_", " ")):
                 found[word.lower()].add(place)

@@ -1,4 +1,4 @@
-"""No two modules of the package import each other, directly or through others.
+"""No two modules of the packages import each other, directly or through others.
 
 Imports under TYPE_CHECKING and inside functions count. What importing a module does to its parent packages
 does not.
@@ -36,8 +36,10 @@ def imported(path: Path, own: str, modules: dict[str, Path]) -> Iterator[str]:
 
 
 def graph() -> dict[str, set[str]]:
-    """What each module of the package imports."""
-    modules = {module_name(path): path for path in sorted((ROOT / "dios").rglob("*.py"))}
+    """What each module of the product and of the laboratory imports from them."""
+    modules = {
+        module_name(path): path for path in [*(ROOT / "dios").rglob("*.py"), *(ROOT / "labs").rglob("*.py")]
+    }
     return {name: set(imported(path, name, modules)) for name, path in modules.items()}
 
 

@@ -242,4 +242,4 @@ def test_every_extra_in_a_message_exists() -> None:
                 named.add(str(argument.value))
             else:
                 assert path.name == "extras.py", f"{path}:{node.lineno} names an extra that no test can see"
-    assert {"cluster", "wasm", "plots"} <= named <= EXTRAS
+    assert {"cluster", "wasm"} <= named <= EXTRAS

@@ -17,8 +17,8 @@ from dios.cli.main import app
 
 ROOT: Final = Path(__file__).resolve().parents[2]
 PAGE: Final = (ROOT / "docs" / "papers.md").read_text()
-MODULE: Final = re.compile(r"dios(?:\.\w+)+")
-FILE: Final = re.compile(r"(?:dios|docs|tests|examples|benchmarks)/[\w/.-]+")
+MODULE: Final = re.compile(r"(?:dios|labs)(?:\.\w+)+")
+FILE: Final = re.compile(r"(?:dios|labs|docs|tests|examples)/[\w/.-]+")
 REASON: Final = re.compile(r"(?:None|Not yet): \S+(?: \S+)+")
 """A row without a counterpart has a reason of at least two words."""
 
@@ -113,7 +113,7 @@ def _codes(kind: str) -> list[str]:
 
 
 def test_each_module_and_file_exists() -> None:
-    """A module is a file or folder below ``dios``; a path is in the repository."""
+    """A module is a file or folder below ``dios`` or ``labs``; a path is in the repository."""
     gone = [
         code
         for code in _codes("module")
@@ -143,8 +143,8 @@ def test_each_command_and_its_figure_exists() -> None:
     wrong = {code: trouble for code in commands if (trouble := lookup(code.split()[1:]))}
     for code in commands:
         match code.split():
-            case ["dios", "repro", family, *options]:
-                evaluation = importlib.import_module(f"dios.papers.{family.replace('-', '_')}.evaluation")
+            case ["dios", "lab", "repro", family, *options]:
+                evaluation = importlib.import_module(f"labs.papers.{family.replace('-', '_')}.evaluation")
                 named = [options[at + 1] for at, word in enumerate(options) if word == "--figure"]
                 missing = [number for number in named if number not in evaluation.FIGURES]
                 if missing or not named:
@@ -154,7 +154,7 @@ def test_each_command_and_its_figure_exists() -> None:
 
 def test_a_command_that_does_not_exist_is_found() -> None:
     """The lookup of the test above refuses what does not exist: a command, a family and an option."""
-    assert lookup(["repro", "nothing"])
-    assert lookup(["repro"])
-    assert lookup(["repro", "sdrf", "--nothing"])
-    assert not lookup(["repro", "sdrf", "--figure", "4"])
+    assert lookup(["lab", "repro", "nothing"])
+    assert lookup(["lab", "repro"])
+    assert lookup(["lab", "repro", "sdrf", "--nothing"])
+    assert not lookup(["lab", "repro", "sdrf", "--figure", "4"])

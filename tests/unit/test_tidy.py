@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from dios import limits
+from labs import limits as simulation_limits
 
 ROOT = Path(__file__).resolve().parents[2]
 UNITS = {"KIB", "MIB", "GIB"}
@@ -43,7 +44,7 @@ def tracked() -> tuple[Path, ...]:
         ).stdout
     except (OSError, subprocess.CalledProcessError):
         # A source archive has no git: then everything below the known folders belongs to it.
-        folders = [ROOT / name for name in ("dios", "tests", "docs", "examples", "benchmarks")]
+        folders = [ROOT / name for name in ("dios", "labs", "tests", "docs", "examples")]
         found = [path for folder in folders for path in folder.rglob("*") if path.is_file()]
         return tuple(path for path in [*found, *ROOT.glob("*.*")] if "__pycache__" not in path.parts)
     return tuple(path for name in listed.decode().split("\0") if name and (path := ROOT / name).is_file())
@@ -96,7 +97,7 @@ def test_core_and_wire_have_no_clock_no_entropy_and_no_voice() -> None:
 
 
 def test_only_the_command_line_prints() -> None:
-    """Below the command line and the benchmarks nothing calls print."""
+    """Below the command line nothing in the product calls print."""
     found = [
         f"{path.relative_to(ROOT)}:{node.lineno}"
         for path in python_files("dios")
@@ -108,19 +109,21 @@ def test_only_the_command_line_prints() -> None:
 
 
 def test_every_bound_bounds_something() -> None:
-    """Every name of dios/limits.py is used by code outside of it."""
-    words: set[str] = set()
-    for path in python_files("dios"):
-        if path != ROOT / "dios" / "limits.py":
-            words.update(re.findall(r"\b[A-Z][A-Z0-9_]+\b", path.read_text()))
-    unused = [name for name in vars(limits) if name.isupper() and name not in UNITS | words]
+    """Every name of dios/limits.py is used elsewhere in dios, and every name of labs/limits.py in labs."""
+    unused: list[str] = []
+    for folder, bounds in (("dios", limits), ("labs", simulation_limits)):
+        words: set[str] = set()
+        for path in python_files(folder):
+            if path != ROOT / folder / "limits.py":
+                words.update(re.findall(r"\b[A-Z][A-Z0-9_]+\b", path.read_text()))
+        unused += [name for name in vars(bounds) if name.isupper() and name not in UNITS | words]
     assert not unused, f"delete these bounds or enforce them: {unused}"
 
 
 def test_every_package_says_what_is_in_it() -> None:
     """The docstring of every package says what the package holds, and names each of its modules."""
     silent: list[str] = []
-    for path in python_files("dios"):
+    for path in python_files("dios", "labs"):
         if path.name != "__init__.py":
             continue
         text = ast.get_docstring(tree_of(path)) or ""
@@ -133,10 +136,10 @@ def test_every_package_says_what_is_in_it() -> None:
 
 
 def test_every_module_says_what_it_is_for() -> None:
-    """Every module of the product that holds code begins with a docstring."""
+    """Every module of the product and of the laboratory that holds code begins with a docstring."""
     silent = [
         str(path.relative_to(ROOT))
-        for path in python_files("dios")
+        for path in python_files("dios", "labs")
         if path.read_text().strip() and ast.get_docstring(tree_of(path)) is None
     ]
     assert not silent, silent

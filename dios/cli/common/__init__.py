@@ -6,6 +6,7 @@
 - ``application``: the applications of Typer that the commands are made of, and their help.
 - ``spellings``: the old names of commands and options.
 - ``lazy``: a table of commands, each of which is imported when it is used.
+- ``added_commands``: the commands that other installed packages add to ``dios``.
 - ``json_rows``: the types of what commands print with ``--json``, and their schemas.
 - ``completion``: what a shell proposes for groups, paths, nodes, tasks and services.
 - ``extras``, ``principals``, ``signals``, ``streams``: missing packages, names of users, SIGTERM and SIGHUP,

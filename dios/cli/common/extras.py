@@ -19,7 +19,6 @@ _PACKAGES: Final[Mapping[str, frozenset[str]]] = {
     "web": frozenset({"nicegui", "fastapi", "uvicorn"}),
     "metrics": frozenset({"prometheus_client"}),
     "tui": frozenset({"textual"}),
-    "trace": frozenset({"numpy", "dpkt"}),
     "jupyter": frozenset({"ipykernel", "jupyter_client"}),
 }
 """The packages of each extra that commands need."""

@@ -1,14 +1,19 @@
 """The types of what commands print with ``--json``, from which ``dios schema`` makes JSON schemas.
 
-The commands make their rows as these types, or as types of their own modules. ``JSON`` lists all of them.
+The commands make their rows as these types, or as types of their own modules. ``JSON`` lists all of
+them, and ``outputs`` also those of commands that other packages add.
 """
 
 from __future__ import annotations
 
 import importlib
+from collections import ChainMap
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import PurePath
 from typing import Final, NamedTuple, NotRequired, TypedDict
+
+from dios.cli.common.added_commands import added_commands
 
 
 class FileRow(TypedDict):
@@ -267,13 +272,14 @@ class SettingRow(TypedDict):
 class Output(NamedTuple):
     """The output of a command: one object, a list of objects, or, with None, either of them.
 
-    A row is a type, or the place ``module:name`` of one under ``dios``, which is imported late. ``note`` says
-    when there is more than one such document.
+    A row is a type, or the place ``module:name`` of one under ``package``, which is imported late. ``note``
+    says when there is more than one such document.
     """
 
     rows: tuple[type | str, ...]
     many: bool | None = True
     note: str = ""
+    package: str = "dios"
 
 
 _ANSWERS: Final = "firmament.coordinator.answers"
@@ -402,7 +408,6 @@ JSON: Final[Mapping[str, Output]] = {
     "sched models": Output((f"{_ANSWERS}:ModelsAnswer",), many=False),
     "sched set-model": Output((f"{_ANSWERS}:ModelChangeAnswer",), many=False),
     "sched check-model": Output(("cli.scheduling.live:CheckedModelRow",), many=False),
-    "sched calibrate": Output(("cli.scheduling.calibrate:CalibrationRow",), many=False),
     "sched settings": Output((f"{_ANSWERS}:SettingsAnswer",), many=False),
     "sched set": Output((f"{_ANSWERS}:SettingsAnswer",), many=False),
     "sched reset": Output((f"{_ANSWERS}:SettingsAnswer",), many=False),
@@ -418,11 +423,6 @@ JSON: Final[Mapping[str, Output]] = {
     "pack ls": Output((f"{_ANSWERS}:AdmittedJobAnswer",)),
     "pack release": Output(("cli.packing.live:ReleasedRow",), many=False),
     "pack learn": Output(("cli.packing.learn:LearnedJobRow",), many=False),
-    "pack simulate": Output(("cli.packing.simulate:PackingSummaryRow",), many=False),
-    "sched simulate": Output(("firmament.simulate.report:OutcomeSummary",), many=False),
-    "sched compare": Output(("firmament.simulate.compare:ComparedModelRow",)),
-    "fair simulate": Output(("cli.scheduling.fair:FairSummaryRow",), many=False),
-    "solve": Output(("cli.scheduling.solve:SolvedRow",), many=False),
     "nf run": Output(("sprayer.runtime.reports:RunningReport",), many=False),
     "nf stats": Output(
         ("sprayer.runtime.reports:RunningReport",),
@@ -430,14 +430,6 @@ JSON: Final[Mapping[str, Output]] = {
         note="With --watch each line is such a document.",
     ),
     "nf replay": Output(("sprayer.runtime.reports:ReplayReport",), many=False),
-    "nf trace": Output(("sprayer.trace:TraceReport",), many=False),
-    **dict.fromkeys(
-        [
-            f"repro {family}"
-            for family in ("dios", "interference", "firmament", "sdrf", "dc-drf", "packer", "sprayer")
-        ],
-        Output(("papers.figures:WrittenFigureRow",)),
-    ),
     "up": Output(
         (
             "cli.nodes.local_cluster:LocalClusterRow",
@@ -481,12 +473,24 @@ JSON: Final[Mapping[str, Output]] = {
 """The commands with a schema, and the types of their output; those of ``dios`` without its name."""
 
 
+def outputs() -> Mapping[str, Output]:
+    """Return the table ``JSON``, with those of the modules that add commands to ``dios``.
+
+    A module that cannot be imported adds nothing: its command reports the reason.
+    """
+    tables: list[Mapping[str, Output]] = [JSON]
+    for place in added_commands().values():
+        with suppress(ImportError):
+            tables.append(getattr(importlib.import_module(place.partition(":")[0]), "JSON", {}))
+    return ChainMap(*map(dict, tables))
+
+
 def schema_of(command: str) -> dict[str, object]:
     """Return the JSON schema of what a command prints with ``--json``. Raises KeyError without one."""
     import msgspec  # noqa: PLC0415 - only `dios schema` needs it
 
-    rows, many, note = JSON[command]
-    types = [_type_at(row) if isinstance(row, str) else row for row in rows]
+    rows, many, note, package = outputs()[command]
+    types = [_type_at(package, row) if isinstance(row, str) else row for row in rows]
     schemas, components = msgspec.json.schema_components(
         types, schema_hook=_schema_of_other, ref_template="#/$defs/{name}"
     )
@@ -506,9 +510,9 @@ def _typed(command: str) -> str:
     return command if command.startswith("dios-node ") else f"dios {command}"
 
 
-def _type_at(place: str) -> type:
+def _type_at(package: str, place: str) -> type:
     module, _, name = place.partition(":")
-    found: type = getattr(importlib.import_module(f"dios.{module}"), name)
+    found: type = getattr(importlib.import_module(f"{package}.{module}"), name)
     return found
 
 

@@ -6,15 +6,17 @@ import enum
 import importlib
 import os
 import sys
-from collections.abc import Iterator, Mapping, MutableMapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, MutableMapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar, Final, cast
 
 import typer
 import typer.main
+from typer._click.exceptions import UsageError
 from typer.core import TyperGroup
 
-from dios.cli.common.application import CommandGroup
+from dios.cli.common.added_commands import added_commands
+from dios.cli.common.application import CommandGroup, line_of
 from dios.cli.common.streams import INTERRUPTED
 
 if TYPE_CHECKING:
@@ -27,15 +29,23 @@ _COMPLETING: Final = ("_DIOS_COMPLETE", "_DIOS_NODE_COMPLETE")
 
 
 class _LazyCommands(MutableMapping[str, "Command"]):
-    """The commands of a group by name; a command is made when it is first looked up."""
+    """The commands of a group by name; a command is made when it is first looked up.
 
-    def __init__(self, places: Mapping[str, str]) -> None:
-        self._places = dict(places)
+    Args:
+        own: the places of the group's own commands.
+        added: returns the places of further commands. It is called when a name is looked up that the group
+            does not have itself, or when all names are needed.
+    """
+
+    def __init__(self, own: Mapping[str, str], added: Callable[[], Mapping[str, str]]) -> None:
+        self._own = dict(own)
+        self._added = added
         self._made: dict[str, Command] = {}
 
     def __getitem__(self, name: str) -> Command:
         if name not in self._made:
-            self._made[name] = _command_at(name, self._places[name])
+            place = self._own[name] if name in self._own else f"{self._added()[name]}*"
+            self._made[name] = _command_at(name, place)
             if any(variable in os.environ for variable in _COMPLETING):
                 from dios.cli.common import completion  # noqa: PLC0415 - only if a shell completes
 
@@ -43,21 +53,21 @@ class _LazyCommands(MutableMapping[str, "Command"]):
         return self._made[name]
 
     def __setitem__(self, name: str, command: Command) -> None:
-        self._places.setdefault(name, "")
+        self._own.setdefault(name, "")
         self._made[name] = command
 
     def __delitem__(self, name: str) -> None:
-        del self._places[name]
+        del self._own[name]
         self._made.pop(name, None)
 
     def __iter__(self) -> Iterator[str]:
-        return iter(self._places)
+        return iter({**self._own, **self._added()})
 
     def __len__(self) -> int:
-        return len(self._places)
+        return len({**self._own, **self._added()})
 
     def __contains__(self, name: object) -> bool:
-        return name in self._places
+        return name in self._own or name in self._added()
 
 
 def _command_at(name: str, place: str) -> Command:
@@ -85,6 +95,7 @@ class Section(enum.StrEnum):
     LOOK = "Look at what happens"
     SHARE = "Share with others"
     RESEARCH = "Research"
+    ADDED = "Added by other packages"
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,20 +114,43 @@ class CommandRow:
 
 
 class LazyGroup(CommandGroup):
-    """A group whose commands are the ``rows`` of a table."""
+    """A group whose commands are the ``rows`` of a table; if it is ``open``, other packages add more."""
 
     rows: ClassVar[Sequence[CommandRow]] = ()
+    open: ClassVar[bool] = False
 
     def __init__(self, **settings: object) -> None:
         super().__init__(**settings)  # type: ignore[arg-type] # Typer's own settings, passed on
-        self.commands = _LazyCommands({row.name: row.place for row in self.rows})
+        self.commands = _LazyCommands({row.name: row.place for row in self.rows}, self._added)
+
+    def _added(self) -> Mapping[str, str]:
+        return added_commands() if self.open else {}
+
+    def _listed(self) -> Iterator[tuple[Section, str, str]]:
+        """Yield the section, the name and the line of each command."""
+        yield from ((row.section, row.name, row.line) for row in self.rows)
+        own = {row.name for row in self.rows}
+        yield from ((Section.ADDED, name, self._line_of(name)) for name in self._added() if name not in own)
+
+    def _line_of(self, name: str) -> str:
+        """Return the line of an added command, or the reason why it cannot be loaded."""
+        command = self._load(name)
+        return command if isinstance(command, str) else line_of(command)
+
+    def _load(self, name: str) -> Command | str:
+        """Return an added command, or the reason why it cannot be loaded."""
+        try:
+            return self.commands[name]
+        except Exception as error:  # noqa: BLE001 - another package's defect must not take away our help
+            return f"Cannot be loaded: {type(error).__name__}: {error}"
 
     def format_commands(self, ctx: Context, formatter: HelpFormatter) -> None:
         """Write the commands in their sections, with one column of names for all."""
         del ctx
-        width = max(len(row.name) for row in self.rows)
+        listed = list(self._listed())
+        width = max(len(name) for _, name, _ in listed)
         for section in Section:
-            records = [(row.name.ljust(width), row.line) for row in self.rows if row.section is section]
+            records = [(name.ljust(width), line) for where, name, line in listed if where is section]
             if records:
                 with formatter.section(section):
                     formatter.write_dl(records)
@@ -125,6 +159,21 @@ class LazyGroup(CommandGroup):
         """Return the commands and options that begin with ``incomplete``."""
         from typer._click.shell_completion import CompletionItem  # noqa: PLC0415 - only if a shell completes
 
-        rows = (row for row in self.rows if row.name.startswith(incomplete))
+        named = ((name, line) for _, name, line in self._listed() if name.startswith(incomplete))
         options = super(TyperGroup, self).shell_complete(ctx, incomplete)
-        return [*(CompletionItem(row.name, help=row.line) for row in rows), *options]
+        return [*(CompletionItem(name, help=line) for name, line in named), *options]
+
+    def resolve_command(self, ctx: Context, args: list[str]) -> tuple[str | None, Command | None, list[str]]:
+        """Return the command that the arguments begin with; name an added group that has an unknown one."""
+        try:
+            return super().resolve_command(ctx, args)
+        except UsageError as error:
+            added = {name: self._load(name) for name in self._added()}
+            homes = [
+                name
+                for name, command in added.items()
+                if isinstance(command, TyperGroup) and args[0] in command.commands
+            ]
+            if homes:
+                error.message = f"No such command {args[0]!r}. Did you mean '{homes[0]} {args[0]}'?"
+            raise

@@ -3,5 +3,4 @@
 - ``pack``: assembles the commands.
 - ``live``: ``dios pack check``, ``ls`` and ``release``, which ask a cluster.
 - ``learn``: ``dios pack learn``, which writes a job from measurements.
-- ``simulate``: ``dios pack simulate``, which compares policies.
 """

@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Final
 
 from dios.cli.common.application import CommandApplication
-from dios.cli.packing import learn, live, simulate
+from dios.cli.packing import learn, live
 
 app: Final = CommandApplication(
     help="Jobs with demands over time: check, run and learn them.",
@@ -26,4 +26,3 @@ app.command("check", epilog=live.CHECK)(live.check)
 app.command("ls", epilog=live.LS)(live.ls)
 app.command("release", epilog=live.RELEASE)(live.release)
 app.command("learn", epilog=learn.EXAMPLES)(learn.learn)
-app.command("simulate", epilog=simulate.EXAMPLES)(simulate.simulate)

@@ -53,7 +53,7 @@ SET: Final = (
 RESET: Final = "\b\nFor example:\n  dios sched reset"
 HISTORY: Final = "\b\nFor example:\n  dios sched history\n  dios sched history --json"
 EXPORT: Final = (
-    "\b\nFor example:\n  dios sched export --dimacs network.dimacs   (then: dios solve network.dimacs)\n"
+    "\b\nFor example:\n  dios sched export --dimacs network.dimacs   (then: dios lab solve network.dimacs)\n"
     "  dios sched export --dot - | dot -Tsvg > network.svg"
 )
 EXPLAIN: Final = (

@@ -8,11 +8,9 @@ from __future__ import annotations
 from typing import Final
 
 from dios.cli.common.application import CommandApplication
-from dios.cli.scheduling import calibrate, compare, live, simulate
+from dios.cli.scheduling import live
 
 app: Final = CommandApplication(no_args_is_help=True, help="The cluster scheduler, Firmament.")
-app.command("simulate", epilog=simulate.EXAMPLES)(simulate.simulate)
-app.command("compare", epilog=compare.EXAMPLES)(compare.compare)
 app.command("status", epilog=live.STATUS)(live.status)
 app.command("models", epilog=live.MODELS)(live.models)
 app.command("set-model", epilog=live.SET_MODEL)(live.set_model)
@@ -20,7 +18,6 @@ app.command("check-model", epilog=live.CHECK_MODEL)(live.check_model)
 app.command("settings", epilog=live.SETTINGS)(live.settings)
 app.command("set", epilog=live.SET)(live.set_settings)
 app.command("reset", epilog=live.RESET)(live.reset)
-app.command("calibrate", epilog=calibrate.EXAMPLES)(calibrate.calibrate)
 app.command("history", epilog=live.HISTORY)(live.history)
 app.command("export", epilog=live.EXPORT)(live.export)
 

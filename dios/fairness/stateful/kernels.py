@@ -1,7 +1,7 @@
 """SDRF's compiled decision: the next user to serve, and the effect of an allocation on commitments.
 
-The scheduler (``scheduler``) and the simulation (``dios.fairness.simulate``) both decide with these kernels,
-so that they make the same decisions.
+The scheduler (``scheduler``) and simulations of whole traces decide with these kernels, so that they make the
+same decisions.
 
 The next user is found by a scan of those who wait, or is the first of the live tree. The kernels that decide
 are inlined into their callers: passing the many arrays of the table would take longer than the work.

@@ -1,6 +1,6 @@
 """SDRF for tasks that cannot be divided, event by event: queues, tags and commitments of every user.
 
-Tasks are not placed on machines; ``dios.fairness.simulate`` runs whole traces with the same decisions.
+Tasks are not placed on machines.
 """
 
 from __future__ import annotations

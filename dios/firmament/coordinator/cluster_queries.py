@@ -279,5 +279,5 @@ def _moves(tracked: TrackedTask) -> list[str]:
 def _too_long(size: int) -> str:
     return (
         f"the answer has {size} bytes, and an answer may have at most {limits.ADVICE_BYTES_MAX}. For a "
-        "cluster of this size use `dios sched simulate` or FlowScheduler.problem()."
+        "cluster of this size use `dios lab simulate` or FlowScheduler.problem()."
     )

@@ -20,7 +20,6 @@ _UNUSED: Final = (
     "dios.firmament.solvers.potentials",
     "dios.firmament.solvers.relaxation",
     "dios.fairness.drf",
-    "dios.fairness.simulate",
     "dios.firmament.solvers.incremental",
     "dios.packer.share_bandwidth",
 )

@@ -1,7 +1,7 @@
 """Measured slow-downs between the four classes of interference, as a parameter of CoCo and Whare-Map.
 
 The parameter ``slow_downs`` has 16 whole numbers: for a turtle, a sheep, a rabbit and a devil, the run time
-next to a turtle, a sheep, a rabbit and a devil, in percent of the run time alone. ``dios sched calibrate``
+next to a turtle, a sheep, a rabbit and a devil, in percent of the run time alone. ``dios lab calibrate``
 measures them. With at most three digits each they fit into a parameter of a cost model.
 """
 
@@ -36,7 +36,7 @@ def parse_slow_downs(model: str, text: str) -> Floats | None:
     if len(found) != CLASSES**2 or not all(1 <= each <= PERCENT_MAX for each in found):
         raise BadModelError(
             f"model {model}: slow_downs is {text!r}; give {CLASSES**2} whole numbers from 1 to "
-            f"{PERCENT_MAX}, separated by commas, as `dios sched calibrate` prints them"
+            f"{PERCENT_MAX}, separated by commas, as `dios lab calibrate` prints them"
         )
     return np.array(found, np.float64).reshape(CLASSES, CLASSES) / 100
 

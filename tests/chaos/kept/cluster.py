@@ -21,11 +21,11 @@ from pathlib import Path
 from typing import Final, Self
 
 import dios
-from benchmarks.measure import descendants
 from dios import limits
 from dios.errors import DiosError
 from dios.node import daemon
 from dios.wire.types import NodeStatus
+from labs.benchmarks.measure import descendants
 from tests.chaos.cluster import repeat_until
 from tests.chaos.kept import impatient_daemon, power
 from tests.chaos.kept.machine import Machinery, NoCompilerError, shim

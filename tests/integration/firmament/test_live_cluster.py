@@ -418,11 +418,11 @@ def test_a_custom_model_reaches_nothing(site: Site, attempt: str) -> None:
 
 
 def test_the_network_can_be_solved_elsewhere(site: Site, tmp_path: Path) -> None:
-    """The exported network is DIMACS, and `dios solve` finds it feasible."""
+    """The exported network is DIMACS, and `dios lab solve` finds it feasible."""
     file = tmp_path / "network.dimacs"
     site.person.types(f"dios sched export --dimacs {file}")
     assert "c vertex" in file.read_text()
-    told = json.loads(site.person.types(f"dios solve {file} --json").stdout)
+    told = json.loads(site.person.types(f"dios lab solve {file} --json").stdout)
     assert told["status"] == "optimal"
     assert "digraph" in site.person.types("dios sched export --dot -").stdout
 

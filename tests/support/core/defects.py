@@ -19,7 +19,7 @@ from dios.core.model.state import State
 from dios.core.remote import cluster_events, requests
 from dios.core.step import Step
 from dios.host.loop.effect_kinds import ESSENTIAL
-from dios.sim.node.host import SimHost
+from labs.sim.node.host import SimHost
 
 PLACES: Final = (
     (Step, "emit"),

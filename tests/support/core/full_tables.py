@@ -11,9 +11,9 @@ from dios.core import events
 from dios.core.effects import Outcome
 from dios.core.model.invariants import check
 from dios.ids import PayloadId, Principal
-from dios.sim.step_work import lines_of
 from dios.wire import messages
 from dios.wire.types import Flag, Mode, NameKind, ObjectType, Permission
+from labs.sim.step_work import lines_of
 from tests.support.core.harness import Client, Node
 
 ALL = int(Permission.ALL)

@@ -11,13 +11,13 @@ from collections import deque
 from collections.abc import Generator, Iterator
 from typing import Final, TypeAlias, cast
 
-from benchmarks.neighbours.kinds import KINDS
 from dios import limits
 from dios.core import effects, events
 from dios.ids import PayloadId, Principal, TaskId
 from dios.wire import messages
 from dios.wire.messages import AnyCall, AnyResult
 from dios.wire.types import Cause, Flag, NameKind, ObjectType
+from labs.benchmarks.neighbours.kinds import KINDS
 from tests.support.core.full_tables import FullNode
 from tests.support.core.harness import Client
 
@@ -107,7 +107,7 @@ class BusyNode:
 
 
 class CoreGreedy:
-    """A greedy neighbour on a core, see ``benchmarks.neighbours.kinds.Greedy``."""
+    """A greedy neighbour on a core, see ``labs.benchmarks.neighbours.kinds.Greedy``."""
 
     table: Final = 2_000
 

@@ -9,8 +9,8 @@ from random import Random
 from typing import Final
 
 from dios.ids import NodeId
-from dios.sim.event_queue import MS, S
 from dios.wire.types import NodeStatus
+from labs.sim.event_queue import MS, S
 from tests.support.core.membership_world import GossipWorld
 
 KINDS: Final = ("kill", "start", "freeze", "thaw", "part", "one way", "break", "heal", "leave")

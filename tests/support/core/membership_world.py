@@ -17,10 +17,10 @@ from msgspec.structs import replace
 
 from dios.core.membership.swim import Change, Decision, Membership
 from dios.ids import NodeId
-from dios.sim.event_queue import MS, EventQueue
 from dios.wire import gossip
 from dios.wire.gossip import GossipMessage, MemberRow
 from dios.wire.types import NodeStatus
+from labs.sim.event_queue import MS, EventQueue
 
 SEED_RETRY_NS: Final = 500 * MS
 

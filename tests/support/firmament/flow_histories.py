@@ -1,6 +1,6 @@
 """Random changes to a flow network by seed, of every kind that a solver which keeps its state must survive.
 
-The changes of a cluster's rounds are in ``benchmarks.networks``.
+The changes of a cluster's rounds are in ``labs.benchmarks.networks``.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Random flow problems by seed, in every shape that has hurt a solver, and a brute oracle for tiny ones.
 
-Networks of tasks and machines in real sizes are in ``benchmarks.networks``.
+Networks of tasks and machines in real sizes are in ``labs.benchmarks.networks``.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Small networks of scheduling shape by seed, with everything that may be odd about one.
 
-Other shapes are in ``flow_networks``, real sizes in ``benchmarks.networks``.
+Other shapes are in ``flow_networks``, real sizes in ``labs.benchmarks.networks``.
 """
 
 from __future__ import annotations

@@ -16,8 +16,8 @@ from dios.firmament.descriptors import (
     TaskDescriptor,
 )
 from dios.firmament.rounds.results import Change, Delta, Round
-from dios.firmament.simulate.events import Happening, JobSubmission, MachineUp, SimulatedTask
-from dios.firmament.simulate.interference import ProgramModel
+from labs.simulate.workloads.events import Happening, JobSubmission, MachineUp, SimulatedTask
+from labs.simulate.workloads.interference import ProgramModel
 
 
 def place(task: int, machine: int) -> Delta:

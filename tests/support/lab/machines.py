@@ -16,7 +16,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import IO, Final, Protocol, Self
 
-from benchmarks.measure import descendants
+from labs.benchmarks.measure import descendants
 from tests.support.lab.namespaces import (
     MachineNamespaces,
     NotHereError,

@@ -9,7 +9,7 @@ import os
 import sys
 from pathlib import Path
 
-from dios.papers.sprayer.lab.namespaces import MachineNamespaces, NotHereError, killed_with_parent, run
+from labs.papers.sprayer.lab.namespaces import MachineNamespaces, NotHereError, killed_with_parent, run
 
 __all__ = ["MachineNamespaces", "NotHereError", "clean_environment", "killed_with_parent", "run"]
 

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from jsonschema import Draft202012Validator
 
-from dios.cli.common.json_rows import JSON, schema_of
+from dios.cli.common.json_rows import outputs, schema_of
 
 DEADLINE_SECONDS = 200
 
@@ -25,7 +25,7 @@ def _validator(command: str) -> Draft202012Validator:
 def require_schema(line: str, output: str) -> None:
     """Check the output of a command with --json against its schema, if it has one."""
     words = [word for word in line.split() if not word.startswith("-")][1:3]
-    command = next((name for name in (" ".join(words), *words[:1]) if name in JSON), None)
+    command = next((name for name in (" ".join(words), *words[:1]) if name in outputs()), None)
     if command is not None:
         for document in documents(output):
             _validator(command).validate(document)

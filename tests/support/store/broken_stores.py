@@ -9,12 +9,12 @@ import contextlib
 from collections.abc import Sequence
 
 from dios.ids import ObjectId
-from dios.sim.disk.device import File
-from dios.sim.disk.model_extents import ModelExtents
-from dios.sim.disk.model_store import ModelStore, Snapshot
 from dios.store import schema
 from dios.store.protocol import Change, Put
 from dios.store.schema import ContentKind, ObjectRow
+from labs.sim.disk.device import File
+from labs.sim.disk.model_extents import ModelExtents
+from labs.sim.disk.model_store import ModelStore, Snapshot
 
 
 class NoSyncBeforeMeta(ModelStore):

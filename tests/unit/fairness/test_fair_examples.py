@@ -89,15 +89,6 @@ def test_dc_drf_comes_to_exact_shares_as_epsilon_falls(capsys: pytest.CaptureFix
     assert len([line for line in lines if line.startswith("  ")]) >= 8
 
 
-def test_sdrf_lets_those_who_come_seldom_wait_less(capsys: pytest.CaptureFixture[str]) -> None:
-    """Bursty and daily users wait less than under DRF, those who are always there hardly more."""
-    drf, short, long = (numbers(line) for line in shown("simulate_week", capsys)[1:])
-    for sdrf in (short, long):
-        assert sdrf[2] < drf[2]
-        assert sdrf[1] < drf[1]
-        assert sdrf[0] < 1.02 * drf[0]
-
-
 def test_substitutes_use_both_kinds_of_processors(capsys: pytest.CaptureFixture[str]) -> None:
     """The smaller share is larger than with one way for each user, and nothing is left."""
     pytest.importorskip("ortools")

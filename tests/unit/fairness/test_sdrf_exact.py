@@ -10,12 +10,12 @@ from fractions import Fraction
 import numpy as np
 import pytest
 
-from dios.fairness.simulate import simulate
-from dios.fairness.simulate_by_tree import simulate_by_tree
 from dios.fairness.stateful.exact_order import ExactOrder
 from dios.fairness.stateful.exact_slopes import PARTS, add_part, compare_parts, halve_parts
 from dios.fairness.stateful.scheduler import SdrfScheduler
 from dios.limits import SDRF_CHANGES_MAX
+from labs.simulate.fairness.simulate import simulate
+from labs.simulate.fairness.simulate_by_tree import simulate_by_tree
 from tests.support.fairness.exact_sdrf import ExactSdrf
 
 SCHEDULES = 60

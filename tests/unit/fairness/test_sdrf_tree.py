@@ -13,10 +13,10 @@ import numpy as np
 import pytest
 
 from dios.fairness.live_tree import LiveTree, MissingElementError
-from dios.fairness.simulate import simulate
-from dios.fairness.simulate_by_tree import simulate_by_tree
 from dios.fairness.stateful.priority import Commitment, intersection, priority
 from dios.fairness.stateful.user_tree import SdrfTree
+from labs.simulate.fairness.simulate import simulate
+from labs.simulate.fairness.simulate_by_tree import simulate_by_tree
 
 TAU = 20.0
 HISTORIES = 300

@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import re
-import runpy
 from pathlib import Path
 
 import pytest
@@ -30,15 +29,6 @@ def test_programs_of_the_page_print_what_it_says(capsys: pytest.CaptureFixture[s
         assert len(expected) == len(printed)
         for line, start in zip(printed, expected, strict=True):
             assert line.startswith(start)
-
-
-def test_the_example_prints_a_line_for_each_rule(capsys: pytest.CaptureFixture[str]) -> None:
-    """examples/packer_policies.py admits jobs by every rule and says how many tasks."""
-    program = runpy.run_path(str(ROOT / "examples" / "packer_policies.py"))
-    program["main"](5.0)
-    lines = capsys.readouterr().out.splitlines()[2:]
-    assert [line.split()[0] for line in lines] == list(POLICIES)
-    assert all(int(line.split()[1].rstrip("%")) > 0 for line in lines)
 
 
 def test_the_job_of_the_page_can_be_read() -> None:

@@ -10,9 +10,9 @@ from msgspec.structs import replace
 from dios.core.membership.live_view import live_view
 from dios.core.membership.swim import Membership
 from dios.ids import NodeId
-from dios.sim.event_queue import S
 from dios.wire.gossip import Load, MemberRow
 from dios.wire.types import NodeStatus
+from labs.sim.event_queue import S
 from tests.support.core.membership_faults import heal_everything, unlucky
 
 ROWS = [MemberRow(NodeId(n), f"n{n}", epoch=n % 3 + 1) for n in (7, 2, 9, 4)]

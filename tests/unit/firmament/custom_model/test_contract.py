@@ -14,8 +14,8 @@ from dios.firmament.descriptors import JobDescriptor, MachineDescriptor, Resourc
 from dios.firmament.models.cost_terms import BadModelError
 from dios.firmament.scheduler import FlowScheduler
 from dios.firmament.settings import SchedulerSettings
-from dios.firmament.simulate.schedulers import scheduler_for
 from dios.limits import SCHED_MODEL_BYTES_MAX
+from labs.simulate.scheduling.schedulers import scheduler_for
 
 EXAMPLE = Path(__file__).resolve().parents[4] / "examples" / "own_cost_model.py"
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from benchmarks.networks import quincy
 from dios.firmament.solvers import FlowProblem, certificate, solve
 from dios.firmament.solvers.auction import ALGORITHM, run, solve_or_none
 from dios.firmament.solvers.contraction import contract
+from labs.benchmarks.networks import quincy
 from tests.support.firmament.scheduling_networks import scheduling_network
 
 pytest.importorskip("ortools")

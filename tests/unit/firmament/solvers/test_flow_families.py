@@ -8,9 +8,9 @@ from itertools import pairwise
 import numpy as np
 import pytest
 
-from benchmarks.flow_families import FAMILIES, drawn
 from dios.firmament.solvers import certificate, cost_scaling, network_simplex, solve
 from dios.firmament.solvers.standard import StandardProblem, standard_form
+from labs.benchmarks.flow_families import FAMILIES, drawn
 
 SMALL = 300
 LARGE = 6_000

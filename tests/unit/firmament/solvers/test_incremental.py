@@ -6,7 +6,6 @@ from typing import Final
 import numpy as np
 import pytest
 
-from benchmarks.networks import quincy
 from dios.firmament.solvers import (
     FlowProblem,
     FlowSolution,
@@ -21,6 +20,7 @@ from dios.firmament.solvers import (
 )
 from dios.firmament.solvers.incremental import PRICE_MAX
 from dios.limits import FLOW_PRICE_MAX, FLOW_UNBOUNDED, FLOW_VOLUME_MAX
+from labs.benchmarks.networks import quincy
 from tests.support.firmament.flow_histories import History
 from tests.support.firmament.flow_networks import network, problem_of
 

@@ -7,12 +7,12 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from benchmarks.flow_families import FAMILIES, drawn
 from dios.firmament.solvers import FlowProblem, certificate, network_simplex, solve
 from dios.firmament.solvers.columns import Ints
 from dios.firmament.solvers.network_simplex import NO_LIMIT, WORK
 from dios.firmament.solvers.simplex_restart import FormerSolution, solve_from, solved_from
 from dios.firmament.solvers.standard import standard_form
+from labs.benchmarks.flow_families import FAMILIES, drawn
 from tests.support.firmament.flow_networks import network
 
 CHANGES = 200

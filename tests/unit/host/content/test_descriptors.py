@@ -28,7 +28,6 @@ from dios.host.content.contents import Contents
 from dios.host.content.memories import ContentMemory
 from dios.host.loop.outbox import Outbox
 from dios.ids import BufferId, ObjectId, TaskId
-from dios.sim.step_work import lines_of
 from dios.wire.messages import (
     AnyCall,
     Buffer,
@@ -39,6 +38,7 @@ from dios.wire.messages import (
     Results,
 )
 from dios.wire.types import Mode
+from labs.sim.step_work import lines_of
 from tests.support.host.harness import TASK, Rig, no_descriptors, open_descriptors, put, rig
 
 LARGE = 2 * limits.INLINE_BYTES_MAX

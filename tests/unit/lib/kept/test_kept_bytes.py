@@ -27,14 +27,14 @@ from dios.lib.kept.notes import waiting_notes
 from dios.lib.kept.promises import Promises
 from dios.lib.kept.records import KEPT_NAME, KeptPromise
 from dios.lib.replicated_record.frame import Member, decode, has_header
-from dios.sim.kept.calls import ModelSession
-from dios.sim.kept.history import History
-from dios.sim.kept.links import ModelProgram, async_node
-from dios.sim.kept.nodes import ModelCluster, StoredReplica, object_name
-from dios.sim.kept.surroundings import tier_store
-from dios.sim.kept.users import Users
 from dios.wire.nametext import fingerprint
 from dios.wire.types import ObjectType
+from labs.sim.kept.calls import ModelSession
+from labs.sim.kept.history import History
+from labs.sim.kept.links import ModelProgram, async_node
+from labs.sim.kept.nodes import ModelCluster, StoredReplica, object_name
+from labs.sim.kept.surroundings import tier_store
+from labs.sim.kept.users import Users
 
 GROUP = object_name("group")
 OLD, NEW = object_name("old"), object_name("new")

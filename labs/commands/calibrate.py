@@ -1,0 +1,161 @@
+"""``dios lab calibrate``: measures the interference of this machine, and gives it to the cost model."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Annotated, Final, TypedDict
+
+import typer
+
+from dios.cli.common.application import CommandApplication
+from dios.cli.common.output import (
+    JsonOption,
+    NodeOption,
+    progress,
+    reporting,
+    say,
+    table,
+    write_file,
+    write_json,
+)
+from dios.cli.scheduling.live import ask, rows_of
+from dios.errors import InvalidError
+
+app: Final = CommandApplication()
+EXAMPLES: Final = (
+    "\b\nFor example:\n"
+    "  dios lab calibrate                      # measure, and show; half a minute on a quiet machine\n"
+    "  dios lab calibrate --out here.json      # keep the numbers\n"
+    "  dios lab calibrate --from here.json --set   # the cluster's model uses them from now on"
+)
+MODELS: Final = ("coco", "whare-c", "whare-cs", "whare-mcs")
+"""The models that use slow-downs; ``whare-m`` looks at no neighbours."""
+PARAMETER: Final = "slow_downs"
+
+
+class CalibrationRow(TypedDict):
+    """Slow-downs by class of interference, the text of the models' parameter, and the model that uses it."""
+
+    sharing: str
+    processors: list[int]
+    classes: list[str]
+    slow_downs: list[list[float]]
+    parameter: str
+    set: str | None
+
+
+class Calibration(TypedDict):
+    """The measurement, as it is kept in a file."""
+
+    sharing: str
+    processors: list[int]
+    slow_downs: list[list[float]]
+
+
+@app.command(epilog=EXAMPLES)
+def calibrate(
+    node: NodeOption = None,
+    out: Annotated[
+        Path | None, typer.Option("--out", metavar="FILE", help="File for the numbers, as JSON.")
+    ] = None,
+    source: Annotated[
+        Path | None,
+        typer.Option("--from", metavar="FILE", help="Use the numbers of such a file, and measure nothing."),
+    ] = None,
+    seed: Annotated[int, typer.Option("--seed", min=0, metavar="N", help="Seed of the data.")] = 1,
+    *,
+    apply: Annotated[
+        bool,
+        typer.Option("--set", help="Give the numbers to the cluster's present model."),
+    ] = False,
+    quick: Annotated[
+        bool, typer.Option("--quick", help="Very short runs: tests that it works, without useful numbers.")
+    ] = False,
+    as_json: JsonOption = False,
+) -> None:
+    """Measure how much kinds of work disturb each other on this machine, for CoCo and Whare-Map.
+
+    Four programs, one for each class of interference (turtle, sheep, rabbit, devil), run alone and in pairs
+    on the two processors that share the most. Run it on a quiet machine of the kind that the cluster has.
+    With --set the cluster's model uses the result and keeps its other parameters: CoCo in place of the
+    thesis' penalties, Whare-Map for pairs that it has not measured yet.
+    """
+    with reporting("dios lab calibrate", as_json=as_json):
+        from dios.firmament.models.slow_downs import slow_downs_text  # noqa: PLC0415 - loads numpy
+
+        if source is not None and quick:
+            raise InvalidError("--from and --quick: give one of them")
+        found = _measured(seed, quick=quick) if source is None else _read(source)
+        parameter = slow_downs_text(found["slow_downs"])
+        if out is not None:
+            write_file(out, json.dumps(found, indent=1) + "\n")
+        model = _set(node, parameter) if apply else None
+        _show(found, parameter, model, as_json=as_json)
+
+
+def _measured(seed: int, *, quick: bool) -> Calibration:
+    from labs.papers.interference import evaluation  # noqa: PLC0415 - loads numpy
+
+    with progress("calibrating") as told:
+        matrix = evaluation.class_slow_downs(seed, told, quick=quick)
+    return {
+        "sharing": str(matrix.sharing),
+        "processors": list(matrix.place),
+        "slow_downs": matrix.slow_downs,
+    }
+
+
+def _read(source: Path) -> Calibration:
+    """Return the numbers of a file; raise InvalidError if it is not of `dios lab calibrate --out`."""
+    import msgspec  # noqa: PLC0415 - only here
+
+    try:
+        return msgspec.json.decode(source.read_bytes(), type=Calibration)
+    except msgspec.MsgspecError as error:
+        raise InvalidError(
+            f"{source} is not a calibration: {error}. Make one with `dios lab calibrate --out {source}`."
+        ) from None
+
+
+def _set(node: str | None, parameter: str) -> str:
+    """Give the slow-downs to the cluster's model, which keeps its other parameters; return its name."""
+    rows = rows_of(ask(node, {"ask": "settings"}), "settings")
+    model = next(str(row["value"]) for row in rows if row["setting"] == "model")
+    if model not in MODELS:
+        raise InvalidError(
+            f"the cluster is scheduled by {model}, which looks at no interference classes. Choose one of "
+            f"{', '.join(MODELS)} first: dios sched set-model {MODELS[0]}"
+        )
+    chosen = {
+        str(row["setting"]).partition(".")[2]: str(row["value"])
+        for row in rows
+        if str(row["setting"]).startswith(f"{model}.") and row["value"] != row["default"]
+    }
+    ask(node, {"ask": "set-model", "model": model, "parameters": {**chosen, PARAMETER: parameter}})
+    return model
+
+
+def _show(found: Calibration, parameter: str, model: str | None, *, as_json: bool) -> None:
+    from dios.firmament.descriptors import Interference  # noqa: PLC0415 - loads numpy
+
+    classes = [each.name.lower() for each in Interference]
+    if as_json:
+        row: CalibrationRow = {
+            **found,
+            "classes": classes,
+            "parameter": f"{PARAMETER}={parameter}",
+            "set": model,
+        }
+        write_json(row)
+        return
+    rows = [
+        (name, *(f"{value:.2f}" for value in values))
+        for name, values in zip(classes, found["slow_downs"], strict=True)
+    ]
+    say(f"run time next to another program, by class; the two share {found['sharing']}")
+    table(("", *(each.upper() for each in classes)), rows)
+    if model is None:
+        say(f"for the cluster: dios sched set-model coco {PARAMETER}={parameter}")
+    else:
+        say(f"the cluster's model {model} uses these numbers from now on")

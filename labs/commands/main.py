@@ -1,0 +1,93 @@
+"""``dios lab``: a table of its commands, each of which is imported when it is used."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import ClassVar, Final
+
+from dios.cli.common.application import CommandApplication
+from dios.cli.common.json_rows import Output
+from dios.cli.common.lazy import CommandRow, LazyGroup, Section
+
+
+class LabCommands(LazyGroup):
+    """The commands of ``dios lab``, in the order in which its help lists them."""
+
+    rows: ClassVar[Sequence[CommandRow]] = (
+        CommandRow(
+            Section.RESEARCH,
+            "repro",
+            "labs.commands.experiments:app*",
+            "Repeat the experiments of the papers that DIOS implements.",
+        ),
+        CommandRow(
+            Section.RESEARCH,
+            "simulate",
+            "labs.commands.simulate:app",
+            "Simulate hours of a cluster under the real scheduler.",
+        ),
+        CommandRow(
+            Section.RESEARCH,
+            "compare",
+            "labs.commands.compare:app",
+            "Simulate one workload under each cost model, in one table.",
+        ),
+        CommandRow(
+            Section.RESEARCH,
+            "fair",
+            "labs.commands.fair:app",
+            "Simulate fair shares of several resources on traces.",
+        ),
+        CommandRow(
+            Section.RESEARCH,
+            "pack",
+            "labs.commands.pack:app",
+            "Compare policies on jobs over time in a data centre.",
+        ),
+        CommandRow(
+            Section.RESEARCH,
+            "calibrate",
+            "labs.commands.calibrate:app",
+            "Measure how kinds of work disturb each other here.",
+        ),
+        CommandRow(
+            Section.RESEARCH,
+            "solve",
+            "labs.commands.solve:app",
+            "Find the cheapest flow of a network, and check it.",
+        ),
+        CommandRow(
+            Section.RESEARCH,
+            "flows",
+            "labs.commands.flows:app",
+            "Show the sizes and the number of flows in a capture.",
+        ),
+    )
+
+
+app: Final = CommandApplication(cls=LabCommands, no_args_is_help=True)
+
+
+@app.callback()
+def lab() -> None:
+    """Repeat the papers' experiments, simulate clusters, solve flows."""
+
+
+def _output(place: str, *, many: bool = False) -> Output:
+    return Output((place,), many=many, package="labs")
+
+
+JSON: Final[Mapping[str, Output]] = {
+    "lab simulate": _output("simulate.scheduling.report:OutcomeSummary"),
+    "lab compare": _output("simulate.scheduling.compare:ComparedModelRow", many=True),
+    "lab fair": _output("commands.fair:FairSummaryRow"),
+    "lab pack": _output("commands.pack:PackingSummaryRow"),
+    "lab calibrate": _output("commands.calibrate:CalibrationRow"),
+    "lab solve": _output("commands.solve:SolvedRow"),
+    "lab flows": _output("papers.sprayer.trace:TraceReport"),
+    **{
+        f"lab repro {family}": _output("papers.figures:WrittenFigureRow", many=True)
+        for family in ("dios", "interference", "firmament", "sdrf", "dc-drf", "packer", "sprayer")
+    },
+}
+"""The types of what these commands print with ``--json``, for ``dios schema``."""

@@ -1,0 +1,308 @@
+"""``dios lab simulate``: simulate hours of a cluster under the real scheduler in minutes.
+
+The simulation is in ``labs.simulate.scheduling``, which is imported when the command runs.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Final
+
+import typer
+from rich.progress import BarColumn, TextColumn, TimeRemainingColumn
+from rich.progress import Progress as Bar
+
+from dios.cli.common.application import CommandApplication
+from dios.cli.common.output import (
+    JsonOption,
+    counted,
+    err,
+    facts,
+    reporting,
+    say,
+    span_text,
+    table,
+    write_file,
+    write_json,
+)
+from dios.cli.common.streams import INTERRUPTED
+from dios.errors import InvalidError
+
+if TYPE_CHECKING:
+    from labs.simulate.scheduling.command import SimulationOptions
+    from labs.simulate.scheduling.report import OutcomeSummary, Spread
+    from labs.simulate.scheduling.run import SimulationProgress
+
+app: Final = CommandApplication()
+DOING: Final = "dios lab simulate"
+EXAMPLES: Final = (
+    "\b\nExamples:\n"
+    "  dios lab simulate --synthetic google --machines 200 --blocks\n"
+    "  dios lab simulate --synthetic mix-srg --model coco --stay --out results --plots\n"
+    "  dios lab simulate --trace clusterdata-2011-2 --machines 500 --hours 2 --json"
+)
+
+_TRACE: Final = (
+    "Folder of the 2011 Google cluster trace: machine_events/, task_events/, optional task_usage/."
+)
+_SYNTHETIC: Final = (
+    "google: a synthetic workload like that of the trace. mix-srg, mix-dc: five programs that disturb each "
+    "other, on the thesis' two clusters (Table 8.2)."
+)
+_MODEL: Final = (
+    "Cost model, as `dios sched models` lists them, or a file with your own, which this command executes;"
+    " queue, queue-load: a queue without costs."
+)
+_INTERVAL: Final = "Simulated seconds between rounds, or 'measured': back to back, as long as each takes."
+_CHECK: Final = "Compare the scheduler's tables with the simulated cluster after each round."
+
+_DETAILS: Final = "Details of the simulation"
+
+TraceOption = Annotated[Path | None, typer.Option("--trace", metavar="DIR", help=_TRACE)]
+SyntheticOption = Annotated[str | None, typer.Option("--synthetic", metavar="KIND", help=_SYNTHETIC)]
+MachinesOption = Annotated[
+    int | None, typer.Option("--machines", metavar="N", help="Number of machines to simulate.")
+]
+HoursOption = Annotated[float, typer.Option("--hours", metavar="H", help="Simulated time.")]
+ModelOption = Annotated[str, typer.Option("--model", metavar="NAME|FILE.py", help=_MODEL)]
+ParameterOption = Annotated[
+    list[str] | None,
+    typer.Option("--param", metavar="NAME=VALUE", help="A parameter of the model.", rich_help_panel=_DETAILS),
+]
+SolverOption = Annotated[
+    str, typer.Option("--solver", metavar="NAME", help="The solver's algorithm.", rich_help_panel=_DETAILS)
+]
+SeedOption = Annotated[
+    int,
+    typer.Option("--seed", min=0, metavar="N", help="Seed of all random choices.", rich_help_panel=_DETAILS),
+]
+LoadOption = Annotated[
+    float | None,
+    typer.Option(
+        "--load",
+        metavar="SHARE",
+        help="Share of all slots that is requested; default: 0.5.",
+        rich_help_panel=_DETAILS,
+    ),
+]
+ScaleOption = Annotated[
+    float | None,
+    typer.Option(
+        "--scale",
+        metavar="SHARE",
+        help="Share of a trace's machines and jobs to use.",
+        rich_help_panel=_DETAILS,
+    ),
+]
+IntervalOption = Annotated[
+    str, typer.Option("--round-interval", metavar="SECONDS", help=_INTERVAL, rich_help_panel=_DETAILS)
+]
+BlocksOption = Annotated[
+    bool,
+    typer.Option("--blocks", help="Give batch tasks inputs on machines (§8.4).", rich_help_panel=_DETAILS),
+]
+TopologyOption = Annotated[
+    bool,
+    typer.Option(
+        "--topology", help="Add sockets, caches, cores and threads to the network.", rich_help_panel=_DETAILS
+    ),
+]
+StayOption = Annotated[
+    bool, typer.Option("--stay", help="Neither stop nor move running tasks.", rich_help_panel=_DETAILS)
+]
+CheckOption = Annotated[bool, typer.Option("--check", help=_CHECK, rich_help_panel=_DETAILS)]
+OutOption = Annotated[
+    Path | None, typer.Option("--out", metavar="DIR", help="Write summary.json and tables to this folder.")
+]
+PlotsOption = Annotated[
+    bool,
+    typer.Option("--plots", help="Also write pictures to the folder of --out.", rich_help_panel=_DETAILS),
+]
+
+
+@app.command(epilog=EXAMPLES)
+def simulate(
+    trace: TraceOption = None,
+    synthetic: SyntheticOption = None,
+    machines: MachinesOption = None,
+    hours: HoursOption = 1.0,
+    model: ModelOption = "quincy",
+    param: ParameterOption = None,
+    solver: SolverOption = "auto",
+    seed: SeedOption = 0,
+    load: LoadOption = None,
+    scale: ScaleOption = None,
+    round_interval: IntervalOption = "1",
+    *,
+    blocks: BlocksOption = False,
+    topology: TopologyOption = False,
+    stay: StayOption = False,
+    check: CheckOption = False,
+    out: OutOption = None,
+    plots: PlotsOption = False,
+    as_json: JsonOption = False,
+) -> None:
+    """Simulate a cluster whose machines and tasks come and go, with the real scheduler.
+
+    The same options give the same run, to the last decision; compare runs by their `digest`. Ctrl-C ends a
+    run and shows its results up to then.
+    """
+    with reporting(DOING, as_json=as_json):
+        from labs.simulate.scheduling.command import SimulationOptions  # noqa: PLC0415 - loads numpy
+
+        options = SimulationOptions(
+            trace=trace,
+            synthetic=synthetic,
+            machines=machines,
+            hours=hours,
+            model=model,
+            parameters=_parameters(param or []),
+            solver=solver,
+            seed=seed,
+            load=load,
+            scale=scale,
+            round_interval=round_interval,
+            blocks=blocks,
+            topology=topology,
+            stay=stay,
+            checked=check,
+        )
+        _run(options, out, plots=plots, as_json=as_json)
+
+
+def _run(options: SimulationOptions, out: Path | None, *, plots: bool, as_json: bool) -> None:
+    """Simulate, write the files, and show the summary."""
+    from dios.firmament.coordinator.warm_up import exercise_kernels  # noqa: PLC0415 - loads numpy
+    from labs.simulate.scheduling import command, report  # noqa: PLC0415 - loads numpy
+    from labs.simulate.scheduling.plots import write_plots  # noqa: PLC0415 - loads numpy
+
+    if plots and out is None:
+        raise InvalidError("--plots needs --out DIR, the folder for the pictures")
+    config = command.config_of(options)
+    if out is not None:
+        # Create the directory first: a directory that cannot be written must not fail after an hour.
+        out.mkdir(parents=True, exist_ok=True)
+    with err().status("loading the scheduler; the first time, its kernels are compiled, which takes minutes"):
+        exercise_kernels("spread")
+    with simulation_progress(lambda: "simulating") as progress:
+        outcome = command.run_config(config, progress)
+    summary = report.summarise(outcome)
+    if out is not None:
+        write_file(out / "summary.json", json.dumps(summary.as_json(), indent=2) + "\n")
+        written = report.write_tables(outcome, out)
+        written += write_plots(outcome, out) if plots else []
+        say(f"wrote summary.json, {', '.join(path.name for path in written)} in {out}")
+    if as_json:
+        write_json(summary.as_json())
+    else:
+        _show(summary)
+    if outcome.interrupted:
+        say(f"{DOING}: interrupted after {_span(outcome.seconds)}; these are the results up to then")
+        raise typer.Exit(INTERRUPTED)
+
+
+def _parameters(given: Sequence[str]) -> dict[str, int | float | str | bool]:
+    """Parse NAME=VALUE words; the cost model converts the values."""
+    found: dict[str, int | float | str | bool] = {}
+    for word in given:
+        name, equals, value = word.partition("=")
+        if not (name and equals):
+            raise InvalidError(f"--param {word!r}: give it as NAME=VALUE")
+        found[name] = value
+    return found
+
+
+@contextlib.contextmanager
+def simulation_progress(
+    activity: Callable[[], str],
+) -> Iterator[Callable[[SimulationProgress], None] | None]:
+    """Show a progress bar over simulated time, on a terminal only; ``activity`` returns its first words."""
+    if not sys.stderr.isatty():
+        yield None
+        return
+    bar = Bar(
+        TextColumn("{task.description}"),
+        BarColumn(),
+        TextColumn("{task.fields[doing]}"),
+        TimeRemainingColumn(),
+        console=err(),
+        transient=True,
+    )
+    with bar:
+        task = bar.add_task(activity(), total=None, doing="")
+
+        def update(at: SimulationProgress) -> None:
+            elapsed = bar.tasks[0].elapsed or 0.0
+            speed = f"{at.rounds / elapsed:.1f} rounds/s" if elapsed > 0 else ""
+            doing = f"{_span(at.now)} of {_span(at.seconds)}, {at.running} run, {at.waiting} wait, {speed}"
+            bar.update(task, description=activity(), completed=at.now, total=at.seconds, doing=doing)
+
+        yield update
+
+
+# Output -----------------------------------------------------------------------------------------------
+
+
+def _show(summary: OutcomeSummary) -> None:
+    """Show the summary for people."""
+    ran = f"{summary.rounds} in {_span(summary.real_seconds)}"
+    if summary.rounds_not_standing:
+        ran += f"; {summary.rounds_not_standing} failed and left the schedule as it was"
+    solved = ", ".join(f"{name} {count}" for name, count in summary.algorithms.items())
+    ends = f"{summary.finished} finished, {summary.failed} failed, {summary.withdrawn} withdrawn"
+    facts(
+        [
+            ("model", summary.model),
+            ("simulated", _span(summary.seconds)),
+            ("cluster", f"{counted(summary.machines, 'machine')}, {counted(summary.slots, 'slot')}"),
+            (
+                "tasks",
+                f"{summary.submitted} submitted; {ends}, {summary.running} run, {summary.waiting} wait",
+            ),
+            (
+                "decisions",
+                f"{summary.placed} placed, {summary.preempted} preempted, {summary.migrated} migrated",
+            ),
+            ("lost", f"{summary.lost_with_machines} runs with their machines"),
+            ("wasted", f"{_span(summary.wasted_seconds)} of runs that were stopped"),
+            ("utilisation", f"{summary.utilisation:.1%} of the slots"),
+            ("rounds", f"{ran}; solved by: {solved or 'nothing'}"),
+            (
+                "network",
+                f"at most {counted(summary.vertices, 'vertex', 'vertices')}, {counted(summary.arcs, 'arc')}",
+            ),
+            ("faults", str(summary.faults)),
+            ("digest", summary.digest),
+        ]
+    )
+    sys.stdout.write("\n")
+    columns = ("", "count", "mean", "50 %", "90 %", "99 %", "most")
+    rows = [
+        _spread("waiting, s", summary.wait),
+        _spread("runtime, s", summary.runtime),
+        _spread("job makespan, s", summary.makespan),
+        *(_spread(f"{name}, times ideal", spread) for name, spread in summary.normalised.items()),
+        _spread("decision, ms", summary.decision, 1000),
+        _spread("solver, ms", summary.solve, 1000),
+    ]
+    table(columns, rows, right=columns[1:])
+    if summary.passed_over:
+        rows_of = ", ".join(f"{count} {what}" for what, count in sorted(summary.passed_over.items()))
+        say(f"rows of the trace without an effect here: {rows_of}")
+    for text in summary.fault_texts[:5]:
+        say(f"fault: {text}")
+    if summary.faults > 5:
+        say(f"fault: and {summary.faults - 5} more; --json lists up to {len(summary.fault_texts)}")
+
+
+def _spread(name: str, spread: Spread, times: float = 1) -> list[str]:
+    numbers = (spread.mean, spread.p50, spread.p90, spread.p99, spread.most)
+    return [name, str(spread.count), *("-" if n is None else f"{n * times:.2f}" for n in numbers)]
+
+
+def _span(seconds: float) -> str:
+    return span_text(round(seconds * 1e9))
