@@ -24,7 +24,7 @@ from dios.core.step import Defect, Party, Step
 from dios.errors import Code, InvariantError, LimitError, ProtocolError
 from dios.ids import NodeId, TaskId
 from dios.wire import dcp, messages
-from dios.wire.dcp_table import Trait, requests_with
+from dios.wire.dcp_table import RequestFlag, requests_with
 from dios.wire.types import Brand, Cause, Deletion, TaskState
 
 REASON: Final = "an internal error ended it; see the node's log"
@@ -32,7 +32,7 @@ _FAILURE: Final = messages.Failure(
     int(Code.EIO), "the node failed to carry out this call; see the node's log"
 )
 _TRACE_CHARS_MAX: Final = 4_096
-_REPEATED: Final = requests_with(Trait.REPEATED)
+_REPEATED: Final = requests_with(RequestFlag.REPEATED)
 
 
 # -- the party ----------------------------------------------------------------------------------------

@@ -19,7 +19,7 @@ RequestKinds: TypeAlias = frozenset[type[dcp.Body]]
 V = TypeVar("V")
 
 
-class Trait(enum.Flag):
+class RequestFlag(enum.Flag):
     """The properties that a request has or lacks."""
 
     NONE = 0
@@ -45,35 +45,37 @@ class RequestRow(NamedTuple):
     message: type[dcp.Body]
     results: tuple[type, ...]
     audit: AuditRule | None
-    traits: Trait
+    flags: RequestFlag
 
 
 _ROWS: Final = (
-    RequestRow(dcp.Forward, (), None, Trait.FORWARDED),
-    RequestRow(dcp.Resolve, (dcp.Found,), AuditRule.UNRECORDED, Trait.READS | Trait.GATHERED),
-    RequestRow(dcp.Offer, (dcp.Offered,), AuditRule.RECORDED, Trait.NONE),
-    RequestRow(dcp.Delegate, (dcp.Offered, dcp.ReplicaCreated, r.Done), None, Trait.NONE),
-    RequestRow(dcp.ReferenceGiven, (r.Done,), AuditRule.ALWAYS, Trait.NONE),
-    RequestRow(dcp.Start, (r.Created,), None, Trait.LASTING),
-    RequestRow(dcp.CreateReplica, (dcp.ReplicaCreated,), AuditRule.RECORDED, Trait.NONE),
-    RequestRow(dcp.Release, (r.Done,), AuditRule.ALWAYS, Trait.REPEATED),
-    RequestRow(dcp.TasksEnded, (r.Done,), AuditRule.ALWAYS, Trait.REPEATED),
-    RequestRow(dcp.DeliverEvent, (r.Done,), AuditRule.ALWAYS, Trait.REPEATED),
-    RequestRow(dcp.ReconcileReferences, (dcp.UnknownReferences,), AuditRule.ALWAYS, Trait.REPEATED),
-    RequestRow(dcp.Disband, (r.Done,), AuditRule.ALWAYS, Trait.REPEATED),
-    RequestRow(dcp.Rows, (r.Tasks,), AuditRule.ALWAYS, Trait.READS | Trait.GATHERED),
-    RequestRow(dcp.KeepOutput, (r.Done,), AuditRule.RECORDED, Trait.NONE),
-    RequestRow(dcp.ConfirmRemoval, (r.Done,), AuditRule.ALWAYS, Trait.NONE),
-    RequestRow(dcp.Register, (r.Done,), AuditRule.ALWAYS, Trait.GATHERED),
-    RequestRow(dcp.FindNames, (dcp.NameNodes,), AuditRule.ALWAYS, Trait.READS | Trait.GATHERED),
-    RequestRow(dcp.CallBack, (r.Done,), AuditRule.ALWAYS, Trait.NONE),
+    RequestRow(dcp.Forward, (), None, RequestFlag.FORWARDED),
+    RequestRow(dcp.Resolve, (dcp.Found,), AuditRule.UNRECORDED, RequestFlag.READS | RequestFlag.GATHERED),
+    RequestRow(dcp.Offer, (dcp.Offered,), AuditRule.RECORDED, RequestFlag.NONE),
+    RequestRow(dcp.Delegate, (dcp.Offered, dcp.ReplicaCreated, r.Done), None, RequestFlag.NONE),
+    RequestRow(dcp.ReferenceGiven, (r.Done,), AuditRule.ALWAYS, RequestFlag.NONE),
+    RequestRow(dcp.Start, (r.Created,), None, RequestFlag.LASTING),
+    RequestRow(dcp.CreateReplica, (dcp.ReplicaCreated,), AuditRule.RECORDED, RequestFlag.NONE),
+    RequestRow(dcp.Release, (r.Done,), AuditRule.ALWAYS, RequestFlag.REPEATED),
+    RequestRow(dcp.TasksEnded, (r.Done,), AuditRule.ALWAYS, RequestFlag.REPEATED),
+    RequestRow(dcp.DeliverEvent, (r.Done,), AuditRule.ALWAYS, RequestFlag.REPEATED),
+    RequestRow(dcp.ReconcileReferences, (dcp.UnknownReferences,), AuditRule.ALWAYS, RequestFlag.REPEATED),
+    RequestRow(dcp.Disband, (r.Done,), AuditRule.ALWAYS, RequestFlag.REPEATED),
+    RequestRow(dcp.Rows, (r.Tasks,), AuditRule.ALWAYS, RequestFlag.READS | RequestFlag.GATHERED),
+    RequestRow(dcp.KeepOutput, (r.Done,), AuditRule.RECORDED, RequestFlag.NONE),
+    RequestRow(dcp.ConfirmRemoval, (r.Done,), AuditRule.ALWAYS, RequestFlag.NONE),
+    RequestRow(dcp.Register, (r.Done,), AuditRule.ALWAYS, RequestFlag.GATHERED),
+    RequestRow(dcp.FindNames, (dcp.NameNodes,), AuditRule.ALWAYS, RequestFlag.READS | RequestFlag.GATHERED),
+    RequestRow(dcp.CallBack, (r.Done,), AuditRule.ALWAYS, RequestFlag.NONE),
 )
 
 
 def _fits(row: RequestRow) -> bool:
     """Return True if a row agrees with its message, and its cells with each other."""
     has_call = "call" in row.message.__struct_fields__
-    return (row.audit is not None or has_call) and bool(row.results) is not (Trait.FORWARDED in row.traits)
+    return (row.audit is not None or has_call) and bool(row.results) is not (
+        RequestFlag.FORWARDED in row.flags
+    )
 
 
 def _complete(rows: tuple[RequestRow, ...]) -> dict[type[dcp.Body], RequestRow]:
@@ -90,9 +92,9 @@ REQUESTS: Final = _complete(_ROWS)
 """The row of each request."""
 
 
-def requests_with(trait: Trait) -> RequestKinds:
-    """Return the requests that have a trait."""
-    return frozenset(row.message for row in REQUESTS.values() if trait in row.traits)
+def requests_with(flag: RequestFlag) -> RequestKinds:
+    """Return the requests that have a flag."""
+    return frozenset(row.message for row in REQUESTS.values() if flag in row.flags)
 
 
 def for_each_request(values: Mapping[type, V]) -> Mapping[type, V]:

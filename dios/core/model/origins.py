@@ -23,7 +23,7 @@ class Origin(enum.Enum):
     NODE = "by the node, from what is public or the reader's own"
     RULED = "by a task or user, in a call whose rule of labels considers its readers"
     HIDDEN = "by a task that may know a secret: replaced for readers who may not"
-    SIGNAL = "by the node, from what such a task did: a covert channel of bounded width"
+    SIGNAL = "by the node, from what such a task did: a hidden channel of bounded width"
 
 
 Fields: TypeAlias = Mapping[Origin, str]

@@ -25,11 +25,11 @@ from dios.core.remote.watermark import Watermark
 from dios.ids import Name, NodeId, ObjectId, Principal, RefId, TaskId, Ticket
 from dios.wire import dcp, messages
 from dios.wire.call_table import Exemption, kinds
-from dios.wire.dcp_table import Trait, requests_with
+from dios.wire.dcp_table import RequestFlag, requests_with
 from dios.wire.gossip import MemberRow
 from dios.wire.types import Fitness, Mode, NodeStatus, Persistence, Proximity
 
-_LASTING: Final[frozenset[type]] = requests_with(Trait.LASTING) | kinds(
+_LASTING: Final[frozenset[type]] = requests_with(RequestFlag.LASTING) | kinds(
     lambda row: Exemption.LASTING in row.exemptions
 )
 

@@ -32,7 +32,7 @@ from dios.errors import Code, ProtocolError, UnreachableError
 from dios.ids import BufferId, NodeId, ObjectId, Ticket
 from dios.wire import dcp, gossip, messages
 from dios.wire.call_table import Effect, kinds
-from dios.wire.dcp_table import Trait, requests_with
+from dios.wire.dcp_table import RequestFlag, requests_with
 
 _MS: Final = 1_000_000
 _OPENS: Final = (effects.AnswerRead, effects.AnswerWrite)
@@ -45,8 +45,8 @@ _STALE: Final = messages.Failure(
 )
 _READING: Final = kinds(lambda row: row.effect in {Effect.READS, Effect.ENDS_READ})
 """The calls that change nothing that outlives their task's connection to the object."""
-_READING_REQUESTS: Final = requests_with(Trait.READS)
-_GATHERED: Final = requests_with(Trait.GATHERED)
+_READING_REQUESTS: Final = requests_with(RequestFlag.READS)
+_GATHERED: Final = requests_with(RequestFlag.GATHERED)
 
 
 # -- requests to other nodes ------------------------------------------------------------------------
