@@ -730,7 +730,8 @@ def _look(*, fresh: bool) -> Steps[Sighting]:
 def _unreadable(found: _States) -> DiosError:
     nodes = {member.object_id: member.node for member in found.sighting.replicas}
     why = "; ".join(f"{nodes[one]}: {error.message}" for one, error in found.errors.items())
-    if any(isinstance(error, DamagedError) for error in found.errors.values()):
+    are_damaged = [isinstance(error, DamagedError) for error in found.errors.values()]
+    if found.sighting.complete and are_damaged and all(are_damaged):
         return DamagedError(f"no replica of the record is sound ({why})")
     return UnreachableError(
         f"no replica of the record can be read{f' ({why})' if why else ''}. `dios node ls` shows the nodes.",

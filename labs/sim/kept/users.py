@@ -18,6 +18,7 @@ from dios.errors import (
     Busy,
     ClosedError,
     Conflict,
+    DamagedError,
     DiosError,
     InvalidError,
     LimitError,
@@ -217,7 +218,7 @@ class _OneProgram:
             raise
         try:
             entries = staged.publish()
-        except UnreachableError:
+        except (UnreachableError, DamagedError):
             self._session.in_doubt = True  # a later change of the list may complete it
             raise
         except (OSError, Busy, Conflict, InvalidError, LimitError, NotPermittedError):

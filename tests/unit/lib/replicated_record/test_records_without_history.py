@@ -367,6 +367,18 @@ def test_a_damaged_member_neither_counts_nor_prevents_a_decision() -> None:
     assert is_decided(outcome.value, outcome.accepted, None)
 
 
+@pytest.mark.parametrize(("silent", "error"), [({"b"}, UnreachableError), (set[str](), DamagedError)])
+def test_a_record_is_damaged_only_if_all_nodes_say_so(silent: set[str], error: type[Exception]) -> None:
+    """A node that does not answer may have a sound replica, so that the record is out of reach."""
+    cluster = Cluster(Random(1))  # noqa: S311 - a seed is wanted
+    record_on(cluster, ["a", "b"])
+    write(cluster, b"x")
+    cluster.replicas["a"].damaged = cluster.replicas["b"].damaged = True
+    cluster.down |= silent
+    with pytest.raises(error, match="no replica of the record"):
+        read(cluster)
+
+
 def test_a_replica_that_a_program_wrote_to_is_reported_and_not_read() -> None:
     """A replica that a program wrote to is reported and not read."""
     cluster = Cluster(Random(1))  # noqa: S311 - a seed is wanted
