@@ -10,7 +10,7 @@
 - ``io_requests``: admission and validity of requests (Table 4.5), as arithmetic on one object.
 - ``history``: what is kept of ended tasks, divided among principals. ``story``: the newest events.
 - ``names``: the construction of names. ``secrecy``: labels of objects and tasks;
-  ``origins``: by whom each field was chosen that others see; ``disclosure``: what is replaced for them.
+  ``origins``: the party that chose each field of an answer; ``disclosure``: the fields that are replaced.
 - ``type_rules`` and ``type_states``: the abilities and the state of each type.
 - ``work_items``: long work that steps have begun and further steps continue.
 - ``defects``: the number of exceptions in the work for each user and node.

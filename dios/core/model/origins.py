@@ -1,7 +1,7 @@
-"""By whom each field was chosen that a node shows to a task or a user.
+"""The party that chose each field of an answer, and the rule by which others see it.
 
-Every field of every answer and event is here, so that a new one cannot be shown before somebody has decided
-who may see it: the import fails otherwise. ``docs/labels.md`` has what the signals can carry.
+Every field of every answer and event is here, so that nobody is shown a new one before its rule was
+decided: the import fails otherwise. ``docs/labels.md`` says how much the signals can carry.
 """
 
 from __future__ import annotations

@@ -123,7 +123,7 @@ def roomy(state: ClusterState, machines: Ints) -> Ints:
 
 
 class PlaceRules(NamedTuple):
-    """What restricts the machines of a task: its hard constraints, and the only machine that it may use."""
+    """The restrictions of a task's machines: its hard constraints, and the only machine that it may use."""
 
     constraints: tuple[Constraint, ...]
     pinned: int | None
