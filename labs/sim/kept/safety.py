@@ -151,7 +151,7 @@ class Safety:
 
         A content is excused if it is on no disk then. It had to be on as many disks as acknowledged it, at
         least on SAFE_DISKS; so as many faults must have taken it away. The same holds for a content whose
-        change was not acknowledged and can be seen.
+        change may have been made; one that was on no disk is not excused.
         """
         before = {
             (path, change): self._disks(path, change.contents[path] or b"")
@@ -167,7 +167,8 @@ class Safety:
             self._follow(path, change, former, self._disks(path, change.contents[path] or b""))
 
     def _follow(self, path: str, change: Change, former: _Disks, disks: _Disks) -> None:
-        least = min(change.disks, SAFE_DISKS)
+        is_open = change.outcome is Outcome.OPEN
+        least = SAFE_DISKS if is_open else min(change.disks, SAFE_DISKS)
         gone: list[int] = []
         taken = change.taken.setdefault(path, [0, 0])
         for number, (had, has) in enumerate(zip(former, disks, strict=True)):
@@ -175,7 +176,7 @@ class Safety:
             taken[number] = before + max(had - has, 0)
             if not has:
                 gone.append(taken[number])
-        if gone and change.outcome is Outcome.OPEN:
+        if gone and is_open:
             if min(gone) >= least:
                 change.excused.add(path)
         elif gone:
