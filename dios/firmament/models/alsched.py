@@ -69,11 +69,14 @@ class AlschedModel(TrivialModel):
         running = running_tasks(state)
         jobs, first = np.unique(state.tasks.job[waiting], return_index=True)
         order = np.lexsort((jobs, state.tasks.submitted[waiting[first]]))
-        for job in jobs[order].tolist():
+        may = permitted(
+            state, machines, [place_rules(state, task) for task in waiting[first[order]].tolist()]
+        )
+        for number, job in enumerate(jobs[order].tolist()):
             tasks = waiting[state.tasks.job[waiting] == job]
             there = table.rack[state.tasks.machine[running[state.tasks.job[running] == job]]]
             demand = amounts(state, tasks[:1])[0]
-            room = fitting(free, demand, permitted(state, machines, [place_rules(state, tasks[0])])[:, 0])
+            room = fitting(free, demand, may[:, number])
             rack = _choose(np.bincount(racks, room, len(table.alive)).astype(np.int64), there, len(tasks))
             if rack != ABSENT:
                 room = np.where(racks == rack, room, 0)

@@ -137,7 +137,7 @@ def room_in_time(state: ClusterState, machines: Ints, runtimes: Runtimes) -> Roo
 
 
 def expected_ends(state: ClusterState, running: Ints, runtimes: Runtimes) -> tuple[Floats, Flags]:
-    """Return the expected ends of running tasks, (n,), and whether each is known, (n,).
+    """Return the expected ends of running tasks, (n,), and flags of those that are certain, (n,).
 
     A run time that was stated, or that the same program had before, decides. A task that has none, or has
     exceeded it, is expected to run as long again as it has run, RESERVATION_UNKNOWN_S at least.
