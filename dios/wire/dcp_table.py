@@ -24,11 +24,11 @@ class RequestFlag(enum.Flag):
 
     NONE = 0
     REPEATED = enum.auto()
-    """It is asked until it is answered, and may be carried out twice."""
+    """The asking node repeats it until it is answered; a second time does no harm."""
     READS = enum.auto()
     """It does not matter to the asking task whether it was carried out."""
     GATHERED = enum.auto()
-    """Several nodes are asked. If one is silent, the others' answers are enough."""
+    """The asking node asks several nodes. If one is silent, the answers of the others are enough."""
     LASTING = enum.auto()
     """It may wait at the other node for as long as a task runs."""
     FORWARDED = enum.auto()

@@ -57,8 +57,8 @@ def flows(
                 move(now - done)
                 done = now
 
-            found = read_trace(source, progress)
-        summary, pictures = describe_trace(found, str(source), window_us=window, large_bytes=int(large * 1e6))
+            trace = read_trace(source, progress)
+        summary, pictures = describe_trace(trace, str(source), window_us=window, large_bytes=int(large * 1e6))
         if out is not None:
             for picture in pictures:
                 path = out / f"{picture.name}.png"

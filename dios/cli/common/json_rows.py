@@ -512,8 +512,8 @@ def _typed(command: str) -> str:
 
 def _type_at(package: str, place: str) -> type:
     module, _, name = place.partition(":")
-    found: type = getattr(importlib.import_module(f"{package}.{module}"), name)
-    return found
+    row: type = getattr(importlib.import_module(f"{package}.{module}"), name)
+    return row
 
 
 def _schema_of_other(kind: type) -> dict[str, object]:

@@ -39,7 +39,7 @@ T = TypeVar("T")
 class AsyncReplicas:
     """The replicas of the record of a name, as references of a session. ``async with`` closes them.
 
-    ``known`` has the names of the nodes that live or were removed, as far as is known; None has all nodes.
+    ``known`` are the names of all nodes that are certain to live or to be removed; None stands for all nodes.
     """
 
     def __init__(
