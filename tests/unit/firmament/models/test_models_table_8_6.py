@@ -95,20 +95,20 @@ def test_alsched_waits_for_a_rack_and_then_goes_anywhere() -> None:
 
 def test_alsched_chooses_a_rack_where_the_tasks_fit() -> None:
     """The second rack has fewer free slots, and no processor left: the first one is chosen at once."""
-    made = scheduler(make("alsched"), 9, 4, racks=2)
-    submit(made, TaskDescriptor(1, demand=Resources(cpus=MACHINE.cpus), pinned=1), job=1)
-    assert rounds(made, 1.0) == {1: 1}
-    submit(made, TaskDescriptor(2, demand=Resources(cpus=1.0)), job=2, now=2.0)
-    assert rounds(made, 2.0)[2] == 0
+    planner = scheduler(make("alsched"), 9, 4, racks=2)
+    submit(planner, TaskDescriptor(1, demand=Resources(cpus=MACHINE.cpus), pinned=1), job=1)
+    assert rounds(planner, 1.0) == {1: 1}
+    submit(planner, TaskDescriptor(2, demand=Resources(cpus=1.0)), job=2, now=2.0)
+    assert rounds(planner, 2.0)[2] == 0
 
 
 def test_alsched_chooses_a_rack_that_the_tasks_may_use() -> None:
     """The second rack has fewer free slots, and not the label that the task needs."""
-    made = scheduler(make("alsched"))
-    add_machine(made, 0, 9, rack="r0", gpu=True)
-    add_machine(made, 1, 4, rack="r1")
-    submit(made, TaskDescriptor(1, constraints=(Constraint("gpu", Operator.PRESENT),)))
-    assert rounds(made, 1.0) == {1: 0}
+    planner = scheduler(make("alsched"))
+    add_machine(planner, 0, 9, rack="r0", gpu=True)
+    add_machine(planner, 1, 4, rack="r1")
+    submit(planner, TaskDescriptor(1, constraints=(Constraint("gpu", Operator.PRESENT),)))
+    assert rounds(planner, 1.0) == {1: 0}
 
 
 @pytest.mark.parametrize(("runtime", "waits"), [(4.0, True), (60.0, False)])
